@@ -1,4 +1,4 @@
-"""What can go wrong, and what the reader should do about it.
+"""The errors of the engine: each says what went wrong, and what its reader should do about it.
 
     UpsertFlowError
     ├── OptionError          fix the options of the read or the write
@@ -46,7 +46,8 @@ from typing import Any, ClassVar, Self
 _USER_INFO = re.compile(
     r"""(://)(?:[^\s/@'"]*:[^\s@'"]*|(?<!abfs://)(?<!abfss://)[^\s/@'"]+)@""", re.IGNORECASE
 )
-"""What stands before a host; ``abfss://container@account`` is no secret unless it has a colon."""
+"""User and password before a host; ``abfss://container@account`` has no secret without a colon.
+"""
 
 _SIGNATURE = re.compile(
     r"""([?&;](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token)|"""
@@ -209,7 +210,7 @@ class _About(ABC):
     __slots__ = ("_name",)
 
     note: ClassVar[str]
-    """Of an error that is not ours; ``{}`` is the name."""
+    """The note on an error that is not ours; ``{}`` is the name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -602,7 +603,7 @@ class ContentionError(UpsertFlowError, TimeoutError):
 
 
 class TableFullError(UpsertFlowError):
-    """What the slowest consumer has yet to read fills the table's caps; nothing was stored."""
+    """The backlog of the slowest consumer fills the table's caps; nothing was stored."""
 
     code = "TABLE_FULL"
 

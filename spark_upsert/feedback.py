@@ -53,7 +53,7 @@ CLOSED: Final = Timestamp(1 << 62)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontiers:
-    """Where a loop stands; a frozen snapshot."""
+    """The frontiers of a loop; a frozen snapshot."""
 
     resume_upper: int
     input_upper: int
@@ -126,7 +126,7 @@ class FeedbackUpsert:
 
     @property
     def frontiers(self) -> Frontiers:
-        """Where the loop stands."""
+        """The loop's frontiers."""
         return Frontiers(
             resume_upper=self._resume_upper,
             input_upper=self._input_upper,

@@ -1,4 +1,4 @@
-"""What can be read about a table: its epochs, files, versions and consumers, as Arrow rows.
+"""Metadata of a table as Arrow rows: its epochs, files, versions and consumers.
 
 Everything comes from the log and the leases; no run is opened. Rows reach from ``since`` to
 the newest version: what is before it is gone, whether or not a vacuum has run.
@@ -56,8 +56,7 @@ EPOCHS = _schema(
     **_TABLE,
 )
 """One row per epoch: its writer, its `Counters`, its ``files`` and ``bytes``, and what the table
-consisted of behind it.
-"""
+consisted of behind it."""
 
 FILES = _schema(
     path=pa.string(),

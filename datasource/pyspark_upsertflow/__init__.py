@@ -1,4 +1,4 @@
-"""What Spark discovers: the data source ``upsertflow``.
+"""The data source ``upsertflow``, as Spark discovers it.
 
 Spark imports every top-level module named ``pyspark_*`` in one process to find sources, so
 that this one must never raise and stay light: the engine, pyarrow and numpy are imported

@@ -1,4 +1,4 @@
-"""What may be wanted of the groups of a view (`spark_upsert.plan.agg`)."""
+"""Aggregates for the groups of a view (`spark_upsert.plan.agg`)."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ class PythonInput:
 
 
 class PythonBatch:
-    """What a batch reads of a Python source."""
+    """A batch of a Python source."""
 
     def __init__(self, source: PythonSource, columns: pa.Schema) -> None:
         self._source = source
@@ -383,7 +383,7 @@ _LOOKED_AT = 64
 """Tuples that are taken first, before it is known how large they are."""
 
 _GROWTH = 8
-"""So many times as many may be taken next."""
+"""The factor by which the next take may grow."""
 
 
 def tuple_portions(

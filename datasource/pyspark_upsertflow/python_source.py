@@ -71,7 +71,7 @@ class PythonSource:
 
     @property
     def identity(self) -> str:
-        """What is the same for a source with the same options, under whatever name."""
+        """An identity that a source with the same options shares, under whatever name."""
         cls = type(self.made)
         own = sorted((name.lower(), text) for name, text in self.options.items())
         return f"Python source {cls.__module__}.{cls.__qualname__} {own}"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _WITHOUT_EXECUTORS = 2
-"""What a cluster's session says while no executor has come."""
+"""The default parallelism of a cluster's session while no executor has come."""
 
 
 def register(spark: "SparkSession") -> None:

@@ -1,4 +1,4 @@
-"""Which writer a write gets: that of one table, or of the many that its path names by columns."""
+"""The writer of a write: for one table, or for the many that its path names by columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels from a write task to the commit."""
+"""The messages from a write task to the commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver decides before any row moves, and what travels to the tasks of it."""
+"""The plan of a write: the driver makes it before any row moves, and sends it to the tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SinkPlan:
     """A write of Spark's: where to, how, and what else its tasks do. Travels by pickle."""
 
     path: str
-    """As the driver resolves it: a task may run in another folder."""
+    """The path as the driver resolves it: a task may run in another folder."""
     storage: Mapping[str, str] = dataclass_field(repr=False)
     write: WritePlan
     jobs: tuple[Job, ...] = ()

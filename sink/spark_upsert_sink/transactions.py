@@ -1,4 +1,4 @@
-"""What makes a write of Spark's idempotent: a batch of a query, or what an application says.
+"""The identity that makes a write of Spark's idempotent: a batch of a query, or an application's.
 
 The commit of a stream is not told its query, its tasks are.
 """

@@ -1,4 +1,4 @@
-"""Which of Spark's types a table keeps exactly; every other one is refused by name.
+"""The types of Spark that a table keeps exactly; every other one is refused by name.
 
 Rows come as Arrow, and for some types what comes is not the type: VARIANT and the spatial types are
 structs of bytes, a collated string is a plain one, an interval of hours is one of days to seconds. A

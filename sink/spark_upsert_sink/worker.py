@@ -1,4 +1,4 @@
-"""What a process of Spark's does where it is used again for task after task: settle in, give back.
+"""The housekeeping of a process of Spark's that runs task after task: settle in, give back.
 
 Behind each task such a process collects garbage, all of it (`pyspark.daemon`), and the collector
 looks at every object that there is: some 100 000, nearly all of modules, which live as long as it

@@ -190,7 +190,7 @@ def _keep_in_order(
     Parameters
     ----------
     is_news : callable
-        Of what `work` tells: whether something was done, so that the table is shown.
+        Takes what `work` returned; says whether anything was done, so that the table is shown.
     """
     if of_root:
         failed = _work_on_all(path, storage, work, as_json, is_news, threads)

@@ -68,26 +68,26 @@ class Check:
     name: str
     found: str
     problem: str | None = None
-    """What is wrong; None if nothing is."""
+    """The fault; None if there is none."""
     remedies: tuple[str, ...] = ()
-    """What to do, one of these."""
+    """Remedies; one of them is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """What an interpreter says of itself."""
+    """An interpreter's report about itself."""
 
     python: str
     executable: str
     prefix: str
-    """Where its packages lie: environments may share one executable."""
+    """The folder of its packages: environments may share one executable."""
     versions: Mapping[str, str | None]
     sources: Sequence[str]
     broken: Mapping[str, str]
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        """What to do if it lacks a package."""
+        """The remedies if it lacks a package."""
         install = f"{self.executable} -m pip install 'upsertflow[spark]=={__version__}'"
         return (install,) if self.prefix == sys.prefix else (_point_here(_SOURCE_RULES), install)
 

@@ -45,13 +45,13 @@ class RoutedLine:
     name: str | None
     """The path below the root with the values as they are."""
     values: tuple[str, ...] | None
-    """Of the columns of the template."""
+    """Values of the template's columns."""
     version: int | None = None
-    """That has the newest batch with rows of it."""
+    """The version that holds the newest batch with rows of the table."""
     query: str | None = None
     batch: int | None = None
     rows: int | None = None
-    """That came in that batch."""
+    """Rows of the table in that batch."""
     parked: int = 0
     """Rows that wait in the table of parked rows, of all batches."""
     debt: int | None = None
@@ -200,7 +200,7 @@ def _strangers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What was done for one table of a group, or what went wrong."""
+    """The outcome of the work on one table of a group."""
 
     table: str
     """Its name, or the folder of a table of the group's own."""

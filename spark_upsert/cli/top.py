@@ -31,7 +31,7 @@ from spark_upsert.table.retention import Lease, readable_leases, reports
 from spark_upsert.table.table import Table
 
 VERSIONS_MAX = 256
-"""Of those that a consumer has not read, so many are added up; of more it tells the number."""
+"""Versions behind a consumer that are added up; of more, only the number is shown."""
 
 LAGS_SHOWN = 5
 """Consumers of a table on a screen; programs get all."""
@@ -51,9 +51,9 @@ class Lag:
     epochs: int | None
     """None: there are more versions than are looked at."""
     bytes: int | None
-    """Of the files that these epochs added."""
+    """Bytes of the files that these epochs added."""
     waiting_ms: int | None = None
-    """Since the oldest of these epochs was committed; None without any."""
+    """Time since the oldest of these epochs was committed; None without any."""
 
     def for_people(self) -> str:
         """Return what stands on a screen: ``etl 3 (1.2 MiB) 40s``."""
@@ -75,13 +75,13 @@ class TableLine:
     bytes: int | None = None
     runs: int | None = None
     age_ms: int | None = None
-    """Since the last commit, by this machine's clock."""
+    """Time since the last commit, by this machine's clock."""
     lags: tuple[Lag, ...] = ()
-    """Of consumers, the slowest first."""
+    """Lags of the consumers, the slowest first."""
     priority: int | None = None
     band: int | None = None
     pressure: float | None = None
-    """The greatest that its consumers report, where the table heeds it."""
+    """The greatest pressure that its consumers report, if the table heeds it."""
     problem: str | None = None
     """Why it could not be read."""
 
@@ -128,7 +128,7 @@ class Top:
     Parameters
     ----------
     paths : sequence of str
-        Of tables, or of folders with tables below them.
+        Paths of tables, or of folders with tables below them.
     pattern : str
         Which folders below a folder may be tables (`Pattern`).
     limit : int
@@ -233,7 +233,7 @@ def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
     epochs = [0, *accumulate(int(commit.is_epoch) for commit in newest_first)]
     sizes = [0, *accumulate(sum(f.bytes for f in commit.added) for commit in newest_first)]
     times_ms: list[int | None] = [None]
-    """Of the oldest epoch among so many versions."""
+    """At index n: commit time of the oldest epoch among the n newest versions."""
     for commit in newest_first:
         time_ms = head.time_ms(commit.version, commit.timestamp_ms)
         times_ms.append(time_ms if commit.is_epoch else times_ms[-1])

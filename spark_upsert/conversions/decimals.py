@@ -42,7 +42,7 @@ DIGITS_MAX = 38
 """The precision of Spark's widest decimals, and of ours."""
 
 _INTEGER_DIGITS = 20
-"""Of the greatest integer of 64 bits."""
+"""Digits of the greatest integer of 64 bits."""
 
 _STEP_DIGITS = 9
 _FLAT = np.array([10**n for n in range(_STEP_DIGITS)], dtype=np.float64)

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Rounding(Enum):
-    """What becomes of the digits behind the last that a type keeps."""
+    """The rule for digits behind the last that a type keeps."""
 
     EXACT = "exact"
     """A number that has such digits does not fit."""

@@ -58,9 +58,9 @@ class Written:
         given : mapping of str to str or None
             The options ``<side>Format`` and ``<side>Schema``.
         schema_ids : mapping of str to int or None
-            By side.
+            The ids of schemas, by side.
         formats : sequence of str
-            Those that are allowed.
+            The formats that are allowed.
         default : str, optional
             The format if none is given; without it, one must be.
         """

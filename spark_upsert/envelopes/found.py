@@ -37,7 +37,7 @@ _IMAGES, _OP = ("before", "after"), "op"
 
 @dataclass(frozen=True)
 class FoundSide:
-    """What one side of the records holds, by the schemas of its payloads."""
+    """The columns of one side of the records, by the schemas of its payloads."""
 
     schemas: Schemas
     fields: pa.Schema
@@ -159,7 +159,7 @@ def _left_out(options: WriteOptions, known: TableSchema | None) -> frozenset[str
 
 
 class _Narrowed:
-    """What counts of the fields of a schema: not what is left out by its name."""
+    """The fields of a schema that count: all but those that are left out by name."""
 
     def __init__(self, counted: CountedFields) -> None:
         self._counted = counted

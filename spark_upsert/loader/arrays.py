@@ -25,7 +25,7 @@ import pyarrow as pa
 from spark_upsert.errors import DataError, OptionError, SchemaError
 
 _TORCH_KINDS = "biuf"
-"""Of types of numpy: booleans, integers and floats."""
+"""Kinds of numpy's types that torch takes: booleans, integers and floats."""
 
 
 def as_numpy(batch: pa.RecordBatch) -> dict[str, npt.NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""Where a loader stands: the number of batches that it has handed out, and what counts them.
+"""The checkpoint of a loader: how many batches it has handed out, and the settings that count them.
 
 Batches are counted behind the prefetch, where they are handed to the caller: what was read ahead is
 in no checkpoint. The count alone tells the split and the row, because the order of an epoch is a
@@ -21,7 +21,7 @@ from spark_upsert.loader.splits import Record
 from spark_upsert.store.records import text, whole
 
 FORMAT = 1
-"""Of a checkpoint; it changes whenever the order of rows would."""
+"""Version of checkpoints; it changes whenever the order of rows would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Checkpoint:
     """A position in what a loader gives."""
 
     kind: str
-    """What its splits are of (`Source.kind`)."""
+    """The kind of source that its splits are of (`Source.kind`)."""
     splits: Record
     order: Mapping[str, Any]
     """The settings that decide which rows a batch has."""

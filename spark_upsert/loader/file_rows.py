@@ -70,7 +70,7 @@ class FileRows:
     format : str
         ``parquet`` or ``arrow`` (files of Arrow's IPC format; not its streams).
     pattern : str, optional
-        Of names of files, as ``part-*.parquet``; by default all that do not begin with ``_`` or
+        Pattern of file names, as ``part-*.parquet``; by default all that do not begin with ``_`` or
         ``.``.
     is_recursive : bool
         Whether files in folders below it are meant, too.

@@ -61,12 +61,12 @@ class Window:
     """Rows that are in memory together."""
 
     splits: tuple[int, ...]
-    """Where they lie, in the order in which these are read."""
+    """The splits that hold the rows, in the order in which they are read."""
     first: int
     """How many rows of the epoch lie before them."""
     rows: int
     state: int | None
-    """What permutes them, if they are permuted."""
+    """State of the generator that permutes the rows; None if they are not permuted."""
 
     def permutation(self) -> Positions | None:
         """Return which of the rows read comes first, second, ...; None for as they were read."""
@@ -119,7 +119,7 @@ class EpochOrder:
                 held.clear()
         self.windows = tuple(windows)
         self.rows = first
-        """Of the epoch."""
+        """Rows of the epoch."""
         self._firsts = [window.first for window in windows]
 
     def spans(self, first: int, end: int) -> Iterator[WindowSpan]:

@@ -1,4 +1,4 @@
-"""What one rank gets of each epoch, and in which batches: arithmetic.
+"""The share of one rank in each epoch, cut into batches: arithmetic.
 
 Of the N rows of an epoch, in their order, each of W ranks gets one piece, without reading those of
 others. What does not come out even is a choice (`Remainder`):
@@ -27,7 +27,7 @@ from enum import Enum
 
 
 class Remainder(Enum):
-    """What becomes of rows that cannot be dealt out evenly."""
+    """The rule for rows that cannot be dealt out evenly."""
 
     KEEP = "keep"
     """Each row exactly once: ranks differ by a row, and last batches may be short."""

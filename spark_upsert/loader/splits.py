@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 Record = Mapping[str, Any]
-"""What a checkpoint keeps of splits: JSON."""
+"""The record of splits in a checkpoint: JSON."""
 
 
 class Splits(Protocol):
-    """What an epoch consists of; immutable, and travels to other processes by pickle."""
+    """The splits of an epoch; immutable, and travels to other processes by pickle."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -52,11 +52,11 @@ class Splits(Protocol):
 
 
 class RowSource(Protocol):
-    """Where rows are."""
+    """A source of rows."""
 
     @property
     def kind(self) -> str:
-        """What its records are of, in a word."""
+        """The kind of source that its records are of, in a word."""
         ...
 
     def plan(self) -> Splits:

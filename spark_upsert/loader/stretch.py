@@ -1,4 +1,4 @@
-"""What a rank reads from one batch on to the end of its epoch: a value that workers are given, too.
+"""A rank's reading from one batch to the end of its epoch: a value that workers are given, too.
 
 It says nothing of the loader, so that a process that only reads the batches knows none.
 """
@@ -22,7 +22,7 @@ from spark_upsert.model.wyrand import SEED_END
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSettings:
-    """What decides which rows a batch has."""
+    """The settings that decide which rows a batch has."""
 
     batch_rows: int
     seed: int | None
@@ -73,7 +73,7 @@ class RankBatches:
 
     @cached_property
     def share(self) -> RankShare:
-        """What the rank gets of the epoch."""
+        """The rank's share of the epoch."""
         return self.settings.share(sum(self.splits.counts), self.rank)
 
     def batches(self, worker: int = 0, workers: int = 1) -> Generator[pa.RecordBatch]:

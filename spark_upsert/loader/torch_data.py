@@ -22,11 +22,11 @@ _data = imported("torch.utils.data")
 _IterableDataset: Any = _data.IterableDataset
 
 _OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order", "dataset")
-"""What a loader decides itself."""
+"""Arguments of a `DataLoader` that the loader decides itself."""
 
 
 class WorkerBatches(_IterableDataset):  # type: ignore[misc]
-    """What each worker of a `DataLoader` gives: its part of a stretch; pickled into the workers."""
+    """The data set in each worker of a `DataLoader`: its part of a stretch; travels by pickle."""
 
     def __init__(self, stretch: RankBatches) -> None:
         self._stretch = stretch

@@ -1,4 +1,4 @@
-"""What tables, keys and epochs are made of: values and rules that know no storage.
+"""Values and rules of tables, keys and epochs, which know no storage.
 
 `schema`, `words` and `hashing` say what a key is and where its hash lies; `precedence` says which
 of two commands of a key wins, `engines` what becomes of the other one; `orders` are the exact

@@ -23,7 +23,7 @@ _MS_BY_UNIT = {unit: factor for units, factor in _UNITS_MS.items() for unit in u
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)", re.ASCII)
 
 EXPECTED = "a number with a unit from milliseconds to weeks, such as '7 days' or '12h'"
-"""What an error says that it expected."""
+"""The expectation that an error names."""
 
 
 def try_parse_ms(text: str) -> int | None:

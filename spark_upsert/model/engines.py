@@ -40,7 +40,7 @@ from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, did_
 from spark_upsert.model.names import find_column
 
 CONTRIBUTIONS = "contributions"
-"""What the log calls the engine of a table of contributions (`MergeEngine.multiplicity`)."""
+"""The log's name of the engine of a table of contributions (`MergeEngine.multiplicity`)."""
 
 CONTRIBUTIONS_VERSION = 2
 """The form of an engine in the log, which says nothing of it if it is 1. Raise it with every engine

@@ -75,7 +75,7 @@ class Seeded:
     Parameters
     ----------
     state : int
-        Of the generator (`wyrand`); at first the seed. From 0 up to 2**64 - 1.
+        State of the generator (`wyrand`); at first the seed. From 0 up to 2**64 - 1.
     """
 
     state: int
@@ -90,7 +90,7 @@ class Seeded:
 
 
 Order = Concat | RoundRobin | Seeded
-"""Where an exact order stands: a value with a JSON form, which a checkpoint may keep."""
+"""The state of an exact order: a value with a JSON form, which a checkpoint may keep."""
 
 
 def order_from_json(record: Mapping[str, Any]) -> Order:

@@ -28,7 +28,7 @@ def portions(
     batch : pyarrow.RecordBatch
         Or what measures and is cut like one.
     rows_max, bytes_max : int
-        Of a portion; one of a single row may have more bytes.
+        Bounds of a portion; one of a single row may have more bytes.
     """
     rows, size = batch.num_rows, batch.nbytes
     most = rows_within(bytes_max, size, rows, rows_max=rows_max)

@@ -60,7 +60,7 @@ Same = Callable[[Positions], Mask]
 
 
 class By(Enum):
-    """What entries are compared by."""
+    """A criterion by which entries are compared."""
 
     ORDER = "order"
     EPOCH = "epoch"
@@ -68,23 +68,23 @@ class By(Enum):
 
 
 class Equals(NamedTuple):
-    """What pairs of entries with equal order keys are; neither, where these differ."""
+    """Verdicts on pairs of entries by content; neither holds where their order keys differ."""
 
     are_duplicates: Mask
-    """Of equal contents, too."""
+    """Pairs with equal contents, too."""
     are_tied: Mask
-    """Of other contents."""
+    """Pairs with different contents."""
 
 
 class Standing(NamedTuple):
     """How entries stand against older ones of their keys."""
 
     win: Mask
-    """They take effect. Those that neither do nor are duplicates are *stale*."""
+    """Entries that take effect. An entry that neither does nor is a duplicate is *stale*."""
     are_duplicates: Mask
-    """They say again what is there: no effect."""
+    """Entries that say again what is there: no effect."""
     are_tied: Mask
-    """They have the order key of what is there and another content, whichever wins."""
+    """Entries with the order key of what is there and another content, whichever wins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Precedence:
 
     @property
     def criteria(self) -> tuple[tuple[By, bool], ...]:
-        """What entries are compared by, the first that differs deciding; if the greater wins."""
+        """The criteria, each with whether the greater wins; the first that differs decides."""
         last = not self.first_row
         match self.scope:
             case Scope.TABLE:
@@ -115,7 +115,7 @@ class Precedence:
 
     @property
     def later_wins_ties(self) -> bool:
-        """Whether of equal order keys the later one wins."""
+        """Whether the later of two entries with equal order keys wins."""
         return self.ties is not Ties.FIRST
 
     @property

@@ -1,4 +1,4 @@
-"""What a table holds: its columns, its key, its order, and how they may change.
+"""The schema of a table: its columns, its key, its order, and how they may change.
 
 A run stores the user's columns beside some of our own, all named with two underscores:
 
@@ -99,9 +99,9 @@ class Scope(Enum):
 
 
 class Ties(Enum):
-    """What becomes of two commands of a key with equal order keys and other contents.
+    """The rule for two commands of a key with equal order keys and different contents.
 
-    Which of two is the later one is the rule of `model.precedence`.
+    `model.precedence` says which of two is the later one.
     """
 
     LAST = "last"
@@ -120,7 +120,7 @@ class Ties(Enum):
 
 
 class ErrorPolicy(Enum):
-    """What becomes of a row that cannot be applied."""
+    """The rule for a row that cannot be applied."""
 
     FAIL = "fail"
     """The write fails, and nothing is committed."""

@@ -21,12 +21,12 @@ from functools import cached_property
 from spark_upsert.errors import DataError, OptionError, setting
 
 SEGMENT_BYTES_MAX = 255
-"""Of one folder's name: what ext4, XFS, APFS and NTFS allow."""
+"""Bytes of one folder's name that ext4, XFS, APFS and NTFS allow."""
 
 _KEPT = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _HIDDEN = ("_", ".")
 _LITERAL = re.compile(r"[A-Za-z0-9_.=+@,{}-]*")
-"""What may stand beside columns: texts that no path, URL, glob or file system takes otherwise."""
+"""Literal text beside columns: no path, URL, glob or file system takes it otherwise."""
 _PIECE = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]|/|[^{}/]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _ESCAPE = re.compile(r"=([0-9A-F]{2})")
@@ -51,7 +51,7 @@ class Segment:
 
     @cached_property
     def _kept(self) -> str:
-        """What values keep, as the inside of a regular expression's class."""
+        """Characters that values keep, as the inside of a regular expression's class."""
         between = [_separator(literal) for literal in self.literals[1:-1]]
         return re.escape("".join(char for char in _KEPT if char not in between))
 
@@ -112,7 +112,7 @@ class Template:
     root: str
     """The folder before the first name that holds a column, absolute if it is local."""
     segments: tuple[Segment, ...]
-    """Behind the root."""
+    """The segments behind the root."""
 
     @classmethod
     def parse(cls, path: str) -> Template:
@@ -139,7 +139,7 @@ class Template:
 
     @cached_property
     def relative(self) -> str:
-        """What stands behind the root, in the form in which templates are compared."""
+        """The text behind the root, in the form in which templates are compared."""
         return "/".join(map(str, self.segments))
 
     @cached_property

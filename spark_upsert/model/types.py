@@ -16,7 +16,7 @@ from spark_upsert.errors import PlanError
 _TOKEN = re.compile(r"\s*([\w]+|[<>\[\](),:=]|[^\s\w<>\[\](),:=]+)")
 
 _ALIASES = {"halffloat": "float16", "float": "float32", "double": "float64"}
-"""What Arrow shows and does not read back."""
+"""Names of types that Arrow shows and does not read back."""
 
 _UNITS = frozenset({"s", "ms", "us", "ns"})
 

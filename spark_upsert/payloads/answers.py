@@ -17,7 +17,7 @@ ANSWER_BYTES_MAX = 8 << 20
 """A schema of a MiB, each letter of which JSON escapes."""
 
 ANSWER_S = 30.0
-"""What one answer may take from its first header to its last byte."""
+"""Time that one answer may take from its first header to its last byte."""
 
 _PIECE_BYTES = 64 << 10
 _ANY_WINDOW = 47

@@ -59,7 +59,7 @@ _TIMES: Mapping[tuple[str, str], tuple[pa.DataType, int]] = {
 
 
 class _Shape(NamedTuple):
-    """What a schema is to a reader."""
+    """A schema as a reader needs it."""
 
     reader: binary.ValueReader
     type: pa.DataType
@@ -273,7 +273,7 @@ class _Walk:
 
 
 _FIXED_BYTES_MAX = 2**31 - 1
-"""What Avro's own libraries hold in a value."""
+"""Bytes that Avro's own libraries hold in a value."""
 
 _DIGITS_MAX = 38
 

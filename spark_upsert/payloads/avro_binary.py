@@ -32,7 +32,7 @@ class ValueReader:
 
     read: ReadValue
     bytes_min: int
-    """What the shortest value takes: how many a block can hold at most."""
+    """Bytes of the shortest value; they bound how many values a block can hold."""
 
 
 def read_whole(reader: ValueReader, payload: bytes) -> Any:

@@ -39,7 +39,7 @@ an item that gives one short member of 200 is still good."""
 TOO_SPARSE = f"its arrays mean more than {VALUES_PER_BYTE} values for each byte"
 
 _PART_BYTES = 1 << 10
-"""What is kept of a part: its name, type and reader."""
+"""Bytes that are kept of a part: its name, type and reader."""
 
 
 class Unreadable(Exception):

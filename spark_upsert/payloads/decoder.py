@@ -1,4 +1,4 @@
-"""What every payload decoder promises, and the blocks in which payloads are decoded.
+"""The protocol of all payload decoders, and the blocks in which payloads are decoded.
 
 Whether a payload is good, what it decodes to and why it is bad depend on that payload alone,
 never on those around it: a replay in other batches gives the same rows and the same reasons.

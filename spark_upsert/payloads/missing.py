@@ -21,11 +21,11 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 MISSING_S = 10.0
-"""For how long a schema counts as missing. Writers register first, so that only a follower of a
-registry's leader that lags is told late."""
+"""Time for which a schema counts as missing. Writers register first, so that only a lagging
+follower of a registry's leader is told late."""
 
 MISSING_MAX = 256
-"""Of one registry: some 25 requests a second at most, for ids that are not there."""
+"""Most ids of one registry that count as missing: some 25 requests a second for absent ids."""
 
 _OWNERS_MAX = 64
 
@@ -35,14 +35,14 @@ class Unasked(Exception):
 
 
 class Missing(Generic[K]):
-    """What was asked for in vain, by owner; safe for threads.
+    """Names that were asked for in vain, by owner; safe for threads.
 
     Parameters
     ----------
     clock : callable
         Returns seconds that only grow.
     missing : tuple of exception types
-        What says that something is missing. Others say nothing.
+        Exceptions that say that something is missing. Others are not remembered.
     """
 
     def __init__(self, clock: Callable[[], float], missing: tuple[type[Exception], ...]) -> None:

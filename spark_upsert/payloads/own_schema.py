@@ -48,7 +48,7 @@ from spark_upsert.payloads.wrapped import by_schema
 
 @dataclass(frozen=True)
 class OwnSchema:
-    """What a schema says of the payloads that name it."""
+    """A schema, for the payloads that name it."""
 
     fields: pa.Schema
     """The fields of a payload, in the types of a table."""
@@ -57,7 +57,7 @@ class OwnSchema:
 
 
 _Text = tuple[str, str | bytes, str]
-"""What a schema is of, its text, and the name of a value that is no object."""
+"""The format of a schema, its text, and the name of a value that is no object."""
 
 _READY: Recent[_Text, OwnSchema] = Recent(
     lambda key, own: bytes_kept(len(key[1]), sum(parts_of(type_) for type_ in own.fields.types))
@@ -73,9 +73,9 @@ class SchemaGroup:
     own: OwnSchema | str
     """The schema, or why there is none."""
     bodies: pa.Array
-    """What stands behind the schema, as its decoder takes it."""
+    """The bytes behind the schema's id, as its decoder takes them."""
     error: SchemaError | None = None
-    """Where the schema says what no table can hold: the same, as the error of the write."""
+    """The error of the write, where the schema says what no table can hold."""
 
 
 class Schemas(Protocol):
@@ -88,7 +88,7 @@ class Schemas(Protocol):
 
 @dataclass(frozen=True)
 class CountedFields:
-    """What counts of the fields of a schema: columns, without those that are left out by name."""
+    """The fields of a schema that count: columns, without those that are left out by name."""
 
     left_out: frozenset[str] = frozenset()
     """Names in lower case."""
@@ -362,12 +362,12 @@ class _Chosen:
 
 @dataclass(frozen=True, slots=True)
 class FoundFields:
-    """What the schemas of payloads say together."""
+    """The fields of several payload schemas together."""
 
     fields: pa.Schema | None
     """None if none has a schema that can be used."""
     contradicted: pa.Schema | None = None
-    """What is expected, and what other schemas have otherwise: payloads of those are bad by it."""
+    """Fields as expected that other schemas have otherwise: payloads of those are bad by it."""
     why: str | None = None
     """Why the first one that has none has none."""
 

@@ -1,4 +1,4 @@
-"""What a process keeps of schemas: the least recently used goes first, bounded in memory."""
+"""Least-recently-used caches of schemas in a process, bounded in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 RECENT_BYTES_MAX = 64 << 20
-"""Of one memory: some thousand schemas of usual tables, or six as large as schemas may be."""
+"""Bytes of one cache: some thousand schemas of usual tables, or six as large as they may be."""
 
 
 class Recent(Generic[K, V]):

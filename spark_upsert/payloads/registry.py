@@ -52,12 +52,12 @@ _REFERENCES_MAX = 256
 """Schemas that one may refer to, all in all."""
 
 _REFERENCES_S = 120.0
-"""What a registry may take for all of them."""
+"""Time that a registry may take for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegistrySettings:
-    """Where a registry is, and how it is asked. Hashable; what is secret is not shown."""
+    """Address of a registry, and how it is asked. Hashable; its secrets are not shown."""
 
     urls: tuple[str, ...]
     """The same registry at several addresses: the next one is asked where one does not answer."""

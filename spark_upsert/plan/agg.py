@@ -1,4 +1,4 @@
-"""What may be wanted of groups: `group_by("country").agg(n=agg.count(), top=agg.max("amount"))`."""
+"""Aggregates of groups: `group_by("country").agg(n=agg.count(), top=agg.max("amount"))`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sum(column: str, *, scale: int | None = None) -> Aggregate:
     Parameters
     ----------
     column : str
-        Of integers or decimals, or of floats with a scale.
+        A column of integers or decimals, or of floats with a scale.
     scale : int, optional
         Digits behind the point, 0 to 15, to which each float is rounded, half to even.
     """

@@ -1,4 +1,4 @@
-"""What is wanted of the rows of a group: counts, sums, averages, smallest and greatest values.
+"""Aggregates of the rows of a group: counts, sums, averages, smallest and greatest values.
 
 Whatever cannot be taken back has no name here: a list of all values, the first, the last.
 """
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class AggregateKind(Enum):
-    """What is wanted of a column of a group."""
+    """The kind of an aggregate over a column of a group."""
 
     COUNT = "count"
     SUM = "sum"
@@ -25,7 +25,7 @@ class Aggregate(NamedTuple):
     name: str
     kind: AggregateKind
     column: str | None = None
-    """Of the rows; None to count rows."""
+    """A column of the rows; None to count rows."""
     scale: int | None = None
     """Digits behind the point to which each float is rounded before it is added."""
 

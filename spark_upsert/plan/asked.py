@@ -1,4 +1,4 @@
-"""What is asked of a plan and cannot be: each in a sentence that says what there is instead."""
+"""Requests that a plan cannot serve: each has a sentence that says what there is instead."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ _WRITTEN = (
     r"\A(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<fraction>[0-9]+))?(?:e(?P<power>[+-]?[0-9]+))?\z"
 )
 _PLAIN_POWERS = range(-2, 8)
-"""Of numbers from a thousandth up to ten millions, which Java writes without an exponent."""
+"""Places of the point in numbers that Java writes without an exponent: 0.001 to ten millions."""
 
 
 def _text_of_float(value: Datum, type_: pa.DataType) -> Datum:

@@ -62,7 +62,7 @@ class BoundExpression:
     text : str
         As it was written.
     columns : tuple of str
-        Those that it reads, in the schema's order.
+        The columns that it reads, in the schema's order.
     type : pyarrow.DataType
         Of its values.
     """
@@ -209,7 +209,7 @@ class _OfArrow:
 _DIVISIONS = frozenset({"/", "%", "DIV"})
 _COMPARED_OR_COMPUTED = frozenset({"+", "-", "*", "=", "<>", "<", "<=", ">", ">="})
 _ALL_COUNT = frozenset({"||", "<=>", "GREATEST", "LEAST"})
-"""What is computed of NULLs, too: a row without a value of any argument has none."""
+"""Operators that NULL does not decide, so all arguments count: a row lacks a value if one does."""
 
 
 def _in_utc(found: Datum) -> Datum:

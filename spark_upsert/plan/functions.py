@@ -21,12 +21,12 @@ from spark_upsert.plan.letters import lower, upper
 CAST_HINT = "docs/tasks.md lists what expressions may hold; CAST(... AS ...) changes a type."
 
 _LONG = pa.decimal128(20, 0)
-"""What a BIGINT is beside decimals, as in Spark."""
+"""The type that a BIGINT takes beside decimals, as in Spark."""
 
 _DIGITS_MAX = 38
 
 FLOAT_PLACES = -20, 38
-"""Of ROUND of floats, which are rounded as decimals are: at least and at most."""
+"""Least and greatest places of ROUND of floats, which are rounded as decimals are."""
 
 _INT_MAX = (1 << 31) - 1
 

@@ -1,4 +1,4 @@
-"""What a view is, as values: a tree of nodes over scans of tables.
+"""The plan of a view, as values: a tree of nodes over scans of tables.
 
 A plan says *what*; which tables stand at its paths is found when it is bound (`binding`). It has a
 text, a JSON object, in which what a node has by default is left out:
@@ -29,7 +29,7 @@ from spark_upsert.model.types import type_of, type_text
 from spark_upsert.plan.aggregates import Aggregate
 
 VERSION = 1
-"""Of the JSON form."""
+"""Version of the JSON form."""
 
 DEPTH_MAX = 100
 """Nodes on the way from the root to a scan; what is deeper was not written by anyone."""
@@ -152,12 +152,12 @@ class Node:
 
     @property
     def label(self) -> str:
-        """What errors call the rows of the node: the name of the table that they come from."""
+        """The name of the node's rows in errors: that of the table that they come from."""
         return self.inputs[0].label
 
     @property
     def title(self) -> str:
-        """What errors call the node."""
+        """The name of the node in errors."""
         return f"{self.kind} of {self.label}"
 
     def walk(self) -> Iterator[Node]:
@@ -270,7 +270,7 @@ class Join(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group(Node):
-    """What is wanted of the groups of rows. Only at the root: a table keeps it (`views.groups`)."""
+    """Aggregates over groups of rows. Only at the root: a table keeps them (`views.groups`)."""
 
     kind: ClassVar[str] = "group"
     readers: ClassVar[Mapping[str, FieldReader]] = {

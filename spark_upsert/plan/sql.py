@@ -36,7 +36,7 @@ DEPTH_MAX = 50
 """Brackets within brackets: a parser that calls itself must not be called too often."""
 
 HEIGHT_MAX = 200
-"""Of a tree, so that a hundred terms may be joined by OR, and its evaluation stays on the stack."""
+"""Height of a tree: a hundred terms may be joined by OR, and the stack holds its evaluation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class StoreBelow:
 
     @property
     def cache_key(self) -> Hashable | None:
-        """That of the store, and the folder (`Store.cache_key`)."""
+        """The cache key of the store, and the folder (`Store.cache_key`)."""
         own = self._store.cache_key
         return None if own is None else (own, self._folder)
 

@@ -1,4 +1,4 @@
-"""What a failure of object storage means to its caller.
+"""Failures of object storage, translated for their caller.
 
 obstore tells failures apart by class only in part: a listing that is denied is a "generic"
 error. The rest stands in the text, as the server's status and code. This is the only place
@@ -42,7 +42,7 @@ _OTHER_REGION = re.compile(
     r"incorrectly configured region|AuthorizationHeaderMalformed|PermanentRedirect"
 )
 _NO_TLS = re.compile(r"HTTP error: builder error")
-"""What the client says of an ``http://`` address of the environment, which is not allowed."""
+"""The client's text about an ``http://`` address of the environment, which is not allowed."""
 
 _CONFLICT = "ConditionalRequestConflict"
 

@@ -212,7 +212,7 @@ class LocalStore:
 
 
 _Number = tuple[int, int]
-"""Of a device, and of a folder on it."""
+"""Numbers of a device, and of a folder on it."""
 
 
 def _number(folder: Path) -> _Number:

@@ -220,7 +220,7 @@ class ObjectStore:
 
     @property
     def _place(self) -> str:
-        """Which server, if it is not the cloud's own."""
+        """The server, if it is not the cloud's own."""
         config = self._settings.config
         return config.get("endpoint") or config.get("base_url") or config.get("account_name", "")
 

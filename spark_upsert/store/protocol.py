@@ -1,4 +1,4 @@
-"""What a table asks of its storage: a few verbs, and the promise behind each.
+"""The protocol of a table's storage: a few verbs, and the promise behind each.
 
 The promises are those of an object store with conditional put. A local file system keeps
 them with ``fsync`` and ``link`` (`store.local`), a bucket with ``If-None-Match``
@@ -37,7 +37,7 @@ class MappedFile(NamedTuple):
     length: int
     """In bytes."""
     mark: Hashable
-    """What the file system changes when something writes into the file, or replaces it."""
+    """A value that the file system changes when the file is written into, or replaced."""
 
 
 class ObjectSink(Protocol):
@@ -69,7 +69,7 @@ class Store(Protocol):
 
     @property
     def cache_key(self) -> Hashable | None:
-        """What stores share that reach the same place by the same settings.
+        """A key that stores share if they reach the same place by the same settings.
 
         A cache of the process keeps nothing under None. Holds no credential.
         """

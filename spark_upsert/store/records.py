@@ -28,7 +28,7 @@ from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 T = TypeVar("T")
 
 FORMAT_VERSION = 2
-"""Of the table; a record of another one is refused."""
+"""Version of the table's format; a record of another one is refused."""
 
 RECORD_BYTES_MAX = OBJECT_BYTES_MAX
 
@@ -46,7 +46,7 @@ _WRONG = (
     UpsertFlowError,
     pa.ArrowException,
 )
-"""What parsing a value of the wrong form may raise."""
+"""Errors that parsing a value of the wrong form may raise."""
 
 UNREADABLE = (CorruptionError, NewerFormatError, EarlierFormatError)
 """The errors of a record that this version cannot read, for callers that can do without it."""

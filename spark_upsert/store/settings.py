@@ -131,7 +131,7 @@ class ObjectSettings:
 
     cloud: Cloud
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What only this cloud knows; credentials among it."""
+    """Settings that only this cloud knows; credentials are among them."""
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options of the HTTP client; the address of a proxy may hold a password."""
     retries_max: int = RETRIES_MAX

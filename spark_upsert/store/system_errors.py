@@ -1,4 +1,4 @@
-"""What an error of the operating system means to its caller: the only place that reads errno.
+"""Errors of the operating system, translated for their caller: the only place that reads errno.
 
 Every `OSError` of a local store becomes a `StorageError` that names the path and the remedy,
 but one: `FileNotFoundError` of a read, which is often an answer and not a failure.

@@ -59,7 +59,7 @@ class Driver:
     Parameters
     ----------
     node : str
-        Of the plan, that the feed is.
+        The node of the plan that the feed stands for.
     feed : Feed
     stages : sequence of Stage
         From the feed to the end.

@@ -1,4 +1,4 @@
-"""Where pipelines meet: the rows of some drivers become those of others.
+"""Exchanges, where pipelines meet: the rows of some drivers go on to others.
 
 An exchange has producers, which put batches in and say when they have drained or ended, and
 consumers, each with a queue of its own. A consumer has come to the barrier when all producers that

@@ -61,7 +61,7 @@ from spark_upsert.task.scanning import ScanFeed, SplitQueue, SplitReader, Values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """What a task hands to the builder of its pipelines.
+    """The parts that a task hands to the builder of its pipelines.
 
     Parameters ---------- progress : Monitor
         The lock of all queues, and the change counter that wakes waiting threads.
@@ -110,12 +110,12 @@ class Pipelines:
 
     @property
     def output(self) -> Exchange:
-        """Where the rows of the whole plan come out."""
+        """The exchange at which the rows of the whole plan come out."""
         return self.exchanges[0]
 
     @property
     def bare_scan(self) -> Driver | None:
-        """What gives all rows of the plan as they are read; None if anything is done to them."""
+        """The driver that gives all rows as they are read; None if anything is done to them."""
         [first, *others] = self.drivers
         return first if first.is_bare and not others else None
 

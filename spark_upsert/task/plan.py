@@ -1,4 +1,4 @@
-"""What a task does, as values: a tree of nodes; its leaves are scans or given rows.
+"""The plan of a task, as values: a tree of nodes; its leaves are scans or given rows.
 
 Every node has a name (``id``), unique in the plan: splits are added to a leaf by this name, and
 errors give it. A node says *what* to do; the readers of splits and the look-ups of keys are given
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_upsert.errors import PlanError
 
 NODES_MAX = 1000
-"""Of one plan: what is larger was not written by anyone."""
+"""Most nodes of a plan: a larger one was not written by hand."""
 
 DEPTH_MAX = 100
 """Nodes one below the other: plans are walked by functions that call themselves."""
@@ -28,7 +28,7 @@ Condition: TypeAlias = str | pc.Expression
 
 
 class JoinKind(Enum):
-    """Which rows a join gives."""
+    """The kind of a join: which rows it gives."""
 
     INNER = "inner"
     LEFT = "left"

@@ -22,7 +22,7 @@ from spark_upsert.errors import PlanError, about_node, did_you_mean
 from spark_upsert.task.plan import NODES, Aggregate, Condition, JoinKind, Node, check
 
 VERSION = 1
-"""Of the JSON form."""
+"""Version of the JSON form."""
 
 
 def plan_to_json(plan: Node) -> str:

@@ -1,4 +1,4 @@
-"""What reads splits: Arrow rows, files, the rows of a version of a table, and its changes.
+"""Readers of splits: Arrow rows, files, the rows of a version of a table, and its changes.
 
 A task is given a reader for each scan that is not of Arrow or of files beside its plan, because a
 store is no part of a plan:
@@ -28,7 +28,7 @@ from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.task.scanning import SplitReader
 
 FILE_BATCH_ROWS = 1 << 16
-"""Of a Parquet file; a file of Arrow has batches of its own."""
+"""Rows of a batch of a Parquet file; a file of Arrow has batches of its own."""
 
 _ARROW = (".arrow", ".feather", ".ipc")
 

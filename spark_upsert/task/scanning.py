@@ -78,7 +78,7 @@ class SplitQueue:
 
 
 class ScanFeed:
-    """What one driver reads of a leaf: one split after the other, to its end or until a drop.
+    """The feed of one driver of a leaf: one split after the other, to its end or until a drop.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ from spark_upsert.errors import TaskError
 
 
 class Phase(Enum):
-    """Where a task stands."""
+    """The phase of a task's life."""
 
     OPEN = "open"
     UNDER_BARRIER = "under a barrier"
@@ -51,7 +51,7 @@ class Phase(Enum):
 
 
 class Action(Enum):
-    """What is to be done."""
+    """The action that an event calls for."""
 
     NOTHING = auto()
     QUEUE = auto()
@@ -79,7 +79,7 @@ class State(NamedTuple):
     leaves : frozenset of str
         The nodes that take splits.
     ended : frozenset of str
-        Those that get no more.
+        The leaves that get no more.
     marks : mapping of str to int
         The highest number of a split of a leaf that is done, where one was told.
     barriers : int

@@ -1,4 +1,4 @@
-"""What a task has done so far, as numbers."""
+"""Counts of a task's work so far."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SplitCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What a task has done so far.
+    """The counts of a task's work so far.
 
     Parameters
     ----------

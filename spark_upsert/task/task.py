@@ -234,7 +234,7 @@ class Task:
 
     @property
     def phase(self) -> Phase:
-        """Where it stands."""
+        """The phase of the task's life."""
         return self._state.phase
 
     @property
@@ -244,7 +244,7 @@ class Task:
 
     @property
     def statistics(self) -> Statistics:
-        """What it has done so far."""
+        """Counts of the task's work so far."""
         with self._progress.lock:
             counts = [queue.counts() for queue in self._pipelines.queues.values()]
             return Statistics(

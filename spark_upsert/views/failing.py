@@ -32,7 +32,7 @@ class ComputeColumn(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """Of its values."""
+        """The type of its values."""
         ...
 
     def of(self, rows: RelationRows) -> pa.Array:

@@ -45,17 +45,20 @@ from spark_upsert.views.spans import Spans, Times
 from spark_upsert.views.widths import alike, common_type, fitted
 
 _WORTH_SCANNING = 0.9
-"""Where each left row has one partner at most. Measured (ADR 35): look-ups cost as much as two
-scans where between 7 and 10 in 10 rows changed."""
+"""Share of changed rows from which on scans pay, if each left row has one partner at most. Measured
+(ADR 35): look-ups cost as much as two scans where between 7 and 10 in 10 rows changed."""
 
 _WORTH_SCANNING_MANY = 0.5
-"""Where it may have many, which are all read anew: as much where 3 to 7 in 10 rows changed."""
+"""The same share, if a left row may have many partners, which are all read anew. Look-ups cost as
+much where 3 to 7 in 10 rows changed.
+"""
 
 
 _FEW = 2
-"""Of a range narrower than a half, an index finds the many partners for less than it costs to read
-the right side whole, again for each range. Of 1 million orders of 100 000 customers, all in 2, 4, 8
-and 64 ranges: 0.7, 0.7, 0.7 and 1.0 s by the index; 0.6, 0.9, 1.6 and 13 s by reading."""
+"""Divisor of all hashes: in a range narrower than a half, an index finds the many partners for less
+than it costs to read the right side whole, again for each range. Measured with 1 million orders of
+100 000 customers, all in 2, 4, 8 and 64 ranges: 0.7, 0.7, 0.7 and 1.0 s by the index; 0.6, 0.9, 1.6
+and 13 s by reading."""
 
 
 class JoinRelation:
@@ -82,7 +85,7 @@ class JoinRelation:
         shown = [right.schema.field(name) for name in self._shown]
         self.schema = pa.schema([*left.schema, *(shown if self.how.shows_right else ())])
         self._rest: tuple[str, ...] = ()
-        """What of the right key tells the partners of a left row apart."""
+        """Columns of the right key that tell the partners of a left row apart."""
         if self.how.shows_right and not self._right_is_whole:
             self._rest = tuple(name for name in right.key if name not in self._on_right)
         self.key = (*left.key, *self._rest)

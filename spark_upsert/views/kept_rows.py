@@ -30,7 +30,7 @@ def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.S
     plan : str
         The text of the view.
     options : WriteOptions
-        Those of the query that will write.
+        The options of the query that will write.
     incoming : pyarrow.Schema
         The columns of its rows.
 

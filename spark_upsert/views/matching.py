@@ -1,4 +1,4 @@
-"""Which rows of two sides have equal keys, by the equality of the engine.
+"""Matching: which rows of two sides have equal keys, by the equality of the engine.
 
 NULL equals NULL, NaN equals NaN, -0.0 equals 0.0: so keys identify rows. A *join* differs in one
 thing: NULL joins nothing, even as a part of a key (`joinable`). Rows are numbered by their values

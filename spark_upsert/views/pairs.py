@@ -34,7 +34,7 @@ class Pairs:
     Attributes
     ----------
     old, new : pyarrow.RecordBatch, shape (n,)
-        Of one schema. Where a row is absent its columns are NULL, and mean nothing.
+        Rows of one schema. Where a row is absent its columns are NULL, and mean nothing.
     has_old, has_new : numpy.ndarray of bool, shape (n,)
         Which rows there are. One without either says nothing.
     """

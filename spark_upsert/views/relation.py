@@ -50,11 +50,12 @@ class Step:
     """The path and the version of each epoch on the way, in order: each is a time of its own, the
     first is 1. Without any the position behind the step is the time 1."""
     hash_range: HashRange = field(default=ALL_HASHES, kw_only=True)
-    """Of the keys of the table that moved: only what its rows there changed. Only for a step that
-    `Relation.depends_on_one_row` of that table."""
+    """Range of the key hashes of the table that moved: the step is only what its rows there
+    changed. Only where `Relation.depends_on_one_row` holds of that table."""
     within: HashRange = field(default=ALL_HASHES, kw_only=True)
-    """Of the keys of the driving table: only what changed of the rows that come of its rows there.
-    For any step; tables that do not drive are asked for all that changed (`whole`)."""
+    """Range of the key hashes of the driving table: the step is only what changed of the rows that
+    come of its rows there. For any step; tables that do not drive are asked for all that changed
+    (`whole`)."""
 
     @property
     def times(self) -> int:
@@ -81,7 +82,7 @@ class Driving(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    """Those that hold the table's key."""
+    """Columns that hold the table's key."""
     hashes: Callable[[Sequence[pa.Array]], Words]
     """Hashes keys as the table does."""
     chunks: Callable[[At, HashRange], list[HashRange]]
@@ -103,7 +104,7 @@ class Source(NamedTuple):
 
     scan: Scan
     columns: tuple[str, ...]
-    """Of the relation, in the order of the table's key."""
+    """Columns of the relation, in the order of the table's key."""
     is_kept: bool
     """Whether the table keeps a view, so that its rows are mended where that comes from."""
 
@@ -114,7 +115,7 @@ class Source(NamedTuple):
 
 
 class Formulas(Protocol):
-    """What a node computes, and the rows that were met of which it has no value (`failing`)."""
+    """The formulas of a node, and the rows met so far for which one has no value (`failing`)."""
 
     failed: int
     """How often there was no value."""
@@ -129,7 +130,7 @@ class Formulas(Protocol):
 
 
 class Relation(Protocol):
-    """What a node gives."""
+    """The rows of a node."""
 
     @property
     def schema(self) -> pa.Schema:

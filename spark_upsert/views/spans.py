@@ -75,7 +75,8 @@ class Spans:
         Parameters
         ----------
         pairs : Pairs
-            Of a key several, each of another time; the old row of one is the new one of the last.
+            Changes: a key may have several, at different times; the old row of each is the new row
+            of the one before.
         at : numpy.ndarray of int64
             The time of each: the first at which the new row is there.
         key : sequence of str

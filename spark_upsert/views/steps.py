@@ -21,7 +21,7 @@ class Moved(NamedTuple):
 
     time_ms: int
     place: int
-    """Of the table among those of the plan."""
+    """The place of the table among those of the plan."""
     version: int
     path: str
 

@@ -35,7 +35,7 @@ class TableBase:
     Parameters
     ----------
     scan : Scan
-        Of the plan: its columns and key must still be those of the table, of the same types.
+        A scan of the plan: its columns and key must still be those of the table, of the same types.
     table : Table
     """
 

@@ -66,14 +66,14 @@ class View:
         self.tables: dict[str, Table] = {}
         """By the paths of the plan."""
         self.grouping: Grouping | None = None
-        """What is wanted of the rows of `relation`, if the plan groups them."""
+        """The grouping of the rows of `relation`, if the plan groups them."""
         self.relation: Relation
         if isinstance(plan, Group):
             self.relation, self.grouping = bind_group(plan, self._open)
         else:
             self.relation = bind(plan, self._open)
         self.paths = tuple(dict.fromkeys(self.relation.paths))
-        """Of the tables that are read live, in the order of the plan."""
+        """Paths of the tables that are read live, in the order of the plan."""
 
     def _open(self, scan: Scan) -> BaseTable:
         if scan.path not in self.tables:
@@ -173,7 +173,7 @@ class View:
 
     @property
     def title(self) -> str:
-        """What logs call the view."""
+        """The name of the view in logs."""
         return self.plan.title
 
     # -- positions -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which way a step is computed: by looking up what changed, or by comparing both snapshots.
+"""The way in which a step is computed: look-ups of what changed, or both snapshots compared.
 
     pairs by look-ups  =  pairs by snapshots,  for every step
 
@@ -50,7 +50,7 @@ class Choice:
     share: float = 0.0
     """How many of the rows that may have changed; 0 where it was not asked for."""
     worth_scanning: float = 1.0
-    """From which share on snapshots are compared."""
+    """The share from which on snapshots are compared."""
 
     def __str__(self) -> str:
         return (
@@ -95,10 +95,11 @@ def timed_pairs_by_piece(
     Parameters
     ----------
     rows : int
-        That the step changed in the range, about.
+        About how many rows the step changed in the range.
     hash_range : HashRange
-        Of the keys of the table that moved, if each row depends on one row of it and look-ups
-        are the way; else of the driving table's. The first step, from nothing, has all rows.
+        A range of the key hashes of the table that moved, if each row depends on one row of it and
+        look-ups are the way; else of the driving table's. The first step, from nothing, has all
+        rows.
 
     Yields
     ------

@@ -1,4 +1,4 @@
-"""What change events mean: the rules of the ``debezium`` envelope.
+"""The rules of the ``debezium`` envelope: which commands change events mean.
 
 =========  ==========================================================================
 ``after``  struct: the row behind the change; its fields are the columns of the table
@@ -62,7 +62,7 @@ _HINT = (
 )
 
 _UNSENT = b"__debezium_unavailable_value"
-"""What Debezium puts in place of a large value of PostgreSQL that an update did not touch."""
+"""Debezium's stand-in for a large value of PostgreSQL that an update did not touch."""
 
 _NO_REASON = pa.scalar(None, pa.string())
 
@@ -85,7 +85,7 @@ class EventBatch:
     reasons: pa.Array | None = None
     """Why the values of an event could not be read, as text."""
     is_cut: Mask | None = None
-    """Where it is unknown if there is a row behind the change; nowhere by default."""
+    """True where it is unknown if there is a row behind the change; nowhere by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class DebeziumEnvelope:
     schema: TableSchema
     reader: EventReader
     event: Path
-    """Where the event stands in what the reader gives."""
+    """The path of the event in what the reader gives."""
     before: str | None
     after: str
     op: str

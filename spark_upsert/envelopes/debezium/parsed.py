@@ -69,7 +69,7 @@ class ParsedForm:
 
     @cached_property
     def _root(self) -> Path:
-        """Where the event begins in a row."""
+        """The path at which the event begins in a row."""
         names = {name.lower(): name for name in self.rows.names}
         if AFTER not in names and _PAYLOAD in names:
             payload = names[_PAYLOAD]
@@ -162,7 +162,7 @@ class _ParsedReader:
     """Takes rows as they are."""
 
     keys: dict[str, Path]
-    """Where keys stand apart from the event."""
+    """Paths of keys that stand apart from the event."""
 
     def read(self, batch: pa.RecordBatch) -> EventBatch:
         """Return the events of a batch."""

@@ -47,13 +47,13 @@ class Fewer:
 
 
 class Events(NamedTuple):
-    """What was read of n payloads."""
+    """The events read from n payloads."""
 
     events: pa.StructArray
     reasons: pa.Array | None
     """Why the values of an event could not be read, as text."""
     is_cut: Mask
-    """Where it is unknown if there is a row behind the change."""
+    """True where it is unknown if there is a row behind the change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class EventDecoder:
     Parameters
     ----------
     whole : Decoder
-        Of all fields that are asked for.
+        The decoder of all fields that are asked for.
     fewer : tuple of Fewer
         What to try where that fails, one after the other.
     required : tuple of str

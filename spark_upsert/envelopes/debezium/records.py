@@ -74,8 +74,8 @@ EVENT_FIELDS = pa.schema(
         ),
     }
 )
-"""What an event has beside the rows. Oracle's numbers of changes are texts, which do not compare
-as numbers do; its topics are ordered by their offsets."""
+"""Fields of an event beside the rows. Oracle's change numbers are texts, which do not compare as
+numbers do; its topics are ordered by their offsets."""
 
 _FORMATS = (JSON, AVRO, "json-confluent", "avro-confluent")
 

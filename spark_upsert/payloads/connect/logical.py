@@ -65,7 +65,7 @@ class DecimalForm(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Unsaid:
-    """What messages without a schema leave open."""
+    """The units and forms that messages without a schema leave open."""
 
     unit: TimeUnit | None = None
     """The unit of numbers in TIMESTAMP_NTZ columns."""
@@ -82,7 +82,7 @@ class Unsaid:
 
 @dataclass(frozen=True)
 class Said:
-    """What a message's schema says of one value."""
+    """The schema of one value, as its message says it."""
 
     type: str
     """``int64``, ``bytes``, ``struct``, ..."""
@@ -90,9 +90,9 @@ class Said:
     """The logical type, such as ``io.debezium.time.MicroTimestamp``."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, Said] = field(default_factory=dict)
-    """Of a struct."""
+    """Fields of a struct."""
     items: Said | None = None
-    """Of an array."""
+    """Items of an array."""
 
     @classmethod
     def parse(cls, record: Any) -> Said:

@@ -1,4 +1,4 @@
-"""What a schema of Kafka Connect says by itself: the type of a table for each of its types.
+"""Types of a table's columns for the types that a schema of Kafka Connect declares.
 
 The way back from `connect.wire_of`, which reads a declared type from what the schema says: here
 nothing is declared, and the type is the one that holds every value that the schema allows. It is

@@ -1,4 +1,4 @@
-"""What the formats of files have in common, and the two that hold Arrow's types: Parquet and Arrow.
+"""The common part of the file formats, and the two that hold Arrow's types: Parquet and Arrow.
 
 A file is read by parts: all of it, or ranges of it that begin and end where the format says so
 (row groups, record batches, lines). All parts, in order, give the rows of the file in order. What a
@@ -48,7 +48,7 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class WantedColumns:
-    """What is wanted of each file."""
+    """The columns that are wanted of each file."""
 
     fields: pa.Schema
     """In storage types."""

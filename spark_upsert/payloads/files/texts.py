@@ -39,7 +39,7 @@ _LINE_BYTES_MAX = 256 << 20
 """A longer line is no line of JSON but another format; memory has a bound."""
 
 _VALUES_AT_ONCE = 1 << 16
-"""Of all columns: a short line may have many, and each takes up to 16 bytes and its text."""
+"""Values read at once, of all columns: a short line may have many, each of 16 bytes and a text."""
 
 _FEED = 0x0A
 _BOM = b"\xef\xbb\xbf"

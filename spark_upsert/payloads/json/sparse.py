@@ -19,7 +19,7 @@ from spark_upsert.model.arrays import Mask
 from spark_upsert.payloads.budgets import VALUES_PER_BYTE, parts_of, values_max
 
 _ITEM_BYTES_MIN = 2
-"""Of the shortest item, and what divides it from the next one: ``1,``."""
+"""Bytes of the shortest item, with the comma before the next one: ``1,``."""
 
 
 def may_be_sparse(fields: pa.Schema) -> bool:
@@ -55,11 +55,11 @@ def _widest_item(type_: pa.DataType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """Where in a value the arrays are; members that hold none are left out."""
+    """The arrays inside a value; members that hold none are left out."""
 
     members: Mapping[str, _Arrays] = field(default_factory=dict)
     item_parts: int = 0
-    """Of an array: the parts of an item; 0: it is an object."""
+    """Parts of an item of an array; 0 for an object."""
     item: _Arrays | None = None
 
     @classmethod

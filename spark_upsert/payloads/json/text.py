@@ -71,7 +71,7 @@ from spark_upsert.payloads.raw import NOT_UTF8, as_texts
 _MEMBER = "v"
 
 _TWO_VALUES = r"\}[ \t]*[{\x00]"
-"""Where in a line a second document may begin; nothing that is JSON has it outside of texts."""
+"""A place in a line where a second document may begin; JSON has it only inside of texts."""
 
 _TWO = r'\}[ \t]*(?:[{\x00]|,[ \t]*")'
 """The same, or where a second member may begin; most nested payloads match, too."""
@@ -83,7 +83,7 @@ _SCALAR = r'\A\s*(?:"(?:[^"\\]|\\.)*"|[-+.0-9A-Za-z]+)\s*\z'
 """One value that is no object and no array, if it is JSON."""
 
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-"""As JSON has it. What is longer or other keeps its rest outside of the quotes: no JSON."""
+"""A number of JSON. The rest of anything longer stays outside of the quotes: no JSON."""
 
 _TINY = r"(?:[0-9][eE]-[0-9]+\s*(?:[,}\]]|$)|0{40})"
 """A number that is written as zero and is none has a negative exponent, or many zeros."""
@@ -95,7 +95,7 @@ _NEAR = 4
 """Bad payloads that are nearer than this cost less alone than one by one out of a block."""
 
 _BLOCK_BYTES = 128 << 10
-"""What Arrow reads at once, and loses if a line of it is bad.
+"""Bytes that Arrow reads at once, and loses if a line of them is bad.
 
 Good payloads cost 2 to 3 % more than at twice that; at half of it, 4 % more than at this."""
 
@@ -105,7 +105,7 @@ _WINDOW = 64
 _SPACE, _TAB, _FEED, _RETURN = 0x20, 0x09, 0x0A, 0x0D
 
 _ELEMENT = ""
-"""What stands for a name before the elements of a list."""
+"""The stand-in for a name before the elements of a list."""
 
 _SURE, _SEEN_IN_TEXT, _DOUBTED = range(3)
 """How sure a value is: as read, if its text does not speak against it, or to be read alone."""
@@ -117,7 +117,7 @@ _MAY_BEGIN, _MAY_END = (
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What Arrow made of some lines, up to a block that failed."""
+    """Arrow's result for some lines, up to a block that failed."""
 
     values: list[pa.Array]
     """One per block that was read."""

@@ -1,4 +1,4 @@
-"""What epochs did, as retractions and insertions.
+"""Changes: the effect of epochs, as retractions and insertions.
 
 `stretches` cuts epochs into what one pass computes, `changes` computes it, `render` makes of it
 what a reader sees, by the options of `modes`; `read` opens the files. `new_values`

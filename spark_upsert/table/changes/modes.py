@@ -1,4 +1,4 @@
-"""Which changes a reader is shown.
+"""The modes of a reader of changes: which ones it is shown.
 
 The modes of `Deduplication` are those of Spark's own change data capture (SPARK-55668).
 """
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Deduplication(Enum):
-    """Which changes are left out."""
+    """The rule for changes that are left out."""
 
     NONE = "none"
     """Every change, those included that leave all values as they were."""
@@ -22,7 +22,7 @@ class Deduplication(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOptions:
-    """What a reader wants to see."""
+    """The options of a reader of changes."""
 
     columns: tuple[str, ...]
     deduplication: Deduplication = Deduplication.DROP_CARRYOVERS

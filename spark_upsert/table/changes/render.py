@@ -1,4 +1,4 @@
-"""What a reader sees of changes: the rows, their kinds, and which of them are left out.
+"""Changes as their reader sees them: the rows, their kinds, and which of them are left out.
 
 A change is a pair of an old and a new row (`changes.Changes`). It becomes one row or two, with
 the columns that the reader wants and `CHANGELOG_FIELDS` behind them, as the modes say.
@@ -74,11 +74,11 @@ def render_sides(
     Parameters
     ----------
     old, new : pyarrow.RecordBatch, shape (n,)
-        Of one schema, that of the table.
+        Rows before and behind the changes, of the table's schema.
     has_old, has_new : numpy.ndarray of bool, shape (n,)
         Which rows there are.
     version, time_ms : int or numpy.ndarray of int64, shape (n,)
-        Those of all changes, or of each.
+        Version and time of all changes, or of each.
     options : ChangeOptions
     """
     places = np.arange(old.num_rows)

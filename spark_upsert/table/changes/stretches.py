@@ -46,7 +46,7 @@ class Stretch:
     times_ms: Mapping[int, int]
     """The epochs and their commit times."""
     after: tuple[Slice, ...]
-    """What the epochs added; where two contents are compared, all that there is behind them."""
+    """Slices that the epochs added; where two contents are compared, all slices behind them."""
     cut: Cut
     """Why it begins where it does."""
     schema: TableSchema

@@ -1,4 +1,4 @@
-"""Which compactions are due in a table, and which tombstones they may forget."""
+"""The compactions that are due in a table, and the tombstones that they may forget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs to compact: size-tiered, range by range of the hash. Pure: it looks and returns jobs.
+"""The policy of compaction: size-tiered, range by range of the hash. Pure: it returns jobs.
 
 Runs stand in the order of their epochs. The *tier* of a run is the logarithm, to the base
 `FANOUT`, of the bytes it has per hash: so it is the same in every range. Where `FANOUT`

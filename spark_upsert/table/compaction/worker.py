@@ -126,7 +126,7 @@ def _piece_ranges(store: Store, manifest: Manifest, job: Job) -> list[HashRange]
 
 
 class _Piece(NamedTuple):
-    """What came of the entries in one range of hashes."""
+    """The compacted entries of one range of hashes."""
 
     file: RunFile | None
     forgotten: npt.NDArray[np.uint64]

@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a check has looked at, and what it found."""
+    """The findings of a check, and how much it looked at."""
 
     since: int
     newest: int

@@ -1,4 +1,4 @@
-"""What an entry says beside its key and its order: the values, or that there are none.
+"""The content of entries, beside key and order: the values, or that there are none.
 
 Two entries of one key with equal order keys are *duplicates* if their contents are equal, and a
 *tie* otherwise. Where nothing else decides a tie, the greater content wins, by an order that

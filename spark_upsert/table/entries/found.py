@@ -1,4 +1,4 @@
-"""Where the entries of some keys are: what a look-up finds."""
+"""The result of a look-up: the places of the entries of some keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ABSENT = NONE
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where the table's entry of each probed key is."""
+    """The place of the table's entry of each probed key."""
 
     rows: Rows
     """The rows of the searched state."""

@@ -1,4 +1,4 @@
-"""What commands make of the entries of their keys, one epoch of each key after the other.
+"""The entries that commands make of older ones, one epoch of each key after the other.
 
 Once for engines that choose an entry and once for those that fold them: the first compare
 order keys and move nothing, the others make each entry anew.

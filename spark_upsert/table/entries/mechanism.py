@@ -30,11 +30,11 @@ class Reduced(NamedTuple):
     """One entry for each key of some rows."""
 
     rows: Rows
-    """What holds the entries: the rows themselves, or what was made of them."""
+    """Rows that hold the entries: the given ones, or others that were made of them."""
     at: Positions
-    """Where in them the entries are, sorted by (hash, key)."""
+    """Places of the entries in ``rows``, sorted by (hash, key)."""
     losers: Positions
-    """Which of the rows lost, where one was chosen."""
+    """Places of the rows that lost, where one was chosen."""
     beaten_by: Positions
     """The winner of each loser's key."""
     folded: int = 0
@@ -51,7 +51,7 @@ class Reduced(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """Which of some probed keys one part holds."""
+    """The probed keys that one part holds."""
 
     part: int
     probes: Positions
@@ -61,7 +61,7 @@ class Hits(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """What entries do to older ones of their keys."""
+    """The effect of entries on older ones of their keys."""
 
     was: pa.Array
     """The `DIFF` of the older entries."""
@@ -71,7 +71,7 @@ class Meeting(NamedTuple):
 
 
 class Mechanism(Protocol):
-    """What a merge engine does with the entries of a key."""
+    """The work of a merge engine on the entries of a key."""
 
     def reduce(
         self,

@@ -26,12 +26,12 @@ from spark_upsert.table.run.file import Run
 _LOWER = np.uint64((1 << 32) - 1)
 
 _VALUES = 1 << 14
-"""So many values are sought at once: their places in a thousand runs are 256 MiB."""
+"""Values that are sought at once: their places in a thousand runs are 256 MiB."""
 
 
 @dataclass(frozen=True)
 class RunRanges:
-    """Where each of some ranges of hashes lies in a run: ``starts <= i < stops``."""
+    """The places of some ranges of hashes in a run: ``starts <= i < stops``."""
 
     starts: Positions
     stops: Positions

@@ -22,7 +22,7 @@ from spark_upsert.table.entries.content import content_words
 from spark_upsert.table.run.rows import Rows
 
 _HALF = (1 << 31) - 1
-"""What fits twice into a number."""
+"""The greatest value that fits twice into a number."""
 
 
 class Arrangement(NamedTuple):

@@ -32,7 +32,7 @@ from spark_upsert.model.words import fixed_words, validity
 _LIMB_BITS = 32
 _DIGITS = 38
 _MORE_DIGITS = 4
-"""That an average of decimals has behind the point, as Spark has it."""
+"""Digits that an average of decimals gains behind the point, as in Spark."""
 _INTEGER = 20
 """Digits of 2**64."""
 _WIDE, _COUNT, _ALL = 56, 19, 76

@@ -28,7 +28,7 @@ from spark_upsert.store import ObjectSink
 BLOCK_BYTES = 1024
 SUM_BYTES = 4
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-"""What Arrow writes behind the last message."""
+"""The mark that Arrow writes behind the last message."""
 
 _WORD_BYTES = 8
 _WORDS = BLOCK_BYTES // _WORD_BYTES

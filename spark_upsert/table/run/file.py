@@ -83,21 +83,22 @@ _CROWD_ROWS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """What the log knows of a run file."""
+    """The log's record of a run file."""
 
     path: str
     rows: int
     tombstones: int
     bytes: int
     body_bytes: int
-    """Where the tail begins."""
+    """The offset at which the tail begins."""
     tail_crc: int
     hash_range: HashRange
     """From the least hash of the entries to the greatest."""
     errors: int = 0
     """Error entries of a quarantine; a file without them need not be searched for any."""
     crowds: tuple[Crowd, ...] = ()
-    """Where many keys begin alike (`TableSchema.hash_prefix`), ascending; a hint for cuts."""
+    """Places where many keys begin alike (`TableSchema.hash_prefix`), ascending; hints for cuts.
+    """
 
     def __repr__(self) -> str:
         return f"RunFile({self.path}, rows={self.rows:_}, bytes={self.bytes:_})"
@@ -472,7 +473,7 @@ class Run:
 
 
 _RESIDENT_BYTES = 128 << 20
-"""What mapped files may take of a worker at rest, some 60 MiB of libraries among them."""
+"""Resident bytes of mapped files in a worker at rest, some 60 MiB of libraries among them."""
 
 _RESIDENT_BYTES_PER_ROW = 16 << 10
 
@@ -506,9 +507,9 @@ class RunCache:
     rest_s: float = 60.0
     """How long the others do. A query asks for its runs in each of its batches."""
     trusted_s: float = 3600.0
-    """So long what was verified counts as it was: behind it, a run is opened, and what is touched
-    of it verified, once more. For what a file system does not tell: bytes that a disk gives back
-    otherwise when they are read into memory again."""
+    """Time for which a verified block is trusted. Then the run is opened again, and what is touched
+    of it is verified once more. For faults that a file system does not tell: a disk may give other
+    bytes when they are read into memory again."""
     clock: Callable[[], float] = time.monotonic
     _runs: OrderedDict[tuple[str, str], _Opened] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

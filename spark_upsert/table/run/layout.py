@@ -1,4 +1,4 @@
-"""Which blocks of a run file hold the values of a column.
+"""The layout of a column in a run file: which blocks hold its values.
 
 Arrow stores a column as buffers: validity bits, values or the offsets of texts, and the bytes
 of texts. Texts are found in two steps: offsets say where the bytes are, and are only used once
@@ -31,7 +31,7 @@ _GROUP_ROWS = 1024
 
 
 class Layout:
-    """Where the buffers of a stored column begin in the file, and how values are found there."""
+    """The offsets of a stored column's buffers in the file, and how values are found there."""
 
     def __init__(self, array: pa.Array, base: int) -> None:
         self.array = array

@@ -25,7 +25,7 @@ from spark_upsert.table.run.file import RUNS, Run, Span
 _INT16_MAX = 1 << 15
 
 _FEW_PARTS = 12
-"""So few borders are compared with each row faster than each row is searched among them."""
+"""Up to so many borders, comparing each row with all of them is faster than a search."""
 
 
 class Part(Protocol):
@@ -54,7 +54,7 @@ class Part(Protocol):
 
     @property
     def path(self) -> str:
-        """Where the rows are, for an error."""
+        """The place of the rows, for an error."""
         ...
 
     def has(self, name: str) -> bool:

@@ -52,7 +52,7 @@ _INT64, _FLOAT64 = pa.int64(), pa.float64()
 
 _DIGITS_MAX = 38
 _MORE_DIGITS = 10
-"""By which the sum of decimals is wider: room for ten thousand million of them, as in Spark."""
+"""Digits that a sum of decimals gains: room for ten thousand million of them, as in Spark."""
 
 _SIGN = np.uint64(1 << 63)
 
@@ -62,7 +62,7 @@ class Accumulator(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """Of the answer."""
+        """The type of the answer."""
         ...
 
     @property

@@ -17,16 +17,16 @@ from spark_upsert.task.operators.grouping import GroupComputation
 from spark_upsert.task.plan import Aggregation
 
 MEMORY_BYTES_MAX = 256 << 20
-"""What the groups of one barrier may take, if the plan does not say."""
+"""Bytes that the groups of one barrier may take, if the plan does not say."""
 
 _FEW_ROWS = 1 << 18
-"""So many rows wait before they are folded into the groups: a fold costs some fixed time."""
+"""Rows that wait before they are folded into the groups: a fold costs some fixed time."""
 
 _FEW_BYTES = 64 << 20
-"""So many bytes do not wait, however few rows they are."""
+"""Bytes that do not wait, however few rows they are."""
 
 _OPEN_ROWS = 1 << 10
-"""So many rows of small batches wait before groups are looked for in clustered rows."""
+"""Rows of small batches that wait before groups are looked for in clustered rows."""
 
 
 def aggregation(node: Aggregation, schema: pa.Schema) -> HashAggregation | StreamingAggregation:
@@ -35,7 +35,7 @@ def aggregation(node: Aggregation, schema: pa.Schema) -> HashAggregation | Strea
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of the rows that come.
+        The schema of the incoming rows.
 
     Raises
     ------

@@ -31,12 +31,12 @@ _AT = "at"
 
 
 class GroupComputation:
-    """What a node computes: the groups of its keys, and an answer for each aggregate.
+    """The computation of a node: the groups of its keys, and an answer for each aggregate.
 
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of the rows.
+        The schema of the rows.
     keys : sequence of str
         Columns of the key; without any, all rows are one group.
     aggregates : sequence of Aggregate

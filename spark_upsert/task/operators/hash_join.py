@@ -25,7 +25,7 @@ from spark_upsert.task.operators.widths import Widths
 from spark_upsert.task.plan import HashJoin
 
 MEMORY_BYTES_MAX = 256 << 20
-"""What the right side may take, if the plan does not say."""
+"""Bytes that the right side may take, if the plan does not say."""
 
 
 class _Built:
@@ -41,7 +41,7 @@ class _Built:
             keys = [key.filter(pa.array(has_key)) for key in keys]
         self.index = KeyIndex(keys)
         self.order = keyed[self.index.order]
-        """Which row stands at each place of the index."""
+        """The row at each place of the index."""
         self._was_found = np.zeros(len(self.index.starts), dtype=np.bool_)
 
     def mark(self, groups: Positions) -> None:

@@ -1,4 +1,4 @@
-"""What a join gives: its columns, and its rows in batches of bounded size.
+"""The output of a join: its columns, and its rows in batches of bounded size.
 
 A join first says which rows belong together, as *matches*: a row of the left side and a stretch of
 rows of the right one. They may stand for far more rows than there is memory, so that rows are made
@@ -144,7 +144,7 @@ def require_names(schema: pa.Schema) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Which rows belong together: each entry is a row of the left side with some of the right.
+    """The matches of two sides: each entry is a row of the left side with some of the right.
 
     ``starts`` are places in the right rows; an entry without right rows (a start of `NONE`) shows
     its left row alone, and one without a left row (a left of `NONE`) its right rows alone.
@@ -198,14 +198,14 @@ class Joined:
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of what comes out: without columns of the right side, if it is of no more than the left.
+        The schema of the output: without right columns for a join that shows the left side alone.
     matches : Matches
     left, right : pyarrow.RecordBatch
         Where the rows of the matches lie.
     order : numpy.ndarray of int64, optional
-        Of which right row each place is that `Matches` speaks of; the row itself by default.
+        The right row at each place that `Matches` names; the place itself by default.
     right_widths : Widths, optional
-        Of the right rows, where several share them; by default they are measured here.
+        Widths of the right rows, if several joins share them; by default they are measured here.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where the rows of a key are: an index over rows that are all in memory.
+"""An index over rows that are all in memory: it finds the rows of a key.
 
 Rows are put in the order of the hash of their key, so that those of one key are neighbours, a
 *group*. The upper bits of a hash say in which bucket its group is, of about as many buckets as
@@ -43,7 +43,7 @@ class KeyIndex:
         self.order = order
         """The rows, those of a group side by side and in their own order."""
         self.starts = begins
-        """Where each group begins in `order`."""
+        """The place in `order` at which each group begins."""
         self.counts = np.diff(begins, append=len(order))
         """How many rows each group has."""
         firsts = pa.array(order[begins])

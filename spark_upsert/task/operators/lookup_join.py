@@ -29,7 +29,7 @@ from spark_upsert.task.operators.lookups import Lookup, LookupResult
 from spark_upsert.task.plan import IndexLookupJoin, JoinKind
 
 THREADS_MAX = 16
-"""Of one join, however many look-ups may be under way: storages answer no more at once."""
+"""Threads of one join, however many look-ups are under way: storages answer no more at once."""
 
 
 class _UnderWay(NamedTuple):
@@ -46,7 +46,7 @@ class LookupJoinRows:
     ----------
     node : IndexLookupJoin
     left : pyarrow.Schema
-        Of the rows that come.
+        The schema of the incoming rows.
     lookup : Lookup
         Its keys are those of the node, in their order.
     """

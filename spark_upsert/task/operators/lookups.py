@@ -1,4 +1,4 @@
-"""Where an index lookup join looks keys up: a version of a table, or Arrow rows in memory.
+"""The look-ups of an index lookup join: in a version of a table, or in Arrow rows in memory.
 
 What is found is shown without its key, which stands in the rows that asked.
 """
@@ -28,7 +28,7 @@ class LookupResult(NamedTuple):
     starts: Positions
     counts: Positions
     order: Positions | None = None
-    """Which row stands at each place; the row itself if there is none."""
+    """The row at each place; if there is no order, the place itself."""
 
 
 class Lookup(Protocol):

@@ -48,11 +48,11 @@ from spark_upsert.task.operators.operator import BatchSource, Context, Signal
 from spark_upsert.task.plan import JoinKind, MergeJoin
 
 MEMORY_BYTES_MAX = 256 << 20
-"""What the right rows of one key may take, if the plan does not say."""
+"""Bytes that the right rows of one key may take, if the plan does not say."""
 
 _STEP_ROWS = 1 << 10
-"""So many rows are looked at in a step at least, and no more if the other side has few: however
-small the batches of one side are, the other's are not looked at again and again."""
+"""Rows that a step gathers of a side, or as many as the other side has, if these are more. So small
+batches of one side do not make the join look at the other side's rows again and again."""
 
 _DROPS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.ANTI})
 _DROPS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT})

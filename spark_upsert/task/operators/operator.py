@@ -1,4 +1,4 @@
-"""What a driver and its operators ask of each other.
+"""The protocols between a driver and its operators.
 
 A driver runs a chain: a `BatchSource`, some `Operator`s, and where the rows go. Arrow record
 batches travel, never an empty one. One thread at a time is in a chain, so that no operator needs a
@@ -39,7 +39,7 @@ import pyarrow as pa
 
 
 class Signal(Enum):
-    """What a source says that has no batch."""
+    """The answer of a source that has no batch."""
 
     WAIT = "wait"
     """Nothing at the moment."""
@@ -52,7 +52,7 @@ class Signal(Enum):
 
 
 class BatchSource(Protocol):
-    """Where the batches of a chain come from, or those of the right side of a join."""
+    """The source of a chain's batches, or of the right side of a join."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -121,7 +121,7 @@ class Operator(Protocol):
 
 
 class Context(Protocol):
-    """What an operator may ask of the task that runs it; `Pipelines` implements it."""
+    """The requests of an operator to the task that runs it; `Pipelines` implements them."""
 
     def drop_input(self, node: str) -> None:
         """Throw away what the plan node ``node`` and all below it give until the barrier.
@@ -137,7 +137,7 @@ class Streaming:
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of what it gives.
+        The schema of the output.
     function : callable
         Makes of a batch another one; one of no rows is passed by.
     batch_rows : int, optional

@@ -16,7 +16,7 @@ from spark_upsert.model.precedence import NONE
 from spark_upsert.model.words import is_text
 
 BATCH_BYTES = 16 << 20
-"""What a batch of a join holds at most, but for one row that has more."""
+"""Most bytes of a batch of a join, but for one row that has more."""
 
 
 class Widths:
@@ -28,7 +28,7 @@ class Widths:
         for column in rows.columns:
             self._add(column)
         self.most = self._fixed + int(self._varying.max(initial=0))
-        """Of any row."""
+        """The greatest width of any row."""
 
     def _add(self, column: pa.Array) -> None:
         if is_text(column.type):

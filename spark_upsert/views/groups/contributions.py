@@ -1,4 +1,4 @@
-"""What a step contributes to the groups: for each group one entry of what changed, if anything did.
+"""The contributions of a step to the groups: one entry for each group that it changed.
 
     contributions(old, new) = fold(sign(new, +1) + sign(old, -1)), without what is all zero
 
@@ -37,8 +37,8 @@ def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
     ----------
     grouping : Grouping
     pairs : Pairs
-        Of rows with the columns of ``grouping.rows``, with or without a key: those of one step, or
-        of several.
+        Pairs of rows with the columns of ``grouping.rows``, with or without a key: those of one
+        step, or of several.
 
     Returns
     -------

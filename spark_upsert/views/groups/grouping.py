@@ -46,7 +46,7 @@ from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.table.entries.sums import average_type
 
 VERSION = 2
-"""Of the text of a grouping; 1 where no sum is kept as two, which was all that 1 could say."""
+"""Version of a grouping's text; 1 where no sum is kept as two, as 1 cannot express that."""
 
 DIGITS = 38
 """Digits of the sums of int64, decimals and floats."""
@@ -55,22 +55,22 @@ NARROW = 19
 """Digits of decimals of which 10**19 rows, more than can be counted, come to no more than 38."""
 
 SCALE_MAX = 15
-"""So many digits behind the point a float has at most that mean something."""
+"""Most digits behind the point of a float that mean something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summed:
-    """What is kept of the values of one column: columns of the kept table."""
+    """Columns of the kept table for the values of one column."""
 
     column: str
     count: str
-    """Of the values that are not NULL."""
+    """Count of the values that are not NULL."""
     total: str | None = None
     beyond: str | None = None
-    """What of the sum is beyond 64 bits, where 38 digits may not hold it."""
+    """The part of the sum beyond 64 bits, where 38 digits may not hold the whole."""
     scale: int | None = None
     apart: tuple[str, ...] = ()
-    """Of a float: the counts of NaN and of either infinity, which no sum holds."""
+    """Counts of NaN and of either infinity, for a float: no sum holds these."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class Summed:
 
 @dataclass(frozen=True)
 class Grouping:
-    """What a grouped view wants of rows.
+    """The grouping of a view: keys, and aggregates over the rows.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class Grouping:
 
     @cached_property
     def sums(self) -> tuple[Summed, ...]:
-        """What is kept of each column, one for each column and scale."""
+        """The kept sums, one for each column and scale."""
         _ = self.multiplicity  # The first to choose its name.
         found = []
         free = self._names.free

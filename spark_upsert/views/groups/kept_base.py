@@ -31,7 +31,7 @@ class KeptBase:
     Parameters
     ----------
     scan : Scan
-        Of the plan, with the columns of the result.
+        The plan's scan, with the columns of the result.
     table : Table
     grouping : Grouping
         What its entries mean.

@@ -1,4 +1,4 @@
-"""What the entries of a kept table show: a row for each group that has rows.
+"""The result of a kept table's entries: a row for each group that has rows.
 
 count = c; sum = NULL if c = 0, else s; avg = s / c; min and max are the ends of the values that
 some row has. NaN is above all. A group without rows has no entry, hence no row in the result.
@@ -81,7 +81,7 @@ class _Shown(NamedTuple):
 
     values: pa.Array
     lost: int = 0
-    """Of how many groups the value does not fit."""
+    """How many groups have a value that does not fit."""
 
 
 _Ends = tuple[pa.Array, pa.Array]

@@ -55,11 +55,11 @@ def rounded(values: pa.Array, scale: int, digits: int) -> pa.Array:
     Parameters
     ----------
     values : pyarrow.Array
-        Of float32 or float64, all finite.
+        Values of float32 or float64, all finite.
     scale : int
         Digits behind the point, 0 to 15.
     digits : int
-        Of the decimals, at most 38.
+        Digits of the decimals, at most 38.
 
     Raises
     ------
