@@ -1,8 +1,8 @@
-"""What a streaming flow remembers beside its checkpoint: its sources, and the widths of its state.
+"""The record of a streaming flow beside its checkpoint: its sources, and the widths of its state.
 
-The engine that runs it keeps how far it has read, by the number of each source; here is what it
-must be held against when it goes on. It is written before the first batch: who fell before that has
-no state, and is held to its widths all the same.
+The engine that runs a flow keeps how far it has read, by the number of each source. This record is
+compared with the flow when it goes on. It is written before the first batch: a flow that failed
+before that batch has no state, and is held to its widths all the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a logical graph must be, so that it can run.
+"""The rules that a logical graph must obey to run.
 
-Every rule is a function that raises an error which names the operators. `Flow` asks the rules that
-need no whole graph where the mistake is made; `check` asks all of them. What a
-function gives is seen by whoever runs it (`running.as_declared`).
+Every rule is a function that raises an error which names the operators. `Flow` applies the rules
+that need no whole graph where a mistake is made; `check` applies all of them. Whether a function
+gives the declared columns is checked while it runs (`running.as_declared`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _T = TypeVar("_T", bound=Hashable)
 def check(graph: Graph) -> None:
     """Refuse a graph that cannot be run.
 
-    Columns are judged where they are known: who learns more of them asks again.
+    Columns are judged where they are known: a caller that learns more of them checks again.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def check_parallel(name: str, parallel: Parallel) -> None:
 
 
 def check_placement(name: str, placement: Placement) -> None:
-    """Refuse ids that are none."""
+    """Refuse values that are no ids of placement."""
     for which in ("colocate", "exlocate"):
         ids = getattr(placement, which)
         if not isinstance(ids, tuple) or not all(map(_is_id, ids)):

@@ -1,10 +1,10 @@
 """The physical graph: each operator of a region becomes one replica for each channel.
 
-- A stream within a region becomes one of each channel to the same channel.
-- One that enters a region passes a *splitter*, which stands at the producer's output. Each replica
-  of the producer has its own for each port of a consumer; regions that are entered one within the
-  other are chosen by chained splitters, the outer one first.
-- One that leaves ends in the one port of the consumer: rows merge there in any order.
+- A stream within a region becomes one connection from each channel to the same channel.
+- A stream that enters a region passes a *splitter*, which stands at the producer's output. Each
+  replica of the producer has its own splitter for each port of a consumer; nested regions are
+  entered by chained splitters, the outer one first.
+- A stream that leaves a region ends in the one port of the consumer: rows merge there in any order.
 
 So a producer of N replicas outside of a region of M channels has N splitters and ``N * M``
 connections. Pure: the same graph gives an equal value.
@@ -24,10 +24,10 @@ from spark_upsert.flow.checks import check
 from spark_upsert.flow.graph import Edge, Graph, LogicalOperator, PlacedOperator, Region
 
 REPLICAS_MAX = 10_000
-"""Of one graph: far more than a cluster has slots, and drawn by nobody."""
+"""The most replicas of one graph: far more than a cluster has slots, and too many to draw."""
 
 CONNECTIONS_MAX = 250_000
-"""Of one graph: a shuffle of 500 by 500 channels."""
+"""The most connections of one graph: a shuffle of 500 by 500 channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Replica:
     regions: tuple[str, ...]
     """The full names of the regions that it is in; the innermost first."""
     channel: ChannelPath
-    """Which of their channels it is."""
+    """The channel of each of these regions that it is in."""
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Splitter:
     """
 
     owner: str
-    """The replica whose output it stands at."""
+    """The replica with the output at which it stands."""
     region: str
     """The full name of the region that it leads into."""
     consumer: str

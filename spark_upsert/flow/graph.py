@@ -1,4 +1,4 @@
-"""A logical graph, as values: what is done once, and how many times it is to run.
+"""A logical graph, as values: what is said once, and how many times it is to run.
 
 An operator takes rows by its input ports and gives rows by its one output; a stream leads from an
 output to a port. Composites hold operators and composites. A *region* is a composite, or a single
@@ -39,7 +39,7 @@ class PartitionBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """What makes a region: how many times it runs, and who gets which rows.
+    """The attributes of a region: how many times it runs, and which channel gets which rows.
 
     Rows that enter by a port that is neither in ``partition_by`` nor in ``broadcast`` go to the
     channels in turn.
@@ -48,7 +48,7 @@ class Parallel:
     width: int
     partition_by: tuple[PartitionBy, ...] = ()
     broadcast: tuple[str, ...] = ()
-    """Ports: each channel gets all that enters by them."""
+    """Ports by which each channel gets all rows."""
 
 
 # -- placement -------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class ByChannel:
 
 @dataclass(frozen=True, slots=True)
 class ByReplica:
-    """An id that all replicas of the region have that an operator is in."""
+    """An id that all replicas of an operator's region share."""
 
 
 PlacementId: TypeAlias = str | ByChannel | ByReplica
@@ -79,27 +79,30 @@ def by_replica() -> ByReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """With whom an operator shares a processing element; of a composite: each operator in it."""
+    """The rules by which an operator, or each operator of a composite, shares an element.
+
+    An element is a processing element (`fusion`).
+    """
 
     colocate: tuple[PlacementId, ...] = ()
-    """All operators that have one of these ids are together."""
+    """Ids: all operators with a common one are together."""
     exlocate: tuple[PlacementId, ...] = ()
-    """No two operators that have one of these ids are together."""
+    """Ids: no two operators with a common one are together."""
     isolate: bool = False
-    """It is with no other."""
+    """Whether the operator shares its element with no other."""
 
 
 # -- operators, composites, streams ----------------------------------------------------------
 
 
 class OperatorKind(Enum):
-    """Which ends an operator has."""
+    """The kind of an operator, by the ends that it has."""
 
     SOURCE = "source"
-    """It takes no rows."""
+    """An operator that takes no rows."""
     OPERATOR = "operator"
     SINK = "sink"
-    """It gives no rows."""
+    """An operator that gives no rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""The code of a value, and of several: what a hash splitter chooses a channel by.
+"""The hash code of one or several values, by which a hash splitter (partitioner) chooses a channel.
 
-The code of one attribute is that of its value; of several, in their order, ``h = 17``, then
-``h = 37 * h + code`` for each, modulo ``2**64``. The channel is the code modulo the width.
+The code of one attribute is that of its value. The code of several attributes is, in their order,
+``h = 17``, then ``h = 37 * h + code`` for each, modulo ``2**64``. The channel is the code modulo
+the width.
 
 ======================================  ===========================================================
 type                                    code
@@ -18,8 +19,8 @@ NULL                                    0
 ======================================  ===========================================================
 
 ``mix`` is the finaliser of splitmix64: by their values, moments that are whole seconds would all
-come to one channel of eight. That integers are taken by value has the same fault, but it is what
-the engine does whose operators these are, and whoever numbers rows by hand counts on it.
+come to one channel of eight. Hashing integers by value has the same weakness. We keep it because
+the engine that these operators come from does so, and users that number rows themselves rely on it.
 
 Equal values have equal codes, whatever the width of their integer, the unit of their moment, or
 whether a text is large. The codes of integers and booleans and the rule for several are a promise;

@@ -43,7 +43,7 @@ def schemas_of(graph: Graph, sources: Mapping[str, pa.Schema]) -> dict[str, pa.S
         elif operator.kind is OperatorKind.OPERATOR:
             taken = {port: fed[name, port] for port in operator.inputs}
             schemas[name] = _of_operator(name, operator, taken, schemas)
-    # What `check` could not judge of a graph whose columns it does not know.
+    # Checks that were not possible before the columns were known.
     check(Graph(tuple(_with_schemas(graph.members, "", schemas)), graph.streams))
     return schemas
 
@@ -91,7 +91,7 @@ def _of_operator(
 def _require_scans(
     name: str, plan: Node, taken: Mapping[str, str], schemas: Mapping[str, pa.Schema]
 ) -> None:
-    """Refuse a plan whose scans are not the ports, with the columns of those that feed them."""
+    """Refuse a plan unless its scans are the ports, with the columns of what feeds them."""
     scans = {scan.id: scan for scan in scans_of(plan)}
     if set(scans) != set(taken):
         raise GraphError(

@@ -1,4 +1,4 @@
-"""What an operator of a graph does, as values: read, compute, write.
+"""The work of an operator of a graph, as values: read, compute, write.
 
 An operator that computes is a plan (`spark_upsert.task.plan`) or a Python function. In a plan the
 rows of a port are a scan of Arrow that has the port's name:
@@ -20,8 +20,8 @@ from spark_upsert.flow.channels import ChannelPath
 from spark_upsert.task.plan import ArrowScan, Filter, Node, Project, Unnest
 
 Function: TypeAlias = Callable[..., Iterable[pa.RecordBatch]]
-"""From the batches that come to those that go, one replica's each time; behind each barrier it is
-called anew. Takes an iterator of batches, and a `ChannelPath`, too, if it asks for one."""
+"""A function from the batches that one replica takes to those that it gives; it is called anew
+after each barrier. It takes an iterator of batches and, if it asks for one, a `ChannelPath`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ArrowSource:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Rows that whoever runs the graph gives, under the source's name."""
+    """Rows that the caller gives when the graph is run, under the source's name."""
 
     schema: pa.Schema
 
@@ -77,7 +77,7 @@ class TableSink:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Rows are handed to whoever runs the graph, under the sink's name."""
+    """Rows that the caller gets when the graph is run, under the sink's name."""
 
 
 Work: TypeAlias = Node | PythonFunction | ArrowSource | Given | TableSource | TableSink | Collected

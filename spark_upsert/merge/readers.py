@@ -40,7 +40,7 @@ WIDTH = 16
 """Inputs that are open at once: enough to hide the latency of a store, few enough to be threads."""
 
 JOIN_SECONDS = 1.0
-"""How long closing waits for readers whose inputs may be silent."""
+"""The time that closing waits for readers of inputs that may be silent."""
 
 OpenInput = Callable[[], Iterator[Any]]
 """A callable that opens an input, in the thread that will read it."""
@@ -138,7 +138,7 @@ class MergeReaders:
     counters : Counters or None
         Where the inputs are counted.
     join_seconds : float
-        How long leaving waits for threads whose inputs are silent.
+        How long leaving waits for threads of silent inputs.
     clock : callable
         Seconds, for the time that readers are blocked.
     """

@@ -56,7 +56,7 @@ FOLDER = "_parked"
 """The folder of parked rows below the root. No table's folder begins like it."""
 
 NAMELESS = ""
-"""The stand-in for a folder in rows whose values lead to none."""
+"""The stand-in for the folder of rows that have none."""
 
 COLUMNS = pa.schema(
     [

@@ -94,7 +94,7 @@ class RoutedStaged:
     compacted: tuple[tuple[str, Compacted], ...] = ()
     """Compactions, each with the folder of its table."""
     visited: tuple[str, ...] = ()
-    """Folders of the tables whose compactions had their turn."""
+    """Folders of the tables that had their turn to be compacted."""
 
 
 def stage_routed(

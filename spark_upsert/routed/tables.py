@@ -78,7 +78,7 @@ class Settled:
     outcomes: Mapping[str, TableOutcome]
     """Outcomes of the tables that took what the tasks brought; rows of the others are parked."""
     visited: frozenset[str]
-    """Folders of the tables whose compactions had their turn."""
+    """Folders of the tables that had their turn to be compacted."""
     tasks: int
     terms: str
     """The terms of the batch (`RoutedPlan.terms`)."""

@@ -75,7 +75,7 @@ class SealedEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Versions ``lower <= v < upper`` whose changes were expired before a watcher came to them."""
+    """Versions ``lower <= v < upper`` that were expired before a watcher came to their changes."""
 
     lower: int
     upper: int

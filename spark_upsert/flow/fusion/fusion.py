@@ -1,12 +1,12 @@
-"""Which replicas share a processing element: schemes, and what they make of placement.
+"""Fusion: which replicas share a processing element, by schemes and by placement.
 
 A *processing element* (PE) is one thread: a barrier task, on Spark one `mapInArrow`. Replicas
-within it hand batches to each other by a call.
+within a PE hand batches to each other by a call.
 
-Every scheme begins with the units of `placement`, and leaves each whole. So what colocation asks
-for holds, and no PE waits for another that waits for it: PEs that `fused` gives can be run in an
-order, and are numbered in one. A channel's influence is no constraint of the user's, so that units
-that span channels win over it, and get a PE of their own.
+Every scheme begins with the units of `placement`, and leaves each whole. So colocation holds, and
+no two PEs wait for each other: the PEs that `fused` returns can be run in an order, and are
+numbered in one. The influence of channels is no constraint of the user, so that units that span
+channels win over it, and get a PE of their own.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class PE:
     """Replicas that run in one thread."""
 
     index: int
-    """Counted from 0; those that feed a PE have smaller ones."""
+    """The number of the PE, from 0; PEs that feed it have smaller ones."""
     replicas: tuple[Replica, ...]
-    """In the order of the physical graph."""
+    """Its replicas, in the order of the physical graph."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ class Fused:
 
     @cached_property
     def streams(self) -> tuple[tuple[int, int], ...]:
-        """Which PE feeds which other, by their indexes; the first is always the smaller one."""
+        """Pairs of a PE and another that it feeds, by their indexes; the first is the smaller."""
         pairs = {
             (self.pe_of[each.producer].index, self.pe_of[each.consumer].index)
             for each in self.physical.connections
@@ -143,13 +143,13 @@ def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.N
     Parameters
     ----------
     influence : Influence
-        What channels mean, whatever placement says; for `Legacy` nothing.
+        The meaning of channels beside placement; `Legacy` ignores it.
 
     Returns
     -------
     Fused
-        With a warning for what could not be had, and for what shares a PE although nothing but
-        the way of the rows says so.
+        The plan, with a warning for each wish that could not be met, and for replicas that share a
+        PE only because rows go to and fro between them.
 
     Raises
     ------
@@ -158,8 +158,8 @@ def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.N
 
     Notes
     -----
-    Source: the fusion schemes of IBM Streams. Which units share a PE it does not say for
-    ``manual`` and ``automatic``; by the least cost is ours.
+    Source: the fusion schemes of IBM Streams. They leave open which units share a PE for
+    ``manual`` and ``automatic``; the least cost is our choice.
     """
     units = units_of(physical)
     shared = _shared_out(physical, units, Influence.NONE if _is_legacy(scheme) else influence)
@@ -171,10 +171,10 @@ def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.N
 
 
 def iter_plans(physical: Physical, influence: Influence = Influence.NONE) -> Iterator[Fused]:
-    """Yield every plan that placement, channels and the way of the rows allow.
+    """Yield every plan that placement, channels and the streams allow.
 
-    The first has one PE for all, if that is allowed. Eight units have up to 4140 plans, more
-    of them soon too many.
+    The first plan has one PE for all, if that is allowed. Eight units have up to 4140 plans; a few
+    more units soon have too many.
 
     Raises
     ------
@@ -191,8 +191,8 @@ def iter_drawn(
 ) -> Iterator[Fused]:
     """Yield allowed plans at random, without end: of any number of PEs, and some again and again.
 
-    For graphs of which nobody looks at all plans. Two PEs are joined that may be, any two, until
-    there are as few as was drawn, or no two may be.
+    It is for graphs with too many plans to look at all. It draws a number of PEs, and joins two
+    PEs at random that may be joined, until that number is reached or no two may be joined.
 
     Raises
     ------

@@ -1,13 +1,13 @@
-"""Partitions of units into processing elements: which there are, and which costs least.
+"""Partitions of units into processing elements: all that are allowed, and the cheapest.
 
-What placement leaves whole is a *unit*, here a number; a partition gives each unit the number of
-its element. A partition is allowed if no element holds units that must be apart, and if rows never
-go from an element to another and back: an element begins when it has its input, so that two that
-wait for each other would never begin.
+A *unit* is a set of replicas that placement keeps together, here a number; a partition gives each
+unit the number of its element. A partition is allowed if no element holds units that must be apart,
+and if rows never go from an element to another and back: an element begins when it has its input,
+so that two that wait for each other would never begin.
 
-Up to `EXACT_UNITS_MAX` units every allowed partition is looked at. Above, the search starts at
-several partitions, among them one element for each unit and, where that is allowed, one for all,
-and goes on to better neighbours. So it never gives a partition that is worse than those two.
+Up to `EXACT_UNITS_MAX` units the search looks at every allowed partition. Above, it is a local
+search: it starts at several partitions, among them one element for each unit and, where that is
+allowed, one for all, and goes on to better neighbours. So its result is never worse than those two.
 
 **Every number of elements between the least and the number of units can be had**: the units of an
 element, in an order in which rows flow, can be cut anywhere. Rows would flow back from the
@@ -32,7 +32,7 @@ Partition: TypeAlias = tuple[int, ...]
 """The element of each unit; elements are numbered by their first units."""
 
 Cost: TypeAlias = tuple[float, ...]
-"""What is less is better; the first number decides."""
+"""A cost: less is better, and the first different number decides."""
 
 CostOf: TypeAlias = Callable[[Partition, Sequence[int]], Cost]
 """The cost of an allowed partition, from its elements in an order in which rows flow."""
@@ -40,14 +40,14 @@ CostOf: TypeAlias = Callable[[Partition, Sequence[int]], Cost]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separations:
-    """With what a unit must not share an element."""
+    """The rules by which a unit must not share an element with others."""
 
     is_alone: bool = False
-    """With nothing."""
+    """Whether the unit shares its element with no other."""
     exclusive: frozenset[str] = frozenset()
-    """With no unit that has one of these, too."""
+    """Names: the unit shares its element with no unit that has one of these, too."""
     same: Mapping[str, Hashable] = field(default_factory=dict)
-    """With no unit that has another value of one of these."""
+    """Values by name: the unit shares its element with no unit that has another value of one."""
 
     def allows(self, other: Separations) -> bool:
         """Say whether two units may share an element."""
@@ -58,18 +58,18 @@ class Separations:
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """What is to be shared out among elements."""
+    """The units that are to be shared out among elements."""
 
     bounds: tuple[Separations, ...]
-    """Of each unit; there is at least one."""
+    """The separations of each unit; there is at least one unit."""
     streams: tuple[tuple[int, int], ...]
-    """From which unit to which other rows go, without cycles; no pair twice."""
+    """Pairs of a unit and another that its rows go to, without cycles; no pair twice."""
     kinds: tuple[Hashable, ...]
-    """Units of one kind do the same in different channels."""
+    """The kind of each unit: units of one kind do the same in different channels."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of units."""
         return len(self.bounds)
 
     @cached_property
@@ -112,7 +112,7 @@ def order_of(partition: Partition, units: Units) -> list[int] | None:
 
 
 def _are_apart(partition: Partition, units: Units) -> bool:
-    """Say whether no two units share an element that must not; in one pass over the units."""
+    """Say whether all units that must be apart are; in one pass over the units."""
     alone: set[int] = set()
     used: set[int] = set()
     exclusive: set[tuple[int, str]] = set()

@@ -1,18 +1,18 @@
-"""Which elements of a partition run together on Spark, and which rows go through which pass.
+"""Passes on Spark: which elements of a partition run together, and which rows go through a pass.
 
-An element comes behind those that feed it; those of one pass run side by side, and rows for later
-ones go through. Everything here is numbers: the search for the best partition asks for thousands.
-`stages` makes what runs of it.
+An element runs in a later pass than the elements that feed it. Elements of one pass run side by
+side, and rows for later passes go through. Everything here is numbers, because the search for the
+best partition makes thousands of pass plans. `stages` makes of a pass plan what runs.
 
-How rows come to a pass (`RowTransfer`):
+Rows come to a pass in one of three ways (`RowTransfer`):
 
-- *In place.* Elements that are in no region and whose operators look at one row at a time run where
-  the rows are, in as many tasks as there are.
+- *In place.* Elements that are in no region, and have operators that look at one row at a time, run
+  where the rows are, in as many tasks as there are.
 - *Exchanged.* Element i runs in task i, to which an exchange brings its rows.
 - *Aligned.* As exchanged; but each element is fed by one element of the pass before and by nothing
   else, so that its rows are in its task already.
 
-An element without operators whose rows take one connection needs no pass: they enter at its end.
+An element without operators needs no pass if its rows take one connection: they enter at its end.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from spark_upsert.flow.graph import OperatorKind
 from spark_upsert.flow.work import is_row_by_row
 
 SPARK = -1
-"""In place of an element: what Spark itself reads and writes."""
+"""The stand-in for an element, where Spark itself reads and writes."""
 
 
 class RowTransfer(Enum):
-    """How rows come to the elements of a pass."""
+    """The way in which rows come to the elements of a pass."""
 
     IN_PLACE = "in place"
     EXCHANGED = "exchanged"
@@ -40,15 +40,15 @@ class RowTransfer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What of a physical graph matters for passes; replicas and connections by their indexes."""
+    """The part of a physical graph that matters for passes, with replicas by their indexes."""
 
     kinds: tuple[OperatorKind, ...]
     is_free: tuple[bool, ...]
     """Whether a replica can run wherever its rows are."""
     is_direct: tuple[bool, ...]
-    """Whether it is a source of which all rows go to one port."""
+    """Whether a replica is a source that gives all rows to one port."""
     connections: tuple[tuple[int, int], ...]
-    """Producer and consumer."""
+    """Pairs of a producer and a consumer."""
 
 
 def wiring_of(physical: Physical) -> Wiring:
@@ -104,7 +104,7 @@ class PassPlan:
         self._wiring = wiring
         self._element = element
         self.enters = self._entering(len(order))
-        """Whether each replica is a source whose rows enter behind it, so that it does nothing."""
+        """Whether each replica is a source that does nothing, as its rows enter behind it."""
         self.runs = [False] * len(order)
         """Whether there is anything to do in each element."""
         self._is_free = [True] * len(order)

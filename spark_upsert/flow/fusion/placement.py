@@ -1,9 +1,9 @@
-"""What placement says about replicas: who is together, who is apart, and who is alone.
+"""Placement of replicas: which share an element, which are kept apart, and which are alone.
 
 An id on a composite is an id of each operator within. A plain id is the same in all channels, so
 that ``colocate="x"`` puts **all** replicas together, and ``exlocate="x"`` keeps each from every
-other. `by_channel()` and `by_replica()` become ids of the innermost region around what they are
-written on, or which that is itself:
+other. `by_channel()` and `by_replica()` become ids of a region: the operator or composite that they
+are written on, if it is a region, else the innermost one around it:
 
 ====================  ==============================================
 ``by_channel()``      ``<region>_<global channel at that level>``
@@ -11,10 +11,10 @@ written on, or which that is itself:
 either, in no region  ``<operator or composite>``
 ====================  ==============================================
 
-Replicas that share an id are together, and so are those that share one with any of them: what is
-together is a *unit*. Then units between which rows go to and fro are one unit: no processing
-element can wait for another that waits for it. If ``A`` and ``C`` are together and rows go from
-``A`` by ``B`` to ``C``, then so is ``B``. Colocation never says that others must stay away.
+Replicas that share an id are together, and so are those that share one with any of them: each such
+set is a *unit*. Then units with rows going to and fro between them become one unit, because two
+processing elements cannot wait for each other. If ``A`` and ``C`` are together and rows go from
+``A`` by ``B`` to ``C``, then ``B`` is with them. Colocation never keeps other replicas away.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""What rows look like between two passes.
+"""The form of rows between two passes.
 
-A row travels with one number, ``__to``: in the upper half the task of the next pass that it goes
-to, in the lower one the address of the port that it is for. What is exchanged is told by that
-column alone, so that it, and not the number that an engine gives a task, says which channel it is.
+A row travels with one routing number, ``__to``: in the upper half the task of the next pass that
+the row goes to, in the lower half the address of the port that it is for. An exchange goes by that
+column alone. So the column, and not the number that an engine gives a task, says which channel a
+task is.
 
-Its own columns lie beside that number, not nested, because engines move flat columns in less time.
-Rows of unlike columns share those of equal types: there are as many of each type as the form has
-that has most of it, and what a row has none for is null.
+The row's own columns lie beside that number, not nested, because engines move flat columns in less
+time. Rows with different schemas share one wide schema. For each type it has as many columns as the
+schema that needs most of that type; unused columns are null.
 
-A task without rows does something, too: a sum over nothing is a row. So that it knows who it is,
-*wakes* may travel with the rows: of no port, one for each task.
+A task without rows does something, too: a sum over nothing is a row. So that such a task knows its
+number, *wakes* may travel with the rows: rows for no port, one for each task.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ from spark_upsert.flow.run.stages import Stages
 TO = "__to"
 
 TASK_BITS = 32
-"""How far the task stands left of the address in `TO`."""
+"""The shift of the task's number against the address in `TO`."""
 
 WAKE = (1 << TASK_BITS) - 1
-"""The address of a row that is none, and only says which task it has come to."""
+"""The address of a wake: a row without content, which only says which task it has come to."""
 
 
 class _Layout(NamedTuple):
-    """Where the columns of each form lie."""
+    """The places of the columns of each form (schema) in the wide schema."""
 
     types: tuple[pa.DataType, ...]
-    """Of all columns that travel."""
+    """The types of all columns that travel."""
     places: tuple[tuple[int, ...], ...]
-    """Of each form: the place of each of its columns in `types`."""
+    """For each form, the place of each of its columns in `types`."""
 
 
 @dataclass(frozen=True)
 class Border:
-    """What rows look like before a stage, or behind the last one.
+    """The form of rows before a stage, or after the last one.
 
     Parameters
     ----------
     stages : Stages
     index : int
-        Of the stage; behind the last one their number.
+        The index of the stage; after the last stage, the number of stages.
     as_carried : callable
-        The columns that the engine between the stages can carry, of some columns.
+        Returns, for some columns, those that the engine between the stages can carry.
     """
 
     stages: Stages
@@ -70,7 +71,7 @@ class Border:
         return pa.schema([pa.field(TO, pa.int64()), *fields])
 
     def columns(self, address: int) -> dict[str, pa.Field]:
-        """Return which columns of `schema` the rows of an address have, and what they are there."""
+        """Return the columns of `schema` that the rows of an address use, with their own fields."""
         form = self._form_of[address]
         places = self._layout.places[form]
         return {
@@ -78,16 +79,16 @@ class Border:
         }
 
     def to(self, address: int, *, task: int = 0) -> int:
-        """Return what rows of an address travel with; those that pass by stay in the task."""
+        """Return the routing number for an address; rows that pass by stay in the task."""
         return int(self._to(task)[address])
 
     def pack(self, parcel: Parcel, *, task: int) -> pa.RecordBatch:
-        """Return rows as they travel.
+        """Return rows in the form in which they travel.
 
         Parameters
         ----------
         task : int
-            Who packs: rows that pass by the next stage stay near.
+            The packing task: rows that pass by the next stage stay near it.
         """
         batch, to = parcel
         form = self._form_of[to if isinstance(to, int) else int(to[0])]
@@ -119,7 +120,7 @@ class Border:
         return pa.RecordBatch.from_arrays(_cast(parcel.batch, self.plain), schema=self.plain)
 
     def unpack(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the rows of each address; wakes are none."""
+        """Yield the rows of each address; wakes are left out."""
         if not batch.num_rows:
             return
         to = _numbers(batch) & WAKE
@@ -135,7 +136,7 @@ class Border:
             yield address, pa.RecordBatch.from_arrays(rows, schema=declared)
 
     def _to(self, task: int) -> npt.NDArray[np.int64]:
-        """Return what rows travel with that a task packs, of each address."""
+        """Return the routing number (task << 32 or address) that this task writes, per address."""
         tasks = np.where(self._task_of < 0, task % self._task_count, self._task_of)
         return (tasks << TASK_BITS) | np.arange(len(tasks))
 

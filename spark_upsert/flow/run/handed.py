@@ -1,9 +1,9 @@
-"""A function that takes batches by iterating, run so that batches can be handed to it.
+"""A coroutine over a function that takes batches by iterating: batches can be handed to it.
 
-Who hands a batch over gets what the function gives until it asks for the next one; so operators of
-one processing element call each other, whatever they are. The function has a thread of its own, but
-it works only while the other one waits: one of both runs at any time, and the same batches give the
-same ones in the same order. A hand-over takes some tens of microseconds.
+The caller that hands a batch over gets what the function yields until it asks for the next one; so
+operators of one processing element call each other, whatever they are. The function has a thread of
+its own, which works only while the caller waits: one of the two runs at any time, and the same
+batches give the same results in the same order. A hand-over takes some tens of microseconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Failed:
 
 
 class _Abandoned(BaseException):
-    """Ends a function whose input will not come; no `except Exception` stops it."""
+    """Ends a function that gets no more input; no `except Exception` stops it."""
 
 
 class Coroutine:
@@ -51,7 +51,7 @@ class Coroutine:
     def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield what the function gives before it asks for another batch.
 
-        What it does not ask for, because it has ended by itself, is passed by.
+        A batch that it does not ask for, because it has ended by itself, is left out.
         """
         yield from self._started()
         assert isinstance(self._said, _Says), "what followed from the batch before was not taken"
@@ -71,7 +71,7 @@ class Coroutine:
             self._may_work.release()
             self._thread.join(JOIN_SECONDS)
 
-    # -- who hands over
+    # -- the caller's thread
 
     def _started(self) -> Iterator[pa.RecordBatch]:
         if self._thread is None:
@@ -111,7 +111,7 @@ class Coroutine:
             yield batch
 
     def _say(self, what: pa.RecordBatch | _Says) -> pa.RecordBatch | None:
-        """Let the other one go on, and wait until it is this one's turn."""
+        """Let the caller go on, and wait until it is the function's turn again."""
         self._said = what
         self._may_go_on.release()
         self._may_work.acquire()
@@ -121,7 +121,7 @@ class Coroutine:
 
 
 def _as_failure(error: BaseException) -> Exception:
-    """Return what a function has raised; what would end a thread or a process ends neither."""
+    """Return the error of a function; one that would end a thread or the process is wrapped."""
     if isinstance(error, Exception):
         return error
     failure = RuntimeError(f"it ended by {type(error).__name__}: {error}")

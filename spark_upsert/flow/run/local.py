@@ -12,18 +12,18 @@
 >>> sorted(collect(flow.graph())["all"]["n"].to_pylist())
 [1, 2, 3]
 
-**Order.** What one replica gives to another comes in its order. Where rows of several meet there is
-none.
+**Order.** Rows from one replica to another keep their order. Where rows of several replicas meet
+there is no order.
 
-**Back-pressure.** An element takes what comes to it from one channel, and stops while a channel
-that it puts into is full; so does whoever reads the sinks. Elements feed each other in no circle,
-so that the last one can always go on.
+**Back-pressure.** An element takes its input from one channel, and stops while a channel that it
+puts into is full; the reader of the sinks takes from one such channel, too. Elements feed each
+other in no circle, so that the last one can always go on.
 
-**Markers.** A source may give `Marker.WINDOW` between its batches: each replica that it comes to
-drains and sends it on, but no splitter whose owner is in a region. The end goes everywhere, and
-counts when it has come from all.
+**Markers.** A source may give `Marker.WINDOW` between its batches: each replica that gets the
+marker drains and sends it on, but splitters with an owner in a region do not. The end goes
+everywhere, and counts when it has come from all.
 
-**Failure.** Whatever an operator or a source raises comes out at the reader, with the name of the
+**Failure.** An error of an operator or a source is raised at the reader, with the name of the
 operator. All threads have ended by then, but for a source that is silent.
 """
 
@@ -59,7 +59,7 @@ JOIN_SECONDS = 60.0
 """How long ending waits for a thread; a source that is silent keeps its one, which is a daemon."""
 
 Item: TypeAlias = pa.RecordBatch | Marker
-"""What a source gives, and what comes to an address."""
+"""An item that a source gives, and that comes to an address."""
 
 ReadSource: TypeAlias = Callable[[], Iterable[Item]]
 
@@ -82,13 +82,13 @@ def run(
     *,
     transaction: tuple[str, int] | None = None,
 ) -> dict[str, Commit | None]:
-    """Run a graph, and write the rows of each sink into its table, when all have come.
+    """Run a graph, and write the rows of each sink into its table, when all rows have come.
 
     Parameters
     ----------
     transaction : tuple of str and int, optional
-        A name and a number by which each table takes this run once, also if it is repeated because
-        it fell between two tables.
+        A name and a number by which each table takes this run once, even if the run is repeated
+        because it failed between two tables.
 
     Returns
     -------
@@ -116,23 +116,23 @@ def run_local(
     *,
     capacity: int = CHANNEL_EVENTS,
 ) -> Iterator[tuple[str, Item]]:
-    """Run a graph, and yield what comes to its sinks.
+    """Run a graph, and yield the items that come to its sinks.
 
-    No thread runs before the first ``next``. Closing the iterator ends all.
+    No thread runs before the first ``next``. Closing the iterator ends all threads.
 
     Parameters
     ----------
     plan : Graph or Fused
-        Of a graph each replica is an element by itself.
+        In a graph that is not fused each replica is an element by itself.
     given : mapping of str to callable, optional
-        What reads each source that is `Given`, by its full name; called once for each replica.
+        The reader of each source that is `Given`, by full name; called once for each replica.
     capacity : int
-        Rows in a channel; one that is empty takes any batch.
+        Rows in a channel; an empty channel takes any batch.
 
     Yields
     ------
     sink : str
-        Its full name.
+        The full name of the sink.
     item : pyarrow.RecordBatch or Marker
 
     Raises
@@ -156,7 +156,7 @@ class _Channels:
         self._changed = Condition()
         self._channels = [Channel(capacity, Gauge()) for _ in producers]
         self._producers = list(producers)
-        """Of each channel: those who may still put something in."""
+        """The number of producers of each channel that may still put something in."""
         self._failure: BaseException | None = None
         self._is_ended = False
         for index, count in enumerate(producers):
@@ -199,7 +199,7 @@ class _Channels:
                 self._changed.notify_all()
 
     def end(self, failure: BaseException | None = None) -> None:
-        """Release all who wait; the first failure is what the reader gets."""
+        """Release all waiting threads; the reader raises the first failure."""
         with self._changed:
             self._failure = self._failure or failure
             self._is_ended = True
@@ -250,7 +250,7 @@ class _Run:
         self._capacity = capacity
 
     def items(self) -> Iterator[tuple[str, Item]]:
-        """Yield what comes to the sinks."""
+        """Yield the items that come to the sinks."""
         producers = [0] * (len(self._elements) + 1)
         for lead in itertools.chain.from_iterable(self._leads):
             producers[lead] += 1

@@ -1,6 +1,6 @@
 """A stage as a task of an engine runs it: rows come in as they travel (`borders`), and go on so.
 
-A stage that is woken wakes the next. Without wakes a task is taken for the one whose number it has.
+A stage that is woken wakes the next. Without wakes a task goes by the engine's number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pass:
     ----------
     stages : Stages
     index : int
-        Of the stage.
+        The index of the stage.
     as_carried : callable
         See `Border`.
     """
@@ -80,7 +80,7 @@ class Pass:
             yield from self._wakes(task)
 
     def _require_same(self, number: int, task: int) -> None:
-        """Refuse numbers of tasks by which one without rows would be taken for another one."""
+        """Refuse numbers by which a task without rows would be taken for another task."""
         stage = self.stages.stages[self.index]
         if stage.way is RowTransfer.IN_PLACE or number == task < len(stage.elements):
             return
@@ -92,7 +92,7 @@ class Pass:
         )
 
     def _wakes(self, task: int) -> Iterator[pa.RecordBatch]:
-        """Yield what wakes those tasks of the next stage that no other task of this one wakes."""
+        """Yield wakes for the tasks of the next stage that no other task of this stage wakes."""
         if self.index + 1 == len(self.stages.stages):
             return
         next_one, this = self.stages.stages[self.index + 1], self.stages.stages[self.index]

@@ -105,7 +105,7 @@ class _Function:
 
 
 class _Plan:
-    """A plan over one port: a task, whose one split is all that comes before the barrier."""
+    """A plan over one port: a task with one split, which is all that comes before the barrier."""
 
     def __init__(self, replica: Replica, plan: Node) -> None:
         [self._port] = replica.operator.inputs

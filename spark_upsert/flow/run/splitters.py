@@ -1,7 +1,7 @@
-"""Splitters at work: which rows of a batch go to which replicas, and where markers go.
+"""Splitters (partitioners) at work: which rows of a batch go to which replicas, and which markers.
 
 The rows of a producer come to a replica in the order in which they were given. A round robin is
-strict: whoever is busy is waited for. Its turn is a value that the caller keeps, so that a batch
+strict: it waits for a busy replica. Its turn is a value that the caller keeps, so that a batch
 that is routed again from the same turn goes the same way.
 """
 
@@ -29,15 +29,15 @@ class Marker(Enum):
     WINDOW = "window"
     """The end of a group of rows."""
     BARRIER = "barrier"
-    """The end of an epoch: whoever aligns needs it from each input."""
+    """The end of an epoch: an aligning operator needs it from each input."""
     FINAL = "final"
-    """Nothing comes behind it."""
+    """The end of all rows."""
 
 
 class RowTargets(NamedTuple):
-    """Which row goes where: ``rows[i]`` of the batch to ``targets[i]``; by broadcast to several.
+    """The targets of rows: ``rows[i]`` of the batch goes to ``targets[i]``; by broadcast, to all.
 
-    Of one target the rows ascend.
+    The rows of one target ascend.
     """
 
     rows: Positions
@@ -58,11 +58,11 @@ def route(splitter: Splitter, batch: pa.RecordBatch, turn: RoundRobinState) -> R
     Parameters
     ----------
     splitter : Splitter
-        Of a physical graph; those behind it decide, too.
+        A splitter of a physical graph; the splitters chained to it decide, too.
     batch : pyarrow.RecordBatch, n rows
-        With the columns of the producer.
+        A batch with the columns of the producer.
     turn : tuple of int
-        `first_turn`, or what the batch before left.
+        The turn that the batch before left, or `first_turn`.
     """
     rows, channels, next_channel = _chosen(splitter, batch, turn[0])
     inner = [each for each in splitter.targets if isinstance(each, Splitter)]
@@ -74,7 +74,7 @@ def route(splitter: Splitter, batch: pa.RecordBatch, turn: RoundRobinState) -> R
 def _chosen(
     splitter: Splitter, batch: pa.RecordBatch, turn: int
 ) -> tuple[Positions, Positions, int]:
-    """Return which row goes to which channel of a splitter, and the channel that is next."""
+    """Return the rows with their channels of a splitter, and the channel that is next."""
     count, width = batch.num_rows, splitter.width
     rows = np.arange(count, dtype=np.int64)
     if width == 1:
@@ -104,7 +104,7 @@ def _routed_on(
     Parameters
     ----------
     turn : tuple of int
-        Of the splitter before them, and of all of them, as before these rows.
+        The turns of the splitter before them and of all of them, before these rows.
     """
     found_rows, found_targets, turns = [], [], [turn[:1]]
     length = (len(turn) - 1) // len(inner)
@@ -141,7 +141,7 @@ def iter_parts(batch: pa.RecordBatch, routed: RowTargets) -> Iterator[tuple[int,
 def passes(splitter: Splitter, marker: Marker) -> bool:
     """Say whether a marker goes to all replicas behind a splitter; else it goes to none.
 
-    Whatever the kind. Windows end at a splitter whose owner is in a region: what comes out of one
-    channel is no group of rows to whoever takes the rows of all.
+    The kind of the splitter does not matter. Windows end at a splitter with an owner in a region:
+    the rows of one channel are no group to a consumer that takes the rows of all channels.
     """
     return splitter.passes_windows or marker is not Marker.WINDOW

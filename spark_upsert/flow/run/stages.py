@@ -1,10 +1,10 @@
 """A fused graph as a chain of stages, each one pass over all rows that are under way.
 
-The elements of a stage run side by side; rows for a later one pass through. So a row is computed
-once, and a source read once, whatever the graph: a tree of frames would do again for each consumer
-what several take.
+The elements of a stage run side by side; rows for a later stage pass through. So a row is computed
+once, and a source is read once, in any graph: a tree of frames would compute rows that several
+consumers take once for each of them.
 
-Which elements make a stage, and how rows come to it, is told by `pass_plan`.
+`pass_plan` decides which elements make a stage, and how rows come to it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spark_upsert.flow.run.addresses import READ, AddressBook, Port
 from spark_upsert.model.log_fields import Fields
 
 TOLD_REPLICAS_MAX = 100
-"""Of a plan with more, a line of the log has the numbers alone."""
+"""The most replicas of a plan that a line of the log names; beyond, it gives numbers alone."""
 
 _LOGGER = logging.getLogger(__name__)
 
 Replicas: TypeAlias = tuple[str, ...]
-"""Those of an element, by their names."""
+"""The replicas of an element, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class Stage:
 
     way: RowTransfer
     elements: tuple[Replicas, ...]
-    """At the index of their task; in place: in no order. A task may have none, ``()``."""
+    """The elements at the indexes of their tasks; in place, in no order. ``()`` is no element."""
 
     @property
     def task_count(self) -> int:
-        """How many tasks are to be woken: in place whoever has the one wake that there is."""
+        """The number of tasks to wake; in place one, the task that gets the only wake."""
         return 1 if self.way is RowTransfer.IN_PLACE else len(self.elements)
 
 
 @dataclass(frozen=True)
 class Stages:
-    """All that runs a fused graph."""
+    """The stages that run a fused graph, with their addresses and schemas."""
 
     book: AddressBook
     stages: tuple[Stage, ...]
@@ -161,7 +161,7 @@ class _Cut:
             tuple(name for name in pe.names if not self._is_sink(name) and not enters[name])
             for pe in plan.pes
         )
-        """What of each element runs: no sinks, no sources whose rows enter behind them."""
+        """The replicas of each element that run: no sinks, and no sources that do nothing."""
 
     def stages(self) -> Iterator[Stage]:
         count = 0
