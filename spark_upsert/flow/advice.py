@@ -1,10 +1,12 @@
-"""What runs and is mostly not meant: groups and matches of which a channel or batch sees a part.
+"""Warnings about graphs that run and are mostly not meant: a channel sees only a part of a group.
 
-Parts may be meant: sums of each channel that are added up further on, or by a table that folds
-them. So it is told, in the program's log, and not refused.
+Such parts may be meant: sums of each channel that are added up further on, or by a table that folds
+them. So the program's log warns, and the graph is not refused. The same holds for matches, and for
+parts that one batch sees.
 
-What is judged is how rows that enter a region are shared out, by the names of columns. An operator
-between the border and the judged one may rename them: then a part is told of that is none, or not.
+The judgement goes by how rows that enter a region are shared out, by the names of columns. An
+operator between the border and the judged one may rename columns: then a warning may be wrong or
+missing.
 """
 
 from __future__ import annotations
@@ -102,10 +104,10 @@ class _Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """How the rows are shared out among the channels of a region that come to some ports."""
+    """The ways in which rows that come to some ports are shared out among a region's channels."""
 
     ways: frozenset[tuple[_Way, tuple[str, ...]]]
-    """With the columns of a hash; empty: nothing comes, each channel has the same of its own."""
+    """Ways, each with the columns of a hash; empty: each channel has the same rows of its own."""
 
     def keeps_groups(self, keys: tuple[str, ...]) -> bool:
         """Return whether rows that are alike in some columns come to one channel, and to no other.

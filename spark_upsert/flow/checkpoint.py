@@ -28,7 +28,7 @@ class Remembered:
     id: str
     sources: tuple[str, ...]
     widths: Mapping[str, Mapping[str, int]]
-    """Of the regions around each operator that keeps state (`width.widths_kept`)."""
+    """The widths of the regions around each operator that keeps state (`width.widths_kept`)."""
 
 
 def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str | None:

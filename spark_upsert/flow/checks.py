@@ -36,7 +36,7 @@ WIDTH_MAX = (1 << 31) - 1
 """The largest width that there is; what is expanded is far below it (`expansion`)."""
 
 MEMBERS_MAX = 1000
-"""Of one graph: what is larger was not written by anyone."""
+"""The most members of one graph: a larger one was not written by hand."""
 
 DEPTH_MAX = 20
 """Composites one within the other: graphs are walked by functions that call themselves."""

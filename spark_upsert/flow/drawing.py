@@ -83,7 +83,7 @@ def _said_of_operators(
 
 
 class _Count(NamedTuple):
-    """Of the connections that a stream has become."""
+    """The numbers of the connections that a stream has become."""
 
     all: int
     between: int | None

@@ -179,9 +179,9 @@ class PlacedOperator:
     """Its full name."""
     operator: LogicalOperator
     composites: tuple[tuple[str, Composite], ...]
-    """Those that it is in, with their full names; the innermost first."""
+    """The composites that it is in, with their full names; the innermost first."""
     regions: tuple[Region, ...]
-    """Those that it is in, or is itself; the innermost first."""
+    """The regions that it is in, or is itself; the innermost first."""
 
 
 @dataclass(frozen=True)

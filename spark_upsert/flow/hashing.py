@@ -41,7 +41,7 @@ from spark_upsert.model.hashing import hash_keys, mix
 from spark_upsert.model.words import Words, fixed_words, is_text, text_of, validity
 
 SPELLED_BYTES = 256
-"""Of a text that is hashed byte by byte: a pass over all rows for each of them."""
+"""The longest text that is hashed byte by byte, with a pass over all rows for each byte."""
 
 _SEED = np.uint64(17)
 _FACTOR = np.uint64(37)

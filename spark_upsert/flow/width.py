@@ -149,7 +149,7 @@ class WidthChange:
     added: tuple[str, ...]
     removed: tuple[str, ...]
     restarted: tuple[str, ...]
-    """Those that stay, but give rows to others than before, or take them from others."""
+    """Replicas that stay, but give rows to others than before, or take them from others."""
 
 
 def change_of(before: Physical, after: Physical) -> WidthChange:

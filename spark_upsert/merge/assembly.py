@@ -18,13 +18,13 @@ from spark_upsert.model.orders import Picks, rows_of_inputs
 from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions, rows_within
 
 _INPUTS_PER_BATCH = 64
-"""So many slices a batch cost little; for more inputs, more batches are put together at once."""
+"""Slices of a batch that cost little; for more inputs, more batches are joined at once."""
 
 _BATCHES_AT_ONCE = 32
 """The most: 65 536 rows by default. 1 000 inputs in turns come 10 times as fast as singly."""
 
 _BYTES_AT_ONCE = 4 * BATCH_BYTES
-"""Of rows that are put together, which are held twice for a moment."""
+"""Bytes of rows that are put together; they are held twice for a moment."""
 
 _UINT16_END = 1 << 16
 

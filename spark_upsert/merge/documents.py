@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class DocumentOpen:
-    """From here on there may be rows of a document."""
+    """The mark from which on there may be rows of a document."""
 
     document: str
 

@@ -44,7 +44,7 @@ class GroupCommit:
     """A batch that is whole."""
 
     version: int
-    """Of the group table."""
+    """The version of the group table."""
     places: Mapping[str, TableVersion]
     """The version of each table that has rows of the batch, by folder."""
 

@@ -120,11 +120,11 @@ class TableGroup:
     """All tables below a root at one whole batch."""
 
     version: int = -1
-    """Of the group table; -1 if there is none."""
+    """The version of the group table; -1 if there is none."""
     batch: Batch | None = None
     """The newest whole one; None before the first."""
     members: Members = field(default_factory=lambda: Members.of(()))
-    """By folder."""
+    """The tables of the group, by folder."""
 
 
 class GroupTable:

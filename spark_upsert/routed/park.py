@@ -83,7 +83,7 @@ KEYS = ("folder", "query", "batch", "task", "chunk")
 SCHEMA = TableSchema.of(COLUMNS, keys=list(KEYS), hash_prefix=1)
 
 CHUNK_BYTES = 4 << 20
-"""Of one piece: large enough that there are few, and small against the memory of a task."""
+"""Bytes of one piece: enough that there are few, and small against the memory of a task."""
 
 _ABOUT = [name for name in COLUMNS.names if name != "ipc"]
 
@@ -106,7 +106,7 @@ _PARKABLE = (
 
 
 _OUTAGES = (OSError, MemoryError)
-"""Of the machine or the storage, whatever table is written."""
+"""Errors of the machine or the storage, which no one table causes."""
 
 
 def is_parkable(error: BaseException) -> TypeGuard[UpsertFlowError]:
@@ -149,7 +149,7 @@ class Parking:
 
     route: Route
     transaction: Transaction
-    """That the table would have got."""
+    """The transaction that the table would have got."""
     planned: int
     """The version of the group when the batch was planned: batches come in the order of it."""
     error: UpsertFlowError | None

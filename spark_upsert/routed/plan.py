@@ -32,7 +32,7 @@ from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 
 _LOOKS_AT_ONCE = 16
-"""At tables that the group does not know."""
+"""Tables unknown to the group that are looked at, at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class RoutedPlan:
     late_rows: LateRows = LateRows.REJECT
     """What becomes of late rows where no option says so."""
     token: str
-    """Of this attempt: what its tasks make of nothing is the same for all of them."""
+    """The token of this attempt, so that all of its tasks would make the same new table."""
     places: Mapping[str, TableVersion]
     """The tables of the group, by folder, each as its last whole batch left it."""
     group_version: int = -1
-    """Of the group table, -1 if there is none: batches come in the order of it."""
+    """The version of the group table, -1 if there is none: batches come in its order."""
     parked: frozenset[str] = frozenset()
     """Folders of tables that have parked rows: what comes is parked behind them."""
     whole: Transaction | None = None

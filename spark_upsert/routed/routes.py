@@ -21,7 +21,7 @@ from spark_upsert.model.names import find_column
 from spark_upsert.model.template import Template
 
 ROUTES_KEPT_MAX = 20_000
-"""Of a process. Some MB; more distinct values than this are rather a wrong column than tables."""
+"""Routes that a process keeps, some MB; more distinct values are rather a wrong column."""
 
 Codes = npt.NDArray[np.int64]
 
@@ -33,7 +33,7 @@ class Route:
     values: tuple[str | None, ...]
     """A text for each column of the template."""
     folder: str | None
-    """Of their table, relative to the root; None if there is no folder for them."""
+    """The folder of their table, relative to the root; None if they have none."""
     name: str
     """What people call the table."""
     problem: DataError | None = None
@@ -48,7 +48,7 @@ class Routed:
     routes: tuple[Route, ...]
     """Distinct, each with a row at least; in the order of their codes."""
     codes: Codes
-    """Of each row, shape (n,): the index of its route."""
+    """The index of the route of each row, shape (n,)."""
 
     def split(self) -> list[tuple[Route, pa.RecordBatch]]:
         """Return the rows of each route, in their order; one copy of the batch at most."""

@@ -53,7 +53,7 @@ class Spool:
         self._writer: Any = None
         self._reader: Any = None
         self.bytes = 0
-        """Of all rows that came."""
+        """Bytes of all rows that came."""
 
     def __repr__(self) -> str:
         rows = sum(self._counts.values())

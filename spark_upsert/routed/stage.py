@@ -42,18 +42,19 @@ from spark_upsert.table.write.stage import Staged, stage
 _LOGGER = logging.getLogger(__name__)
 
 TABLES_AT_ONCE = 32
-"""So many small tables a task stages side by side where it mostly waits for the storage."""
+"""Small tables that a task stages side by side where it mostly waits for the storage."""
 
 SMALL_BYTES = MEMORY_BYTES // TABLES_AT_ONCE
 """Tables with more rows than this are staged one after the other, each with all the memory."""
 
 COMPACT_BYTES_MIN = 16 << 20
-"""A task compacts so much at least, if it is due."""
+"""Bytes that a task compacts at least, if they are due."""
 
 COMPACT_TABLES_MIN = 16
 COMPACT_SHARE = 4
-"""And so many of them, or one for so many tables that it was given: tables that fill alike are all
-due in one batch, which would take three times as long as the others."""
+"""The tables that a task compacts at most: `COMPACT_TABLES_MIN`, or one for each `COMPACT_SHARE`
+tables that it was given. Tables that fill alike are all due in one batch, which would take three
+times as long as the others."""
 
 COMPACT_FACTOR = 4
 """Else so many times what it was given: compaction is amortized work, and ends with the batch."""
@@ -65,7 +66,7 @@ class StagedTable:
 
     route: Route
     rows: int
-    """That came for it."""
+    """Rows that came for the table."""
     staged: Staged | None
     """The epoch's runs; None if the table has the batch already."""
     unborn: Manifest | None = None

@@ -14,9 +14,9 @@ class Band:
     """Priorities from a floor up to the next one."""
 
     floor: int | None
-    """None: there is none, and the band may be deferred."""
+    """The least priority in the band; None: it has none, and the band may be deferred."""
     weight: int
-    """So many of its inputs are served in a round."""
+    """The number of its inputs that are served in a round."""
 
 
 BANDS = (
@@ -26,14 +26,14 @@ BANDS = (
     Band(floor=500, weight=4),
     Band(floor=750, weight=8),
 )
-"""The lowest first: ``BANDS[4]`` is the one that others call B4."""
+"""The bands, the lowest first: ``BANDS[4]`` is called B4 elsewhere."""
 
 LOWEST = 0
 
 WEIGHTS: Numbers = np.array([band.weight for band in BANDS])
 
 ROUND = int(WEIGHTS.sum())
-"""So many inputs a round serves at most."""
+"""The most inputs that a round serves."""
 
 _FLOORS = np.array([band.floor for band in BANDS if band.floor is not None])
 

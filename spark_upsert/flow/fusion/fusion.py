@@ -55,7 +55,7 @@ class Legacy:
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """So many PEs, or as near as placement lets come; of those the ones that cost least."""
+    """The cheapest plan with so many PEs, or as near to that as placement allows."""
 
     pe_count: int
     slots: int = 1
@@ -75,7 +75,7 @@ class Automatic:
     """How many PEs can work at the same time."""
     costs: Costs = field(default_factory=lambda: Costs.of("spark"))
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    """By the full names of operators; they go before those that the operators have."""
+    """Estimates by the full names of operators; they override the operators' own."""
 
     def __post_init__(self) -> None:
         _require_positive("slots", self.slots)

@@ -52,7 +52,7 @@ class Prediction:
 
     elapsed_s: float
     processor_s: float
-    """Of all processors together."""
+    """The time of all processors together."""
     stage_count: int
     slots: int
 
@@ -154,7 +154,7 @@ class Passes:
             ),
             *(_cost(traffic.given[n], traffic.given_bytes[n], costs) for n in physical.replica),
         ]
-        """Of each connection, then of all that each replica gives."""
+        """The cost of each connection, then of all that each replica gives."""
 
     def predict(self, partition: Partition, order: Sequence[int]) -> Prediction:
         """Return what an allowed partition costs, its elements in an order in which rows flow."""

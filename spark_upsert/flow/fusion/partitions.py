@@ -205,7 +205,7 @@ class _Found:
 
 
 class _Search:
-    """From some partitions to better and better neighbours, until none is better or time is up."""
+    """A local search from partitions to better neighbours, until none is better or time is up."""
 
     def __init__(self, units: Units, cost_of: CostOf) -> None:
         self._units = units

@@ -117,9 +117,9 @@ class PassPlan:
         self.levels = self._levelled(order)
         """The pass of each element, -1 for what does nothing."""
         self.ways: list[RowTransfer] = []
-        """Of each pass."""
+        """The way in which rows come to each pass."""
         self.tasks: list[Mapping[int, int]] = []
-        """Of each pass: the task of each element; in place none."""
+        """The task of each element, for each pass; none in place."""
         self._find_ways()
 
     def elements_at(self, level: int) -> list[int]:

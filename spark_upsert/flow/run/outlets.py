@@ -25,7 +25,7 @@ from spark_upsert.flow.run.splitters import (
 )
 
 Addresses: TypeAlias = npt.NDArray[np.int32]
-"""Of each row of a batch."""
+"""The address of each row of a batch."""
 
 
 class Parcel(NamedTuple):

@@ -19,8 +19,8 @@ from spark_upsert.flow.work import PythonFunction
 from spark_upsert.task import Node, Task
 
 HELD_BYTES_MAX = 1 << 30
-"""Of all ports of an operator with several: which of them its plan wants first is not known before
-the barrier, so that all wait for it."""
+"""Bytes that wait at all ports of an operator with several: before the barrier it is not known
+which port its plan wants first."""
 
 
 class Running(Protocol):

@@ -69,7 +69,7 @@ class Stages:
 
     @cached_property
     def tasks(self) -> tuple[dict[int, int], ...]:
-        """Of each stage: the task of each address of its elements."""
+        """The task of each address of its elements, for each stage."""
         of_replica = [
             {name: task for task, element in enumerate(stage.elements) for name in element}
             for stage in self.stages

@@ -20,7 +20,7 @@ class Described:
     """What an input is."""
 
     columns: pa.Schema
-    """Those that the read has of it."""
+    """The columns that the read takes from the input."""
     identity: str
     """The same for what is the same, under whatever name."""
 

@@ -41,7 +41,7 @@ class Discovery:
         self._pattern = pattern
         self._threads = threads
         self.listings = 0
-        """Of the last look for folders."""
+        """Listings that the last look for folders made."""
 
     def __str__(self) -> str:
         return f"'{self._pattern}' below '{self._root.url}'"

@@ -24,7 +24,7 @@ from spark_upsert.streams.inputs.whole_batches import WholeBatches
 from spark_upsert.streams.offsets.position import Position
 
 _NAMED_MAX = 5
-"""So many names an error tells; the others are counted."""
+"""The most names that an error lists; the others are counted."""
 
 
 class GroupInputs:

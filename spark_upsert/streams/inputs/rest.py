@@ -24,19 +24,19 @@ _STEP = HASH_END // SNAPSHOT_STEPS
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What of a snapshot has a hash from some number on."""
+    """The part of a snapshot with hashes from some number on."""
 
     first: int
     steps: int
-    """At least one."""
+    """The number of steps, at least one."""
     share: Fraction
-    """Of all its entries."""
+    """The share of the rest in all entries of the snapshot."""
     spread: Spread | None
-    """Of the rest; None: it is uniform."""
+    """The spread of the hashes in the rest; None: it is uniform."""
 
     @classmethod
     def of(cls, manifest: Manifest | None, first: int) -> Rest:
-        """Return what is left of a version of a table, of which no file is opened."""
+        """Return the rest of a version of a table; no file is opened."""
         if manifest is None or not manifest.schema.hash_prefix:
             steps = -(-(HASH_END - first) // _STEP)
             return cls(first, steps, Fraction(steps, SNAPSHOT_STEPS), None)

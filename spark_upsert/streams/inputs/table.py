@@ -49,7 +49,7 @@ from spark_upsert.table.versions import LATEST, first_wanted, readable_from
 _LOGGER = logging.getLogger(__name__)
 
 _POLLS_PER_PROOF = 8
-"""So often only the next version is asked for; then whether the log is still the same, too."""
+"""Polls per proof of the log: all other polls ask only for the next version."""
 
 _OPENING = 4
 """Requests that find a log that was not seen before, or some more."""

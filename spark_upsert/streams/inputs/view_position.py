@@ -45,7 +45,7 @@ class ViewPosition:
     places: VersionsByInput = field(default_factory=dict, compare=False)
     """Which tables ``at`` is of; this follows from the rest and from the tables, as the next."""
     pinned: VersionsByInput = field(default_factory=dict, compare=False)
-    """Those that are read at fixed versions, by ``path@version``."""
+    """Tables that are read at fixed versions, by ``path@version``."""
 
     def packed(self) -> Position:
         """Return what others see."""

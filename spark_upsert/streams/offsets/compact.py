@@ -40,7 +40,7 @@ from spark_upsert.streams.offsets.offset import VERSION_OF_MANY, Offset, no_offs
 from spark_upsert.streams.offsets.position import Json, Position, canonical
 
 INPUTS_MAX = 300
-"""Up to so many inputs the plain form is used: below 50 kB, and 3 ms a batch."""
+"""The most inputs for which the plain form is used: below 50 kB, and 3 ms a batch."""
 
 DELTA_MAX = 1_000
 """When more inputs than this differ from the base, the next one is written."""
@@ -134,7 +134,7 @@ class CompactOffsets:
         self._cleaned: tuple[BaseName, ...] | None = None
         self._recent: deque[_Known] = deque(maxlen=_RECENT)
         self._records: dict[str, tuple[Position | None, Any]] = {}
-        """Of the delta that was written last."""
+        """Stored records of the delta that was written last, by input."""
 
     def read(self, record: Mapping[str, Any]) -> Offset:
         """Return what an offset of either form says; may read its base.

@@ -34,10 +34,10 @@ from spark_upsert.streams.reads.passage import splits_in_order, steps_of
 from spark_upsert.streams.reads.read_flow import explain_packs, planned
 
 _NAMES = 3
-"""So many inputs of a task are named."""
+"""The most inputs of a task that are named."""
 
 _Splits = Mapping[str, Sequence[Any]]
-"""By the names of inputs."""
+"""The splits of each input, by its name."""
 
 
 def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:

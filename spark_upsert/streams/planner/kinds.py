@@ -110,7 +110,7 @@ class TableKind:
 
 
 Kinds = Mapping[str, InputFormat]
-"""By the names of formats; what stands behind a colon in a format is the kind's own."""
+"""Formats by name; text after a colon in a format is the kind's own."""
 
 KINDS: Kinds = {
     TABLE: TableKind(),

@@ -33,16 +33,16 @@ REQUESTS_PER_S = 200.0
 """In a bucket, if nothing else is said: some 100 dollars a month."""
 
 BUSY_SHARE = 0.2
-"""Of one processor; what plans batches shares it with what looks."""
+"""The share of one processor for looks; the planner of batches uses the same processor."""
 
 RETRIES = 3
-"""So many looks at an input may fail in a row because of the storage before it is told."""
+"""The looks at an input that may fail in a row because of the storage before it is reported."""
 
 _BURST_S = 0.1
 """What was not used of a budget for so long may be used at once."""
 
 _COST_WEIGHT = 0.05
-"""Of a look in the moving average of what one takes."""
+"""The weight of one look in the moving average of what a look takes."""
 
 _ENTRIES_SPARE = 64
 
@@ -131,7 +131,7 @@ class Polls:
     _due: list[tuple[float, str]] = field(default_factory=list)
     """A heap; an entry counts if it is what its input is due by."""
     _busy_s: float = 0.0
-    """Of a processor, that a look takes."""
+    """The processor time that a look takes, averaged."""
 
     def __post_init__(self) -> None:
         rate = self.bounds.requests_per_s

@@ -263,7 +263,7 @@ def _waiting(backlogs: Mapping[str, Backlog], reached: Offset) -> int:
 
 
 _LATENCIES_MAX = 64
-"""So many inputs are looked at: what is old is old in many of them."""
+"""The most inputs whose ages are read: changes that are old are old in many inputs."""
 
 
 def _latency_ms(backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> float | None:

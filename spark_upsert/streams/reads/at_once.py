@@ -15,7 +15,7 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 ASKED_AT_ONCE = 16
-"""So many inputs are asked at once."""
+"""The most inputs that are asked at once."""
 
 
 def of_each(inputs: Mapping[str, In], ask: Callable[[In], Out]) -> dict[str, Out]:

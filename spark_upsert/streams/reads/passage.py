@@ -27,10 +27,10 @@ class InputShare:
     """What one input gives to a piece of the sequence."""
 
     index: int
-    """Among all inputs, as they were declared."""
+    """The index among all inputs, as they were declared."""
     name: str
     splits: tuple[Any, ...]
-    """Of its steps, in order."""
+    """The splits of its steps, in order."""
     skip: int
     """Rows of the first of them that are delivered."""
     rows: int | None

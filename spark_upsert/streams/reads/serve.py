@@ -143,4 +143,4 @@ def _changes(
 
 
 TASKS = TaskPool(lambda plan: Task(plan, readers={READ: _read}))
-"""Of a worker, which Spark mostly uses again for the next batch of a query."""
+"""The pool of a worker, which Spark mostly uses again for the next batch of a query."""

@@ -56,7 +56,7 @@ class ChangesSplit:
     queries: frozenset[str] = frozenset()
     """The streaming queries that made these epochs, as their transactions name them."""
     grouping: Grouping | None = None
-    """As of `RowsSplit`."""
+    """The grouping, as of `RowsSplit`."""
 
 
 Split = RowsSplit | QuarantineSplit | ChangesSplit

@@ -36,12 +36,12 @@ class ViewSplit:
     """One from nothing: all rows."""
     hash_range: HashRange
     rows: int
-    """Of the tables that moved, about."""
+    """An estimate of the rows of the tables that moved."""
     bytes: int
     queries: frozenset[str] = frozenset()
     """The streaming queries that made what is read, as their transactions name them."""
     marker: tuple[str, str] | None = None
-    """Of a grouped view, in one of the splits of a batch: the positions before and behind it."""
+    """The positions before and after a batch of a grouped view, in one of its splits."""
 
 
 def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list[ViewSplit]:

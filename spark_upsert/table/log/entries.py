@@ -31,7 +31,7 @@ class LogEntry:
     path: str
     is_checkpoint: bool
     modified_s: float
-    """By the storage's own clock, in seconds since 1970."""
+    """The time of its last write by the storage's own clock, in seconds since 1970."""
     is_link: bool = False
     """Whether it lies elsewhere, where nothing is removed."""
 

@@ -1,4 +1,4 @@
-"""Up to where a kept table is in its view: which version of which table, for each of its inputs.
+"""The position of a kept table in its view: the version of each table that is an input.
 
 The text, which the marker holds, is a JSON object:
 

@@ -39,7 +39,7 @@ PROPERTIES = tuple(_CHECKS)
 """The names of those that are also write options."""
 
 VIEW_PROPERTIES = VIEW_PLAN, VIEW_RESULT = ("viewPlan", "viewResult")
-"""Of a table that keeps a view: what it was made from, and what it shows (`views.groups`)."""
+"""Properties of a table that keeps a view: its plan, and its result (`views.groups`)."""
 
 
 def keeps_rows(properties: Mapping[str, str]) -> bool:

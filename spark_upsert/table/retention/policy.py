@@ -44,7 +44,7 @@ WRITERS_MS = 90 * 24 * 3_600_000
 """A writer that was silent for a season is not expected to repeat its last epoch."""
 
 CLOCK_SLACK_S = 300.0
-"""By how much the storage's clock may go back between two writes."""
+"""The time by which the storage's clock may go back between two writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

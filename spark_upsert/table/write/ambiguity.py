@@ -30,7 +30,7 @@ from spark_upsert.table.run.rows import Rows
 from spark_upsert.table.write.outcomes import Outcomes
 
 Examples = Mapping[str, str]
-"""For some counters (``tied``, ``late``): the key of one such row."""
+"""Examples by counter (``tied``, ``late``): the key of one such row."""
 
 _LOGGER = logging.getLogger(__name__)
 

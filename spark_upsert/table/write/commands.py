@@ -61,7 +61,7 @@ _EXAMPLE_CHARS = 80
 
 
 _SKIPPED = b"upsertflow.skipped"
-"""Of a batch of commands: how many rows are none."""
+"""The metadata field of a batch of commands with the number of rows that are none."""
 
 _GONE = "the record has no value"
 

@@ -90,7 +90,7 @@ class Append:
     """What one caller wants to append: commands in a stash, sealed by `sealed`."""
 
     schema: TableSchema
-    """For which the commands were made."""
+    """The schema for which the commands were made."""
     stash: Stash
     commands: pa.RecordBatch
     """One of each key, sorted by (hash, key)."""
@@ -330,9 +330,9 @@ class _Judged(NamedTuple):
 
     verdicts: list[AppendVerdict]
     commands: pa.RecordBatch
-    """Of those that may come: one of each key, sorted by (hash, key)."""
+    """Commands of the appends that may come: one of each key, sorted by (hash, key)."""
     counters: Counters
-    """Of the version."""
+    """The counters of the version."""
     examples: Mapping[str, str]
 
 

@@ -38,7 +38,7 @@ from spark_upsert.table.run.rows import Rows
 from spark_upsert.table.write.scratch import Scratch
 
 _FIELD = b"upsertflow.truncated"
-"""Of a batch of commands: the mark of the youngest truncate that came among them."""
+"""The metadata field of a batch of commands with the mark of its youngest truncate."""
 
 
 def with_truncates(
