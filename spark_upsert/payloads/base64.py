@@ -3,10 +3,16 @@
 Only what an encoder writes is taken: the standard alphabet, padding, and no bits left over, so
 that no two texts mean the same bytes.
 
+The texts of a batch are decoded by one call, with a zero digit in place of each padding and of each
+byte that is no digit; what the padding stood for is left out afterwards. Rejected: a call per text,
+which takes 1.4 (256 bytes) to 5 times (4 bytes) as long in batches of 100 000.
+
 Source: RFC 4648, sections 3.5 and 4.
 """
 
 from __future__ import annotations
+
+import binascii
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +21,10 @@ import pyarrow.compute as pc
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _PADDING = ord("=")
-_NONE = 64
-"""Stands for a byte that is no digit."""
+_ZERO = ord("A")
 
-_DIGITS = np.full(256, _NONE, dtype=np.uint8)
-_DIGITS[np.frombuffer(_ALPHABET, np.uint8)] = np.arange(64, dtype=np.uint8)
+_IS_DIGIT = np.zeros(256, dtype=np.bool_)
+_IS_DIGIT[np.frombuffer(_ALPHABET, np.uint8)] = True
 
 
 def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
@@ -37,26 +42,25 @@ def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     is_whole = pc.equal(pc.bit_wise_and(pc.binary_length(texts), 3), 0)
     whole = pc.if_else(is_whole, texts, "").fill_null("").cast(pa.large_binary())
     ends = np.frombuffer(whole.buffers()[1], np.int64, len(whole) + 1, whole.offset * 8)
-    data = np.frombuffer(whole.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+    digits = np.frombuffer(whole.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]].copy()
     ends = ends - ends[0]
-    digits = _DIGITS[data]
-    last = ends[1:][ends[1:] > ends[:-1]] - 1
-    pads = np.zeros(len(digits), dtype=np.bool_)
-    pads[last] = data[last] == _PADDING
-    pads[last - 1] = pads[last] & (data[last - 1] == _PADDING)
+    full = np.flatnonzero(np.diff(ends))
+    one = full[digits[ends[full + 1] - 1] == _PADDING]
+    two = one[digits[ends[one + 1] - 2] == _PADDING]
+    pads = np.concatenate([ends[one + 1] - 1, ends[two + 1] - 2])
+    digits[pads] = _ZERO
+    strays = np.flatnonzero(~_IS_DIGIT[digits])
+    digits[strays] = _ZERO
+    decoded = np.frombuffer(binascii.a2b_base64(digits.data), np.uint8)
+    dropped = pads // 4 * 3 + pads % 4 - 1
+    wrong = np.concatenate([strays, pads[decoded[dropped] != 0]])
     is_bad = ~np.asarray(is_whole.fill_null(True).to_numpy(zero_copy_only=False))
-    strays = np.flatnonzero((digits == _NONE) & ~pads)
-    digits[pads] = 0
-    one, two, three, four = digits.reshape(-1, 4).T
-    decoded = np.stack([one << 2 | two >> 4, two << 4 | three >> 2, three << 6 | four], axis=1)
-    dropped = pads.reshape(-1, 4)[:, 1:]
-    left_over = np.flatnonzero((decoded != 0) & dropped) // 3 * 4
-    is_bad[np.searchsorted(ends, np.concatenate([strays, left_over]), side="right") - 1] = True
-    pads_before = np.concatenate([[0], np.cumsum(pads)])[ends]
-    offsets = (ends // 4 * 3 - pads_before).astype(np.int64)
+    is_bad[np.searchsorted(ends, wrong, side="right") - 1] = True
+    offsets = ends // 4 * 3
+    offsets[1:] -= np.cumsum(np.bincount(np.concatenate([one, two]), minlength=len(texts)))
     found = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(),
         len(texts),
-        [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(decoded[~dropped]))],
+        [None, pa.py_buffer(offsets), pa.py_buffer(np.delete(decoded, dropped))],
     ).cast(pa.binary())
     return pc.if_else(pc.and_(texts.is_valid(), pa.array(~is_bad)), found, None), is_bad

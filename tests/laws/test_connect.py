@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import datetime as dt
 import json
 from decimal import Decimal
@@ -12,6 +13,7 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spark_upsert.payloads.base64 import decode_base64
 from spark_upsert.payloads.connect.json import ConnectJsonDecoder
 from spark_upsert.payloads.connect.logical import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.payloads.ddl import parse_schema
@@ -139,3 +141,30 @@ def test_no_schema_stops_the_write(schema: Any, payload: Any) -> None:
     reasons = [None, None] if found.reasons is None else found.reasons.to_pylist()
     assert reasons[1] is None
     assert found.columns[FIELDS.names.index("d")][1].as_py() == dt.date(1970, 1, 1)
+
+
+TEXTS = st.binary(max_size=9).map(lambda value: base64.b64encode(value).decode())
+PIECES = st.sampled_from(
+    ["Zm9v", "Zg==", "Zh==", "Zm8=", "Zm9=", "+/", "A", "=", "-", "\n", "\u00e9"]
+)
+TEXTS |= st.lists(PIECES, max_size=3).map("".join)
+
+
+def decoded(text: str | None) -> bytes | None:
+    """Return the bytes of which an encoder makes a text, None if there are none."""
+    try:
+        value = binascii.a2b_base64(text or "", strict_mode=True)
+    except ValueError:
+        return None
+    return value if text == base64.b64encode(value).decode() else None
+
+
+@given(texts=st.lists(maybe(TEXTS), max_size=6), start=st.integers(0, 6))
+def test_base64_is_what_an_encoder_writes(texts: list[str | None], start: int) -> None:
+    found, bad = decode_base64(pa.array(texts, pa.string())[start:])
+    expected = [decoded(text) for text in texts[start:]]
+    assert found.to_pylist() == expected
+    assert bad.tolist() == [
+        text is not None and value is None
+        for text, value in zip(texts[start:], expected, strict=True)
+    ]
