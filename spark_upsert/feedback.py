@@ -163,7 +163,7 @@ class FeedbackUpsert:
         self._input_upper = Timestamp(max(self._input_upper, input_upper))
 
     def close(self) -> None:
-        """Advance the input upper to the end. What is not eligible then is abandoned."""
+        """Advance the input upper to the end. Commands that are not eligible then are abandoned."""
         self._input_upper = CLOSED
 
     def step(self) -> Commit | None:

@@ -1,7 +1,7 @@
 """Metadata of a table as Arrow rows: its epochs, files, versions and consumers.
 
-Everything comes from the log and the leases; no run is opened. Rows reach from ``since`` to
-the newest version: what is before it is gone, whether or not a vacuum has run.
+Everything comes from the log and the leases; no run is opened. Rows reach from ``since`` to the
+newest version: older rows are gone, whether or not a vacuum has run.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ VIEWS: Mapping[Metadata, MetadataView] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A table in a few numbers. Those of writing are of the versions from ``since`` on."""
+    """A table in a few numbers. The numbers of writing are of the versions from ``since`` on."""
 
     version: int
     since: int

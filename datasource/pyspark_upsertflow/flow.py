@@ -90,8 +90,8 @@ def run(
 ) -> None:
     """Run a flow once over all that there is, and write what comes to its sinks.
 
-    Each sink is a table, written by one transaction; what is computed before they part is computed
-    once. For the parameters and errors see `frames`.
+    Each sink is a table, written by one transaction; operators before the branches part run once.
+    For the parameters and errors see `frames`.
     """
     stages, frame = _compiled(spark, plan, given, is_stream=False)
     _require_kind(given or {}, is_stream=False)

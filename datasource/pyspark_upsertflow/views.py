@@ -53,10 +53,10 @@ class SparkView(Plan):
         """Start the query that keeps the view in a table, which is made if there is none.
 
         ``spark.read.format("upsertflow").load(path)`` shows the view, and with ``readChangeFeed``
-        how it changes: an epoch per micro-batch. What is kept of groups are sums, shown with
-        ``raw=true``; there each batch counts once, whatever becomes of the checkpoint, and with a
-        new one the query begins where the table is. What is kept of other views are their rows:
-        give a query with a new checkpoint a new path, too.
+        how it changes: an epoch per micro-batch. For a grouped view the table keeps sums, shown
+        with ``raw=true``. There each batch counts once, whatever becomes of the checkpoint, and
+        with a new one the query begins where the table is. For other views the table keeps their
+        rows: give a query with a new checkpoint a new path, too.
 
         Parameters
         ----------

@@ -3,12 +3,13 @@
 Behind each task such a process collects garbage, all of it (`pyspark.daemon`), and the collector
 looks at every object that there is: some 100 000, nearly all of modules, which live as long as it
 does. It takes 30 ms of processor time and more, four processes in a micro-batch of a kept view and
-most of what a small one costs. What is there when the first task begins is put aside instead: it is
-looked at once more, and then never again. It is still freed when its last reference goes.
+most of what a small one costs. So the objects that are there when the first task begins are put
+aside: the collector looks at them once more, and then never again. An object is still freed when
+its last reference goes.
 
-What a task has allocated and freed again stays with the process: Arrow's pool and the allocator
-below Python keep pages for what comes next, and after some hundred tasks of different sizes hold
-more than any of them needs. So it is given back behind each task (``docs/adr/0012``).
+Memory that a task has allocated and freed again stays with the process: Arrow's pool and the
+allocator below Python keep pages for what comes next, and after some hundred tasks of different
+sizes hold more than any of them needs. So it is given back behind each task (``docs/adr/0012``).
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ def history(path: str, storage: Mapping[str, str], limit: int, as_json: bool) ->
 @_limit(20)
 @_as_json
 def epochs(path: str, storage: Mapping[str, str], limit: int, as_json: bool) -> None:
-    """Show the counters of the newest epochs. Those that are zero everywhere are left out."""
+    """Show the counters of the newest epochs. Counters that are zero everywhere are left out."""
     _show(Metadata.EPOCHS, path, storage, limit, as_json=as_json)
 
 
@@ -382,7 +382,7 @@ def explain(
 ) -> None:
     """Show what a read will do: versions, files, look-ups and splits. Reads the log alone.
 
-    Of several inputs it shows how they are merged, what is read of each, and the tasks.
+    For several inputs it shows how they are merged, what is read of each, and the tasks.
     """
     if consumer is not None and starting_version is not None:
         raise click.UsageError("Say where changes begin once: --consumer or --starting-version.")

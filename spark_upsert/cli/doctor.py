@@ -1,9 +1,9 @@
-"""What a machine needs so that Spark finds the source, and what is wrong with it.
+"""Checks of a machine: everything that Spark needs to find the source, and what is wrong with it.
 
 Spark looks for Python sources, and later runs their code, in the interpreter that its *environment*
 names: ``PYSPARK_DRIVER_PYTHON``, else ``PYSPARK_PYTHON``, else ``python3`` on the PATH. The program
-that makes the session may be another one, and ``spark.pyspark.python`` does not count. What goes
-wrong there is logged by Spark at most; the user sees ``DATA_SOURCE_NOT_FOUND``. Other Python code
+that makes the session may be another one, and ``spark.pyspark.python`` does not count. At most
+Spark logs what goes wrong there; the user sees ``DATA_SOURCE_NOT_FOUND``. Other Python code
 (functions, ``foreachBatch``) runs in ``PYSPARK_PYTHON``, else ``python3``.
 
 So each interpreter is started and asked, in the way that Spark asks it: it imports every
@@ -249,7 +249,7 @@ def _discovery(asked: Interpreter) -> Check:
 def _can_write(path: str, storage: Mapping[str, str]) -> Check:
     """Write and commit a small object as a writer would, and remove it.
 
-    Of a path that names columns, at its root.
+    For a path that names columns, the writer uses the path's root.
     """
     path = Template.parse(path).root if is_routed(path) else path
     root = Path(path)

@@ -14,9 +14,9 @@ anything else, null             error: no such change
 any                  the other  error: the two columns contradict each other
 ===================  =========  ====================================================
 
-The order is (``_commit_version``, ``_diff``), whether the rows have ``_diff`` or not. Of a key and
-a version there is at most one row with 1, and that is what the version left there: so a delete
-never takes away what its own version put. By default the order reaches only as far as one epoch
+The order is (``_commit_version``, ``_diff``), whether the rows have ``_diff`` or not. A key has at
+most one row with 1 in a version, and that is what the version left there: so a delete never takes
+away what its own version put. By default the order reaches only as far as one epoch
 (`Scope.EPOCH`), as versions of one table say nothing about those of another.
 """
 

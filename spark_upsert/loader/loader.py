@@ -81,8 +81,10 @@ class Loader:
     OptionError
         A setting is out of its range.
 
-    Notes ----- Not for several threads at once. It has one pass over an epoch at a time: a second
-    one ends the first. It travels by pickle with its position, and without what it has read.
+    Notes
+    -----
+    Not for several threads at once. It has one pass over an epoch at a time: a second one ends the
+    first. It travels by pickle with its position, and without what it has read.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The share of one rank in each epoch, cut into batches: arithmetic.
 
-Of the N rows of an epoch, in their order, each of W ranks gets one piece, without reading those of
-others. What does not come out even is a choice (`Remainder`):
+Each of W ranks gets one piece of the N rows of an epoch, in their order, and reads no piece of
+another rank. `Remainder` is the rule for rows that do not come out even:
 
 =========  ======================================  =========================================
 remainder  rows of rank r, in batches of B         over all ranks

@@ -42,7 +42,7 @@ _FEWEST_DRAWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """Input 0 to its end, then input 1, and so on. What is left of them is all there is to know."""
+    """Input 0 to its end, then input 1, and so on. It has no state but the rows that are left."""
 
     def to_json(self) -> dict[str, Any]:
         return {}

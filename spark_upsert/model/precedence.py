@@ -11,11 +11,11 @@ epoch     epoch, order     that of the latest epoch; in it the greatest order ke
 arrival   place            the latest entry
 ========  ===============  ==================================================================
 
-What is equal then is of one epoch. Of one task, the later row wins. Between tasks nothing is later,
-and the greater content wins, by an order that means nothing but is always the same, so that a retry
-with other numbers of tasks decides the same. With `Ties.FIRST` an earlier epoch, and an earlier row
-of a task, wins between equal order keys; with the engine ``first-row`` the smallest order key does,
-and the earliest epoch or place that is compared.
+Entries that are equal then are of one epoch. Within one task, the later row wins. Between tasks no
+row is later, and the greater content wins, by an order that means nothing but is always the same,
+so that a retry with other numbers of tasks decides the same. With `Ties.FIRST` an earlier epoch,
+and an earlier row of a task, wins between equal order keys; with the engine ``first-row`` the
+smallest order key does, and the earliest epoch or place that is compared.
 
 So the rule is a total order of the entries of one task, and of entries of which no two are of one
 task and epoch (equal contents cannot be told apart and do not matter): the winner does not depend
@@ -190,8 +190,8 @@ class Precedence:
         Parameters
         ----------
         order, epoch, place : array of int8, or one number
-            How the first compares with the other in each of them: -1, 0 or +1. What is not
-            among the `criteria` is not looked at.
+            How the first compares with the other in each of them: -1, 0 or +1. Only the `criteria`
+            are looked at.
         """
         signs = {By.ORDER: order, By.EPOCH: epoch, By.PLACE: place}
         result = np.zeros(len(order), dtype=np.int8)

@@ -1,9 +1,9 @@
-"""Payloads that name their own schema: each is decoded by that one, and then widened.
+"""Payloads that name their own schema: each is decoded by it, and then widened.
 
-Nothing is declared. What a table gets is found in its payloads (`fields_in`), and what a payload
-decodes to depends on its own schema alone: where several schemas are in one batch, the values of
-each are read as it has them, and taken to the type that holds all of them (`joined`). So they are
-the same whatever stood beside them.
+Nothing is declared. The columns of a table are found in its payloads (`fields_in`). The value of a
+payload depends on its own schema alone: where one batch has several schemas, the decoder reads
+values by their own schema, and takes them to the type that holds all of them (`joined`). So they
+are the same whatever stood beside them.
 
 A schema is named by its text (`Inline`: the messages of Connect) or by an id (`ByRegistry`).
 """
@@ -245,8 +245,8 @@ def _read(
     Returns
     -------
     tuple of (OwnSchema or str, SchemaError or None)
-        The error is there where no table can hold what the schema says. What is no error of ours
-        is a reason, with its type.
+        The error is there where no table can hold what the schema says. An exception of another
+        library becomes a reason, with its type.
 
     Raises
     ------

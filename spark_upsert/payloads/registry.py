@@ -170,8 +170,8 @@ def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) ->
     Raises
     ------
     Unreadable
-        It cannot be read because of them. That is said of the payloads: a registry holds what
-        writers have registered.
+        It cannot be read because of them. Then its payloads are bad: a registry holds what writers
+        have registered.
     StorageError
         The registry does not answer.
     """

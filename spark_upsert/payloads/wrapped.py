@@ -80,9 +80,9 @@ def by_schema(payloads: pa.Array) -> Iterator[Alike]:
 
     Notes
     -----
-    Messages from one writer have a few schemas: each is looked for among all, by its bytes. Of what
-    is left when `_LOOKED_FOR` were found, each message is read by itself, so that a schema in each
-    message costs no more than its bytes.
+    Messages from one writer have a few schemas: each schema is looked for in all messages, by its
+    bytes. After `_LOOKED_FOR` schemas, the rest of the messages are read one by one, so that a
+    schema in each message costs no more than its bytes.
     """
     wrapped = _is_wrapped(payloads)
     bare, left = np.flatnonzero(~wrapped), np.flatnonzero(wrapped)

@@ -32,7 +32,7 @@ VERSION = 1
 """Version of the JSON form."""
 
 DEPTH_MAX = 100
-"""Nodes on the way from the root to a scan; what is deeper was not written by anyone."""
+"""Most nodes on the way from the root to a scan; a deeper plan was not written by hand."""
 
 _NESTING_MAX = 4 * DEPTH_MAX
 """Objects and lists within each other in the text of a plan: a node is one, and what it lists."""

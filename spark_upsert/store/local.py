@@ -2,9 +2,10 @@
 
 The order of durable writes, the only copy of the rule:
 
-1. write a file under its final name (unique, so that no reader looks for it) or a temporary one, 2.
-``fsync`` the file, 3. for a commit: ``link`` it to its final name, which fails if that exists, 4.
-``fsync`` the folder.
+1. write a file under its final name (unique, so that no reader looks for it) or a temporary one,
+2. ``fsync`` the file,
+3. for a commit: ``link`` it to its final name, which fails if that exists,
+4. ``fsync`` the folder.
 
 A process that finds a version which another has made repeats step 4 (`LocalStore.sync`), because
 the other may have been killed before it. The same holds for folders: before a file lies in one, or
@@ -12,8 +13,8 @@ a version is linked there, it and each folder above it are durable in their pare
 therefore see a version only if all that it names is durable, as long as the writer finishes its
 data files before it commits.
 
-That the name of a folder is durable stays true for as long as the folder is there, so that a
-process remembers it (`_Folders`): else each store that is opened syncs all folders up to the root.
+The name of a folder stays durable for as long as the folder is there, so a process remembers which
+names are (`_Folders`). Otherwise each store that is opened would sync all folders up to the root.
 
 Rejected: ``rename`` for commits, because it replaces; ``O_EXCL`` on the final name, because
 a crash leaves a torn version that blocks the table.

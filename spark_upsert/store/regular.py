@@ -2,8 +2,8 @@
 
 A name in a folder may lead to anything: a FIFO makes its reader wait for a writer, a device may
 never end, and a link may lead to either. So a file is opened without waiting, then the open file
-says what it is, and only a regular one is read, as far as it was long at that moment. What is
-mapped is the file that was looked at, not its name again.
+says what it is, and only a regular one is read, as far as it was long at that moment. A reader maps
+the file that was looked at, and does not open its name again.
 
 Rejected: a look at the name before it is opened, because what it leads to may be another thing by
 then.

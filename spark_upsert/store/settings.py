@@ -5,7 +5,7 @@ without regard to case, ``_`` and ``-``: ``endpoint`` and ``aws_endpoint`` are o
 obstore itself stops the process on some unknown names, so that every name is looked up here
 first. Values are never shown in an error unless they are numbers, because many are secrets.
 
-What depends on the run is not here: `store.objects` makes clients from these settings.
+Nothing here depends on the run: `store.objects` makes clients from these settings.
 """
 
 from __future__ import annotations

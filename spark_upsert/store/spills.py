@@ -25,7 +25,7 @@ from spark_upsert.store.system_errors import translated
 _PREFIX = "upsertflow-spill-"
 
 _SWEPT_MAX = 64
-"""Folders that are looked at when one is made: what is left is for the next."""
+"""Folders that are looked at when one is made; the next call looks at the rest."""
 
 
 class SpillFolder:

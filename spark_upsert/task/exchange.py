@@ -42,7 +42,9 @@ class Feed(BatchSource, Protocol):
 class Exchange:
     """Queues between some producers and some consumers.
 
-    Parameters ---------- progress : Monitor
+    Parameters
+    ----------
+    progress : Monitor
         The task's monitor. The exchange works under its lock, and notes every change with it.
     schema : pyarrow.Schema
     consumers : int

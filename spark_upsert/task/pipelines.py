@@ -63,7 +63,9 @@ from spark_upsert.task.scanning import ScanFeed, SplitQueue, SplitReader, Values
 class TaskSettings:
     """The parts that a task hands to the builder of its pipelines.
 
-    Parameters ---------- progress : Monitor
+    Parameters
+    ----------
+    progress : Monitor
         The lock of all queues, and the change counter that wakes waiting threads.
     width : int
         How many drivers a chain may have.

@@ -3,8 +3,8 @@
     {"version": 1, "plan": {"node": "filter", "id": "big", "where": "x > 5",
                             "input": {"node": "arrow_scan", "id": "rows", "schema": "..."}}}
 
-What a node is called there and what it has follows from the classes of `plan`, field by field.
-Schemas and rows are Arrow's own bytes in base64: no text of ours could hold every type of Arrow.
+The names and members of a node follow from the classes of `plan`, field by field. Schemas and rows
+are Arrow's own bytes in base64: no text of ours could hold every type of Arrow.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class Task:
     readers : mapping of str to Reader
         What reads the splits of a scan, by its name. Scans of Arrow need none.
     lookups : mapping of str to Lookup
-        Where an index lookup join looks keys up, by its name (`TableLookup`, `ArrowLookup`). Of
-        several drivers each asks for itself.
+        Where an index lookup join looks keys up, by its name (`TableLookup`, `ArrowLookup`). Each
+        of several drivers asks for itself.
     clock : callable
         Seconds, for the time that barriers take.
 

@@ -1,4 +1,4 @@
-"""Plans bound to their tables: what is checked here is checked when a plan is built."""
+"""Plans bound to their tables: these checks are made when a plan is built."""
 
 from __future__ import annotations
 

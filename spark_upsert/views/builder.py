@@ -139,7 +139,7 @@ class Plan:
     def group_by(self, *columns: str) -> Grouped[Self]:
         """Group the rows that are equal in some columns; all of them without any.
 
-        What is wanted of the groups follows: ``group_by("country").agg(n=agg.count())``.
+        The aggregates follow: ``group_by("country").agg(n=agg.count())``.
         """
         require_texts("group_by", "names of columns", columns)
         return Grouped(self, columns)

@@ -5,8 +5,8 @@
 A key has at most one pair in a step: only a new row is an insert, only an old one a delete, both
 are an update. Two measures of "the same" are kept apart. Within a plan rows are compared by their
 bits (`without_same_bits`): an expression may tell 0.0 from -0.0, so a pair of them is a change for
-what reads it. What leaves a plan is compared by the engine's equality (`changed`): there -0.0 is
-0.0 and NaN is NaN.
+what reads it. Rows that leave a plan are compared by the engine's equality (`changed`): there -0.0
+is 0.0 and NaN is NaN.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Pairs:
     def keys(self, names: Sequence[str]) -> RelationRows:
         """Return some columns of the row that is there, the old one if both are.
 
-        Of columns that are a key both rows hold the same.
+        Both rows hold the same in the columns of a key.
         """
         chosen = pa.array(self.has_old)
         arrays = [

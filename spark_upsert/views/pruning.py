@@ -1,8 +1,9 @@
 """Plans that name only the columns that they use.
 
-What a plan does not name it does not read, and is not another plan for: a column that a table gains
-later changes neither the text of the plan nor its fingerprint, so that a program that makes its
-plan anew with each start goes on from its checkpoint and with the table that it keeps.
+A plan does not read a column that it does not name, and the column does not change the plan. So a
+column that a table gains later changes neither the plan's text nor its fingerprint, and a program
+that makes its plan anew with each start goes on from its checkpoint and with the table that it
+keeps.
 """
 
 from __future__ import annotations

@@ -205,9 +205,9 @@ class ScanRelation:
     ) -> Iterator[RelationRows] | None:
         """Return the keys of a range that may have a value: those of the index, and the bridge.
 
-        Of a value that very many rows have, a piece of the keys is held at once, and the index is
-        read on from there for the next. None if the index is damaged, which no row depends on: all
-        are read.
+        If very many rows have a value, a piece of its keys is held at once, and the index is read
+        on from there for the next. None if the index is damaged: then all rows are read, as no row
+        depends on the index.
         """
         index = self._base.index(by)
         assert index is not None

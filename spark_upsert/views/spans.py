@@ -5,8 +5,8 @@
 The times of a step are 0, the position before it, and one behind each of its epochs: `times` is the
 last of them. A relation gives the spans of all keys that the step touched, *whole*: at each time
 from 0 to the last one. So all epochs of a step are computed in one pass: a join puts two rows
-together for as long as both are there, and each look-up is done once, not once per epoch. What a
-step changed are the borders of its spans (`Spans.changes`).
+together for as long as both are there, and each look-up is done once, not once per epoch. The
+changes of a step are the borders of its spans (`Spans.changes`).
 
 Rejected: a step for each epoch, with look-ups of its own. Each asked an index that leads for all
 that lay between, and all runs of the table, so that to catch up was quadratic in the epochs.
@@ -46,8 +46,8 @@ class Spans:
     ----------
     rows : pyarrow.RecordBatch, shape (n,)
     lower, upper : numpy.ndarray of int64, shape (n,)
-        The row is there at the times ``lower <= t < upper``. Of rows of one key no two are there
-        at one time.
+        The row is there at the times ``lower <= t < upper``. No two rows of one key are there at
+        one time.
     """
 
     rows: RelationRows

@@ -6,12 +6,12 @@ so that nothing depends on the choice but time. Look-ups cost by what changed, a
 there is. Where nearly all rows changed, look-ups touch nearly all blocks, one row at a time: then
 the rows before the step and behind it are read as they lie, range by range, and compared.
 
-What changed is known before anything is read: the counters of the epochs tell it. A row of a plan
-over several tables may have changed if one of the rows that it is made of did:
+The number of changed rows is known before anything is read: the counters of the epochs tell it. A
+row of a plan over several tables may have changed if one of the rows that it is made of did:
 
     share  =  1 - (1 - changed of one / rows of one) * (1 - changed of another / ...) * ...
 
-From which share on snapshots are worth it, each operator says (`Relation.worth_scanning`).
+Each operator says from which share on snapshots are worth it (`Relation.worth_scanning`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whole numbers of different widths that are equal: an int32 joins an int64 of the same value.
 
-Neither side is cast in the plan, which would hide its index: what is looked up on a side is brought
-to the type of that side, and what does not fit there joins nothing.
+The plan casts neither side, because a cast would hide its index. A look-up brings its values to the
+type of the side that it searches, and a value that does not fit there joins nothing.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class DebeziumEnvelope:
     def _passed_over(self, op: pa.Array, ordered: Mask) -> Mask:
         """Return the truncates that are no commands; says if they are to change nothing.
 
-        Of those that are to empty the table only the ``ordered`` ones can.
+        A truncate that is to empty the table is one of these only if it is ``ordered``.
         """
         if self.truncates is Truncates.ERROR:
             return np.zeros(len(op), dtype=np.bool_)

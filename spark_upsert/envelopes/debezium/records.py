@@ -1,7 +1,7 @@
 """Change events in Kafka's records: the columns ``key`` and ``value`` as bytes.
 
-What was written is read here, so that a record without a value, which says that its key is
-deleted, is told from bytes that are no event.
+The reader takes the bytes as they were written. So it tells a record without a value, which says
+that its key is deleted, from bytes that are no event.
 
 The table's columns are those of a row (``before`` and ``after``). Beside them stand the fields
 that Debezium's connectors give with each change (`EVENT_FIELDS`), and the columns of the record.

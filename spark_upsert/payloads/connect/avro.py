@@ -63,8 +63,8 @@ class ConnectAvroDecoder:
     def keeping(self, only: Collection[str]) -> ConnectAvroDecoder:
         """Return the decoder of some fields (``only``).
 
-        Those that are left out are read as plain numbers and bytes, so that a payload is good
-        whatever stands there beyond what they mean.
+        It reads fields that are left out as plain numbers and bytes. So a payload stays good even
+        if such a value is beyond what its logical type can mean.
         """
         return replace(self, inner=_kept(self.inner, frozenset(only)), only=only)
 

@@ -79,7 +79,7 @@ class FormatReader(Protocol):
     def behind(self, open_: OpenFile, part: FileRange, rows: int) -> tuple[FileRange, int]:
         """Return a part that begins later, and how many of its first rows are among so many.
 
-        What can be passed by without reading it is.
+        Rows are passed by without reading them where the format allows it.
         """
         ...
 

@@ -1,13 +1,13 @@
 """The rows of a Parquet file in batches that are bounded in rows and in bytes.
 
-A reader of Parquet is told a number of rows, whatever they hold, and cannot be told another one on
-its way. So that number follows from what rows were seen to hold: it begins by the sizes in the
-footer, and where a batch shows that it is far off, the row group is opened anew behind the rows
-that were read. Of a dictionary the footer says little (a text of a megabyte may stand there once,
-and in each row), so that a few rows are looked at first.
+Parquet's reader is given a number of rows, whatever they hold, and cannot be given another one on
+its way. So this number follows from the rows seen so far: at first from the sizes in the footer;
+and where a batch shows that it is far off, the row group is opened anew behind the rows that were
+read. The footer says little about a dictionary (a text of a megabyte may stand there once, and in
+each row), so the reader looks at a few rows first.
 
-What the format itself reads as a whole, a page of each column, is held beside; of a file in a
-bucket, the packed columns of a row group, which come by few requests.
+The format itself reads a page of each column as a whole, and holds it beside the batches. For a
+file in a bucket it holds the packed columns of a row group, which come by few requests.
 """
 
 from __future__ import annotations

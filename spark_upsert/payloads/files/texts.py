@@ -1,7 +1,7 @@
 """The two formats of files that hold texts: JSON, an object in each line, and CSV.
 
 A text is exactly of the declared type, or the reader refuses the file with the number of the line
-or row. JSON is decoded as payloads are (`payloads.json.text`). Of CSV, Arrow only finds the values:
+or row. JSON is decoded as payloads are (`payloads.json.text`). In CSV, Arrow only finds the values:
 its own readings of numbers take ``0x10``, ``N/A`` and ``1e999`` for values that their writer did
 not mean.
 """

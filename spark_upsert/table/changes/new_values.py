@@ -1,9 +1,9 @@
 """The new values alone: changes for a reader that cannot take a row back.
 
-What an insert brings and what an update leaves, in the order of the epochs. A delete has no new
-value: a consumer that keeps what was delivered would keep the row. So it is an error, unless the
-reader says that this is meant. A row that an overwrite leaves out, or that a quarantined row of its
-key takes away, is a delete like any other.
+The reader gets the row that an insert brings and the row that an update leaves, in the order of the
+epochs. A delete has no new value: a consumer that keeps what was delivered would keep the row. So
+it is an error, unless the reader says that this is meant. A row that an overwrite leaves out, or
+that a quarantined row of its key takes away, is a delete like any other.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) 
 def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list[Job]:
     """Return jobs that write the oldest files again where many of their tombstones may go.
 
-    A file is written again once at most: what is left then is held (`Slice.is_held`).
+    A file is written again once at most: the tombstones that are left then are held
+    (`Slice.is_held`).
     """
     busy = {slice_.file.path for job in jobs for slice_ in job.slices}
     first = min((slice_.epochs.lower for slice_ in manifest.slices), default=0)

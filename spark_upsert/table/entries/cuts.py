@@ -57,8 +57,8 @@ def cut_evenly(
 class Spread:
     """How the entries of some slices lie over a range, as the log alone tells; no file is opened.
 
-    Of a file it knows the rows, the bounds, and where many keys begin alike (`RunFile.crowds`).
-    Within a part of which it knows no more entries are taken to be uniform.
+    The log knows the rows of a file, its bounds, and where many keys begin alike
+    (`RunFile.crowds`). Elsewhere entries are taken to be uniform.
 
     Parameters
     ----------

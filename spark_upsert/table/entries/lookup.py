@@ -155,8 +155,8 @@ def _intersect(
 def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
     """Return which probes stand in a part, and where, by entries that prove it.
 
-    Of each probe both neighbours of the found place are verified: the run being sorted, they
-    say whether the search went right, whatever it met on its way.
+    For each probe it verifies both neighbours of the found place. As the run is sorted, they say
+    whether the search went right, whatever it met on its way.
     """
     if not len(probes):
         return np.empty(0, np.int64), np.empty(0, np.int64)

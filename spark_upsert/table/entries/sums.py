@@ -168,7 +168,7 @@ def wide_from_limbs(limbs: LimbColumns, scale: int, *, mask: Mask) -> pa.Array:
 def average_type(type_: pa.DataType) -> pa.DataType:
     """Return the type of an average of decimals.
 
-    That of Spark: four digits more behind the point, at the cost of those before it where there are
+    It is Spark's: four digits more behind the point, at the cost of those before it where there are
     38 in all. So the average of 1 and 2 is 1.5 whatever the digits of their type.
     """
     precision, scale = (min(n + _MORE_DIGITS, _DIGITS) for n in (type_.precision, type_.scale))
@@ -198,8 +198,8 @@ def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     Returns
     -------
     tuple of two pyarrow.Array
-        What is below 2**64, in the type of the values, and how often that is in a value beside it
-        (`together`). Of a value that fits into 64 bits, as nearly all do, it is the value, and 0.
+        The rest of a division by 2**64, in the type of the values, and the quotient (`together`).
+        For a value that fits into 64 bits, as nearly all do, these are the value and 0.
     """
     high, low = (word.view(np.int64) for word in fixed_words(column))
     fits = high == low >> 63

@@ -2,8 +2,8 @@
 
 An accumulator *lifts* the values of rows to **states**, one or more columns with a value for each
 row. States of one group are *folded* to one, as often as it suits, by a sum, a minimum or a maximum
-of each column; what is *lowered* from the last state is the answer. So the same few columns serve
-rows, groups of a batch and groups of all batches, and no group is ever a Python object.
+of each column. The last state is *lowered* to the answer. So the same few columns serve rows,
+groups of a batch and groups of all batches, and no group is ever a Python object.
 
 =========  =============================  ==========================================================
 function   takes                          gives

@@ -1,7 +1,7 @@
 """Aggregations that end at a barrier: a row for each group of the rows since the last one.
 
 Behind a barrier nothing is left, so that a key of the rows behind it gives another row: answers are
-those of a set of splits, and never mix two. What adds them up across barriers is a table that sums.
+those of a set of splits, and never mix two. A table that sums can add them up across barriers.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class HashAggregation:
     rows behind the last barrier, of none as a rule.
 
     Rows wait until they are as many as the groups that are known, so that no group is folded much
-    more often than a row comes. What is held has a bound; beyond it is an error and no spill.
+    more often than a row comes. The held groups have a bound in bytes; more is an error and does
+    not spill.
     """
 
     def __init__(self, node: Aggregation, grouping: GroupComputation) -> None:

@@ -1,9 +1,9 @@
 """A join of rows with what is found under their keys, several batches of look-ups at once.
 
 Look-ups wait for storage, not for a processor: each batch is looked up by a thread of its own, and
-the batches behind it come in as long as no more than `prefetch` of them are under way. What comes
-out is in the order of what came in, however long each look-up took. At a barrier all that are under
-way are waited for; none is begun.
+the batches behind it come in as long as no more than `prefetch` of them are under way. Rows come
+out in the order in which they came in, however long each look-up took. At a barrier the join waits
+for all look-ups that are under way, and begins none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The look-ups of an index lookup join: in a version of a table, or in Arrow rows in memory.
 
-What is found is shown without its key, which stands in the rows that asked.
+Found rows are shown without their key, because the probing rows have it.
 """
 
 from __future__ import annotations

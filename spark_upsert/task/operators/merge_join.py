@@ -2,9 +2,9 @@
 
 Let ``r`` be the last right key that has come, and ``l`` the last left one. Left rows below ``r``
 have all their matches, because further right rows are not below ``r``; right rows below the first
-left row that is still held have found all of theirs. What remains is the right rows of one key, and
-a batch of each side. A side that is over (drained, or at its end) is as if its last key were above
-all others.
+left row that is still held have found all of theirs. The join holds no more than the right rows of
+one key, and a batch of each side. A side that is over (drained, or at its end) is as if its last
+key were above all others.
 
 Rows with a null in their key match nothing and may stand anywhere. They keep their place: such a
 row counts as one of the key before it on its side, and behind all matches of that key's rows. So

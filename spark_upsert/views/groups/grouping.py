@@ -2,9 +2,10 @@
 
     rows  --contributions-->  kept table (sums)  --result-->  one row per group
 
-What is kept can be taken back: counts and sums alone. A column of which a sum, an average or a
-count is wanted has a count of its values and, for the first two, their sum; the smallest and the
-greatest need a count per value, which stands in a part of the table of its own (`model.kept`).
+The table keeps only what can be taken back: counts and sums. For a sum, an average or a count of a
+column it keeps the count of its values and, for the first two, their sum. The smallest and the
+greatest value need a count per value, which stands in a part of the table of its own
+(`model.kept`).
 
 ==================  ========================  ==================================
 sum of              is kept as                is shown as
@@ -16,9 +17,9 @@ float with scale s  decimal(38, s), and       float64
                     counts of NaN, inf, -inf
 ==================  ========================  ==================================
 
-So what is kept is wider than what is shown: a batch, a merge of some runs, or all rows may pass the
-bound of what is shown, and what is shown of that group is NULL until it fits again. Floats, and
-decimals of more than `NARROW` digits, may pass 38 digits, too: their sums are kept as two
+So the kept sum is wider than the shown one: a batch, a merge of some runs, or all rows may pass the
+bound of the shown type, and the group shows NULL until its sum fits again. Floats, and decimals of
+more than `NARROW` digits, may pass 38 digits, too: their sums are kept as two
 (`table.entries.sums.apart`), neither of which ever does. Floats without a scale are refused, for
 ``1e16 + 1 - 1e16`` is not 1.
 
