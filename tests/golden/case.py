@@ -7,19 +7,25 @@ import random
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
 import pyarrow as pa
 
+from spark_upsert.table.log.log import Log
+
 DATA = Path(__file__).parent / "data"
 
 Seen: TypeAlias = dict[str, Any]
 """What is seen of a case, as JSON has it."""
+
+NOW_MS = 1_700_000_000_000
+"""The time at which all is done, in milliseconds since 1970."""
 
 _TIME = re.compile(r"\b1[789]\d{11}\b|\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(\+00:00)?")
 """Milliseconds since 1970, and commit times as texts: between 2023 and 2033."""
@@ -58,7 +64,7 @@ class Case:
         """Write its data anew; what is in the folder ``scratch`` is lost."""
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
-        with chdir(scratch):
+        with chdir(scratch), resting_clock():
             kept = as_json(self.build())
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.make_archive(str(self.folder / "before"), "zip", scratch)
@@ -68,7 +74,7 @@ class Case:
 
     def seen(self, scratch: Path, kept: Seen) -> Seen:
         """Return what is seen in a copy of its data, and behind what is added to it there."""
-        with chdir(scratch):
+        with chdir(scratch), resting_clock():
             before = as_json(self.see(kept))
             with drawn():
                 behind = without_times(self.go_on(kept))
@@ -88,6 +94,17 @@ def drawn() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def resting_clock() -> Iterator[None]:
+    """Let it be the same time always, by the clocks of all tables.
+
+    It is not later than any of the data. Else what is done depended on their age: an hour behind
+    the last commit a log asks the storage for its time, which takes one more name (`drawn`).
+    """
+    with patch.object(Log, "now_ms", lambda _: NOW_MS):
+        yield
+
+
 def as_json(value: Any) -> Any:
     """Return a value as JSON gives it back; what JSON does not know as its text."""
     return json.loads(json.dumps(value, default=str))
@@ -97,6 +114,27 @@ def without_times(value: Any) -> Any:
     """Return what was seen without the times at which it was written."""
     text = _TIME.sub("0", json.dumps(value, default=str))
     return json.loads(text)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as its fields, so that no name of a class is seen: as JSON has them.
+
+    What a node is called in texts is seen as its ``kind``.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = {"kind": value.kind} if hasattr(value, "kind") else {}
+        return kind | {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, pa.Schema):
+        return [f"{each.name} {each.type}{'' if each.nullable else '!'}" for each in value]
+    if isinstance(value, pa.Table):
+        return {"schema": plain(value.schema), "rows": value.to_pylist()}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value
 
 
 def sorted_rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> list[str]:

@@ -9,7 +9,7 @@ from spark_upsert.flow import Flow, Graph
 from spark_upsert.flow.checkpoint import NAME, remember
 from spark_upsert.streams.offsets.offset import Offset
 from spark_upsert.task.plan_json import plan_from_json, plan_to_json
-from tests.golden.case import Case, Seen
+from tests.golden.case import Case, Seen, plain
 from tests.support.flows import SINK, SOURCE
 from tests.unit.test_task_plan import PLANS
 
@@ -40,8 +40,8 @@ def see(kept: Seen) -> Seen:
     """Return what the texts are read as."""
     return {
         "flow": Path("flow", NAME).read_text(encoding="utf-8"),
-        "plans": {name: repr(plan_from_json(text)) for name, text in kept["plans"].items()},
-        "offsets": [repr(Offset.from_json(each)) for each in kept["offsets"]],
+        "plans": {name: plain(plan_from_json(text)) for name, text in kept["plans"].items()},
+        "offsets": [plain(Offset.from_json(each)) for each in kept["offsets"]],
     }
 
 
