@@ -36,7 +36,7 @@ class Keeper:
     path : pathlib.Path
         Of the table that keeps.
     checkpoint : pathlib.Path
-        There is none yet; its name is the id of the query.
+        Its name is the id of the query. If it is there, the table has batches of the query.
     options : mapping of str to str
         Of the read.
     """
@@ -51,7 +51,7 @@ class Keeper:
         self._end: dict[str, Any] | None = None
         """Of the batch that it has as begun."""
         self.start(options)
-        checkpoint.mkdir(parents=True)
+        checkpoint.mkdir(parents=True, exist_ok=True)
         (checkpoint / "metadata").write_text(json.dumps({"id": checkpoint.name}))
 
     def start(self, options: Mapping[str, str]) -> None:
