@@ -9,22 +9,22 @@ import pyarrow as pa
 from spark_upsert.flow.work import ArrowSource, Work
 
 VARIABLE_BYTES = 16
-"""What a string or a list is taken for, with its offset."""
+"""The estimated bytes of a string or a list, with its offset."""
 
 SOURCE_ROWS = 1_000_000
-"""What a source is taken for of which nothing is known: enough that tasks are worth while."""
+"""The estimated rows of an unknown source: enough that tasks are worth while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What automatic fusion takes an operator for; what is not given has a plain default.
+    """The costs of an operator as automatic fusion assumes them, with plain defaults.
 
     Measured figures do as well as guessed ones: each is a ratio or a time that a run can show.
     """
 
     rows: float | None = None
-    """What a source gives, all its replicas together; for other operators it means nothing.
-    None: as many as are given with the graph (`ArrowSource`), else `SOURCE_ROWS`."""
+    """Rows that a source gives, all its replicas together; other operators ignore it. None: as
+    many as are given with the graph (`ArrowSource`), else `SOURCE_ROWS`."""
     selectivity: float = 1.0
     """Rows that it gives for each row that it takes."""
     row_s: float = 1e-7

@@ -1,4 +1,4 @@
-"""What stands around a merge, and what follows from it: pure questions that answer with the reason.
+"""The graph around a merge, and pure questions about it that answer with the reason.
 
 A graph is a handful of frozen nodes that name the nodes before them. A name may have a port
 (``route.low``): each port of a node is an input of its own, with an order of its own.
@@ -23,7 +23,7 @@ _MERGE_KEYS = ("inputs", "config")
 
 
 class Unmapped(Enum):
-    """What a source does with columns that it does not expect."""
+    """The policy of a source for columns that it does not expect."""
 
     DROP = "drop"
     REJECT = "reject"

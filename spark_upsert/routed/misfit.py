@@ -1,11 +1,11 @@
-"""What parks a table, and what stops the write: an option that fits none of the tables.
+"""Misfits: an option that fits none of the tables stops the write, and does not park their rows.
 
-What is wrong with one table parks its rows (`spark_upsert.routed.park`). What is wrong with the
-write would park those of every table, batch after batch, as if a word that is misspelled were
-damage. The two look alike in a single table; but an option that is right fits some table sooner or
-later. So the group remembers by which *terms* (options, and columns of the rows) tables took rows
-last. As long as none has done so by those that hold, a batch stops in which none does either, and
-in which a table fails by an option of all.
+A fault of one table parks its rows (`spark_upsert.routed.park`). A fault of the write would park
+the rows of every table, batch after batch, as if a misspelled word were damage. The two look alike
+in a single table; but a right option fits some table sooner or later. So the group remembers the
+*terms* (options, and columns of the rows) by which tables took rows last. As long as no table has
+taken rows by the present terms, a batch stops if no table takes rows in it either, and a table
+fails by an option that holds for all.
 
 *Rejected:* to try the options on a table of no rows when the write is planned: columns that
 payloads bring are not known there, and options that lack what only new tables need are right where

@@ -1,7 +1,7 @@
-"""Park what tasks have staged: where a table fails in one task, or when it is to be committed.
+"""Parking of staged work: for a table that fails in one task, or at its commit.
 
-What a task had staged for such a table is read back as commands, and parked with the rows of the
-tasks that failed; so all rows of the batch are parked, or none.
+The staged work of other tasks for such a table is read back as commands, and parked with the rows
+of the tasks that failed; so all rows of the batch for the table are parked, or none.
 """
 
 from __future__ import annotations

@@ -48,21 +48,22 @@ SMALL_BYTES = MEMORY_BYTES // TABLES_AT_ONCE
 """Tables with more rows than this are staged one after the other, each with all the memory."""
 
 COMPACT_BYTES_MIN = 16 << 20
-"""Bytes that a task compacts at least, if they are due."""
+"""Bytes that a task may compact in any case, however little it was given."""
 
 COMPACT_TABLES_MIN = 16
 COMPACT_SHARE = 4
-"""The tables that a task compacts at most: `COMPACT_TABLES_MIN`, or one for each `COMPACT_SHARE`
-tables that it was given. Tables that fill alike are all due in one batch, which would take three
-times as long as the others."""
+"""The most tables that a task compacts: `COMPACT_TABLES_MIN` or, if that is more, one for each
+`COMPACT_SHARE` tables that it was given. Tables that fill alike are all due in one batch, which
+would take three times as long as the others."""
 
 COMPACT_FACTOR = 4
-"""Else so many times what it was given: compaction is amortized work, and ends with the batch."""
+"""The bound of compaction as a multiple of the bytes that the task was given, if that is more:
+compaction is amortized work, and ends with the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """What one task has made durable for one table, not yet visible."""
+    """The part of a table's batch that one task has made durable, not yet visible."""
 
     route: Route
     rows: int
@@ -84,7 +85,7 @@ class StagedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedStaged:
-    """What one task has made durable for all tables."""
+    """The parts of all tables' batches that one task has made durable."""
 
     task_index: int
     group_version: int

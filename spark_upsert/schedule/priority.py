@@ -77,7 +77,7 @@ def priority_in(properties: Mapping[str, str]) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Urgency:
-    """What is known of an input's importance."""
+    """An input's set priority and last read, from which its base priority follows."""
 
     manual: int | None = None
     """The set priority; beyond the bounds it counts as the bound."""

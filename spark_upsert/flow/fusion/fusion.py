@@ -38,14 +38,14 @@ from spark_upsert.flow.fusion.placement import Unit, units_of
 
 
 class Influence(Enum):
-    """What channels mean for fusion; `Legacy` does not ask."""
+    """The influence of channels on fusion; `Legacy` ignores it."""
 
     NONE = "noChannelInfluence"
-    """Nothing."""
+    """No influence."""
     CHANNEL_ISOLATION = "channelIsolation"
-    """What is in a channel shares a PE with what is in the same channel, and with nothing else."""
+    """Replicas in a channel share a PE with replicas of the same channel only."""
     CHANNEL_EXLOCATION = "channelExlocation"
-    """Channels of one region never share a PE; each may share with what is outside of it."""
+    """Channels of one region never share a PE; each may share with replicas outside of it."""
 
 
 @dataclass(frozen=True, slots=True)

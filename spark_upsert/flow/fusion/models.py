@@ -39,7 +39,7 @@ Names: TypeAlias = Sequence[Sequence[str]]
 
 
 THRIFT = 0.5
-"""What the share of all processors counts beside the time.
+"""The weight of processor time, shared out over all slots, beside elapsed time.
 
 Workers that are chained in one task work at the same time, so that a chain that is cut in two is a
 little faster on idle processors, at twice their time. Few are idle for long.
@@ -48,7 +48,7 @@ little faster on idle processors, at twice their time. Few are idle for long.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a plan is taken to cost."""
+    """The predicted cost of a plan."""
 
     elapsed_s: float
     processor_s: float

@@ -360,7 +360,7 @@ _MOVES: tuple[Moves, ...] = (
     _moved,
     _cut_in_two,
 )
-"""What changes most first: the later ones are many."""
+"""The kinds of neighbours, those with the largest changes first: the later ones are many."""
 
 
 def _kinds_of(partition: Partition, units: Units) -> list[Hashable]:

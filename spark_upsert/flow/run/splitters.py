@@ -24,7 +24,7 @@ RoundRobinState: TypeAlias = tuple[int, ...]
 
 
 class Marker(Enum):
-    """What travels between rows."""
+    """Marks that travel between rows."""
 
     WINDOW = "window"
     """The end of a group of rows."""
@@ -44,7 +44,7 @@ class RowTargets(NamedTuple):
     targets: Positions
     """Places in `Splitter.iter_replicas`."""
     turn: RoundRobinState
-    """What to give with the next batch."""
+    """The turn for the next batch."""
 
 
 def first_turn(splitter: Splitter) -> RoundRobinState:

@@ -17,7 +17,7 @@ _CHANGE_COLUMNS = frozenset(field.name for field in CHANGELOG_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What an input is."""
+    """The columns and the identity of an input."""
 
     columns: pa.Schema
     """The columns that the read takes from the input."""

@@ -1,7 +1,7 @@
 """Reads of all tables below a root at one batch: which tables take part, and at which version each.
 
-What the group table of the root records of a batch is all that is asked: a table that it does not
-know is not read, and what others wrote into a table behind the batch is not read either.
+The record of the batch in the root's group table alone decides: a table that it does not know is
+not read, and neither are rows that other writers put into a table after the batch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What is left of the snapshot that a stream begins with, in equal steps: a batch ends behind any.
+"""The rest of the snapshot that a stream begins with, in equal steps: a batch ends after any step.
 
-    steps of about the same number of entries; behind a step all smaller hashes are delivered
+    steps of about the same number of entries; after a step all smaller hashes are delivered
 
 Hashes of whole keys are uniform, so that a step is a 65 536th of them. Where keys that begin alike
-lie together (`TableSchema.hash_prefix`) a step is as wide as the log says that it may be: the rows
-of one common value are many steps. Where a batch ended, its offset tells: nothing else depends on
-where steps are.
+lie together (`TableSchema.hash_prefix`), the log says how wide a step may be: the rows of one
+common value are many steps. The offset tells where a batch ended; nothing else depends on where
+steps are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which whole batches a stream with a limit takes: some, and never a part of one.
+"""The whole batches that a stream with a limit takes: any number, and never a part of one.
 
-What the group table recorded behind each batch is read anew, the oldest first that the stream does
-not have. Its rows are those that came; a stream may have twice as many changes.
+The reader goes through the records of the group table, from the oldest batch that the stream does
+not have. A record counts the rows that came; a stream may have twice as many changes.
 """
 
 from __future__ import annotations

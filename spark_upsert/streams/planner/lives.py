@@ -1,12 +1,12 @@
-"""What must be the same in each life of a stream, kept in its offsets.
+"""The options that must be the same in each life of a stream, kept in its offsets.
 
-A query may be given other options when it starts again, and goes on from its checkpoint; what
-becomes of each is told by `options.lives`. Most take effect with the next batch. Two things do not
-bear that, and stand in the offset:
+A query may get other options when it starts again, and goes on from its checkpoint; `options.lives`
+tells the effect of each change. Most options take effect with the next batch. Two things must not
+change, and stand in the offset:
 
-- *How an input began*, of a batch that began one: with a snapshot or with changes. Such a batch has
-  no position to begin at, and its end may be the same for both. ``began`` has what each of these
-  inputs says (`Begins`), and is in no other offset.
+- *How an input began*, with a snapshot or with changes, if the batch began an input. Such a batch
+  has no position to begin at, and its end may be the same for both. ``began`` has what each of
+  these inputs says (`Begins`), and is in no other offset.
 - *Which rows a step has*, under an exact order, which counts the rows of a step that is begun:
   ``reads`` of its state (`exact`) has what each input says that decides (`Decided`), each
   different answer once.
@@ -32,7 +32,7 @@ ANY = ""
 """Stands for all inputs that are not named: an input is called so only where it is alone."""
 
 Reads = Mapping[str, Mapping[str, Json]]
-"""What decides which rows the steps of inputs have, by their names."""
+"""The options that decide which rows the steps of inputs have, by the inputs' names."""
 
 
 def with_began(state: Mapping[str, Json], fresh: Mapping[str, object]) -> dict[str, Json]:

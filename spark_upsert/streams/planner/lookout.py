@@ -16,7 +16,7 @@ LOOKED_AT_MAX = 300
 
 
 class Lookout:
-    """What is known of the inputs of a stream.
+    """The heads of a stream's inputs: looked at by planning itself, or polled beside it.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Lookout:
 
     @property
     def poller(self) -> Poller | None:
-        """What looks beside planning, where there are many inputs."""
+        """The poller beside planning, where there are many inputs."""
         return self._poller
 
     def seen(self) -> SeenHeads:

@@ -183,7 +183,7 @@ class _Way:
 
 
 class _Room:
-    """What a batch may hold, and what it holds so far."""
+    """The limits of a batch, and the amounts that it holds so far."""
 
     def __init__(self, limits: Limits) -> None:
         bounds = (limits.rows, limits.bytes, limits.epochs)

@@ -39,7 +39,7 @@ RETRIES = 3
 """The looks at an input that may fail in a row because of the storage before it is reported."""
 
 _BURST_S = 0.1
-"""What was not used of a budget for so long may be used at once."""
+"""The time for which an unused budget is kept: so much may be spent at once."""
 
 _COST_WEIGHT = 0.05
 """The weight of one look in the moving average of what a look takes."""
@@ -102,7 +102,7 @@ class Budget:
 
 @dataclass(slots=True)
 class _Polled:
-    """What is known of one input."""
+    """The state of one input."""
 
     due_s: float
     moved_s: float

@@ -32,7 +32,7 @@ _KEPT_MIN = 1_000
 
 
 class Standings:
-    """What is known of the importance of inputs.
+    """The urgency of a stream's inputs, as far as it is known.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 
 class OnFull(Enum):
-    """What becomes of a write for which there is no room."""
+    """The policy for a write without room."""
 
     WAIT = "wait"
     """It waits, for some time; then it is refused."""

@@ -1,4 +1,4 @@
-"""What lies in the folder of the log, and where."""
+"""The objects in the folder of the log: their names and places."""
 
 from __future__ import annotations
 

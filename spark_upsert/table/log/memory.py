@@ -112,4 +112,4 @@ def _bytes_of(manifest: Manifest) -> int:
 
 
 LOGS = LogMemory()
-"""What this process remembers."""
+"""The memory of this process."""

@@ -125,11 +125,11 @@ class Decoded:
     takes_null_keys: bool = False
     """Whether null is a key like others: that of a group, in a table that keeps a view's rows."""
     hint: str = ""
-    """What to do about bad values and keys, if it is not what is usual."""
+    """The hint about bad values and keys, if it is not the usual one."""
 
 
 class _Fault(IntEnum):
-    """What is wrong with a row, the first that applies."""
+    """The fault of a row, the first that applies."""
 
     NONE = 0
     NULL_KEY = 1

@@ -36,7 +36,7 @@ NOTHING = ""
 
 
 class Verdict(Enum):
-    """What becomes of a step."""
+    """The verdict on a step."""
 
     APPLY = "apply"
     SKIP = "skip"

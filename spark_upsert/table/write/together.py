@@ -67,7 +67,7 @@ MEMBERS_MAX = 1024
 
 
 class Apart(Enum):
-    """What an append is told that has to commit by itself; nothing of it was committed."""
+    """The answer to an append that it has to commit by itself; nothing of it was committed."""
 
     APART = "apart"
 
@@ -81,13 +81,13 @@ class Committing(Protocol):
 APART: Final = Apart.APART
 
 AppendResult: TypeAlias = Commit | Apart | Exception | None
-"""What becomes of an append: its commit; None, if the table has its transaction already; that it
-is to come apart; or its error."""
+"""The result of an append: its commit; None, if the table has its transaction already; `APART`, if
+it is to commit by itself; or its error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """What one caller wants to append: commands in a stash, sealed by `sealed`."""
+    """The append of one caller: commands in a stash, sealed by `sealed`."""
 
     schema: TableSchema
     """The schema for which the commands were made."""
@@ -280,7 +280,7 @@ def _recounted(
 
 
 AppendVerdict: TypeAlias = Counters | Apart | DataError
-"""What an append does to the table and those before it; or why it may not come with them."""
+"""The counters of an append after the table and the appends before it; or why it may not join."""
 
 
 class Together(NamedTuple):

@@ -5,8 +5,8 @@ another writer changed since. Those keys, and only those, are judged again again
 version. So a commit costs a look at the hashes of its own runs, and a lost race costs the rows
 that both writers touched.
 
-What others changed is what their commits added, not what the newest version still holds: of a
-delete that a compaction has forgotten since, nothing is left there.
+The changes of other writers are taken from the runs that their commits added, not from the newest
+version, which no longer holds a delete that a compaction has forgotten since.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SEAL_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSet:
-    """What all tasks have staged for one epoch; it fits behind any version."""
+    """The staged work of all tasks for one epoch; it fits behind any version."""
 
     base: Snapshot
     """The oldest version that a task has counted upon."""
@@ -48,7 +48,7 @@ class WriteSet:
     bases: Mapping[int, Snapshot] = field(default_factory=dict)
     """Where tasks have counted upon different versions, each of these."""
     transactions: tuple[Transaction, ...] = ()
-    """What the commit makes idempotent, all of it or nothing."""
+    """Transactions that the commit makes idempotent, all of them or none."""
     overwrite: bool = False
     allow_unordered: bool = False
     late_rows: LateRows = LateRows.REJECT
@@ -224,7 +224,7 @@ class WriteSet:
 
 
 class Sealed(NamedTuple):
-    """What a seal gives."""
+    """The result of a seal."""
 
     draft: Draft
     examples: Examples
