@@ -138,7 +138,7 @@ class UpsertFlowError(Exception):
         self.args = (self._text(),)
 
     def advise(self, more: str) -> None:
-        """Say more of what to do."""
+        """Add to the hint."""
         self._marked_hint = f"{self._marked_hint} {masked(more)}".strip()
         self.args = (self._text(),)
 

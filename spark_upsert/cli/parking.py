@@ -13,7 +13,7 @@ from spark_upsert.routed.unpark import Unparked
 from spark_upsert.store import Store, open_store
 
 SHOWN = ("folder", "name", "query", "batch", "rows", "parked", "age", "error", "reason")
-"""The columns of what is parked for one table of one batch, for people."""
+"""The columns about the parked rows of one table and batch, for people."""
 
 UNPARKED = tuple(field.name for field in fields(Unparked))
 
@@ -24,7 +24,7 @@ def open_root(path: str, storage: Mapping[str, str]) -> Store:
 
 
 def line_of(parked: Parked, now_ms: int) -> dict[str, Any]:
-    """Return what is said of what is parked for one table of one batch, for programs."""
+    """Return the facts about the parked rows of one table and batch, for programs."""
     names = ("folder", "name", "query", "batch", "rows", "parked_ms")
     return {
         **{name: getattr(parked, name) for name in names},
@@ -34,7 +34,7 @@ def line_of(parked: Parked, now_ms: int) -> dict[str, Any]:
 
 
 def for_people(parked: Parked, now_ms: int) -> dict[str, Any]:
-    """Return what is shown of what is parked for one table of one batch."""
+    """Return the columns to show about the parked rows of one table and batch."""
     since, age_ms = parked.parked_ms, max(0, now_ms - parked.parked_ms)
     shown = {"parked": render_time(since // 1000 * 1000), "age": render_age(age_ms)}
     return {name: shown.get(name) or getattr(parked, name, None) for name in SHOWN}

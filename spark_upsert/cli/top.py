@@ -65,7 +65,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """A table at one time; what is not known is None."""
+    """A table at one time; unknown values are None."""
 
     table: str
     version: int | None = None

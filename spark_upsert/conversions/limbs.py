@@ -125,7 +125,7 @@ def at_least(limbs: Limbs, bound: int) -> Mask:
 
 
 def widened(limbs: Limbs, count: int) -> Limbs:
-    """Return numbers of at least so many limbs."""
+    """Return numbers with a given count of limbs at least."""
     if len(limbs) >= count:
         return limbs
     more = np.zeros((count - len(limbs), limbs.shape[1]), dtype=np.uint64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SHOWN_CHARS = 60
-"""Bound of what a reason quotes."""
+"""Bound of the text that a reason quotes."""
 
 
 class Undecodable(Exception):

@@ -164,7 +164,7 @@ class ChangelogEnvelope:
     order: tuple[str, ...]
     has_diff: bool
     takes_null_keys: bool = False
-    """Whether the rows are those of a view, of which one may be of the group NULL."""
+    """Whether the rows are those of a view, where one may be of the group NULL."""
 
     def __post_init__(self) -> None:
         if self.schema.engine.kind is Engine.AGGREGATION:

@@ -102,7 +102,7 @@ class Written:
         return self.text
 
     def behind_header(self, decoder: Decoder) -> Decoder:
-        """Return a decoder of whole payloads, given one of what stands behind the header."""
+        """Return a decoder of whole payloads, given a decoder of the bytes behind the header."""
         return ConfluentDecoder(decoder, self.schema_id) if self.has_header else decoder
 
     def decoder(self) -> Decoder:

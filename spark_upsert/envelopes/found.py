@@ -85,8 +85,8 @@ def found_options(
     batches : iterable of pyarrow.RecordBatch
         All rows of one table; read once, and not kept.
     known : TableSchema or None
-        The table's own, if there is one. It stands in for a side of which no payload says
-        anything, as where all rows are deletes.
+        The table's own, if there is one. It stands in for a side that no payload describes, as
+        where all rows are deletes.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def _instead(
     count: int,
     why: str | None = None,
 ) -> pa.Schema:
-    """Return what stands in for the fields of a side of which no payload says anything."""
+    """Return the stand-in for the fields of a side that no payload describes."""
     if known is not None:
         columns = [field for field in known.columns if field.name != known.error_column]
         if side == _KEY:

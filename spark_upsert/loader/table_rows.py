@@ -28,13 +28,13 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.versions import expiry_is_no_damage
 
 SPLIT_ROWS = 1 << 16
-"""About so many entries are a split: enough that the fixed cost of a read is small, and few enough
+"""About how many entries are a split: enough that the fixed cost of a read is small, and few enough
 that a window has rows from several places."""
 
 _BEGIN_ANEW = "Or begin without the checkpoint: the rows then come from the first one on."
 
 _RENEWALS = 4
-"""A lease is renewed so many times before it would lapse."""
+"""How many times a lease is renewed before it would lapse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

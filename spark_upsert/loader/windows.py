@@ -72,7 +72,7 @@ def _cut(lane: _Lane, spans: Iterable[WindowSpan]) -> pa.RecordBatch:
 
 
 class _Lane:
-    """One window after the other, of which one is at hand."""
+    """One window after the other; one of them is at hand."""
 
     def __init__(self, windows: Generator[tuple[int, pa.RecordBatch]]) -> None:
         self._windows = windows

@@ -1,7 +1,7 @@
 """A kept table: the contributions of a grouped view, in the columns that tell them apart.
 
-Each entry is the sum of what rows contributed to it. Part 0 is the group itself; part ``i`` has an
-entry for each value of the ``i``-th column of which the smallest or greatest is wanted. One more
+Each entry is the sum of the rows' contributions to it. Part 0 is the group itself; part ``i`` has
+an entry for each value of the ``i``-th column of which the smallest or greatest is wanted. One more
 entry, the *marker*, says up to which position of the view's inputs the table is:
 
 ===========  =======  ==========================================================================

@@ -82,9 +82,9 @@ class Standing(NamedTuple):
     win: Mask
     """Entries that take effect. An entry that neither does nor is a duplicate is *stale*."""
     are_duplicates: Mask
-    """Entries that say again what is there: no effect."""
+    """Entries that repeat the older one: no effect."""
     are_tied: Mask
-    """Entries with the order key of what is there and another content, whichever wins."""
+    """Entries with the order key of the older entry and another content, whichever wins."""
 
 
 @dataclass(frozen=True, slots=True)

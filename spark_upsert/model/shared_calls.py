@@ -185,7 +185,7 @@ class SharedCalls(Generic[In, Out]):
         return round_
 
     def _pass_on(self) -> None:
-        """Let the first of those that wait lead."""
+        """Let the first waiting call lead."""
         self._is_led = bool(self._waiting)
         if self._waiting:
             self._waiting[0].is_leading = True

@@ -1,7 +1,7 @@
 """Arrow types as the text that Arrow itself shows, and back: ``list<item: decimal128(10, 2)>``.
 
-A plan freezes the types of what it reads, in a text that people can read. Field names within a
-type that are no identifiers are not supported: they are refused when the text is read.
+A plan freezes the types of the columns that it reads, in a text that people can read. Field names
+within a type that are no identifiers are not supported: they are refused when the text is read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Avro's binary form, value by value, with every bound checked before it is believed.
 
-A reader takes the bytes and the place where its value begins, and returns the value and the
-place behind it. What no writer writes is refused: an index that is not there, a truth value
-other than 0 and 1, a number with needless bytes, a block of another size than it says. So no
-two payloads of one reader mean the same by accident, and nothing is as large as a payload says
-it is, only as large as it is.
+A reader takes the bytes and the place where its value begins, and returns the value and the place
+behind it. Bytes that no writer writes are refused: an index that is not there, a truth value other
+than 0 and 1, a number with needless bytes, a block of another size than it says. So no two payloads
+of one reader mean the same by accident, and nothing is as large as a payload says it is, only as
+large as it is.
 
 Source: Apache Avro's specification 1.12, "Binary Encoding".
 """
@@ -264,7 +264,7 @@ def _blocks(item: ValueReader, parts: int) -> ValueReader:
 
 
 def converted(reader: ValueReader, convert: Callable[[Any], Any]) -> ValueReader:
-    """Return a reader of what is made of another one's values."""
+    """Return a reader that makes another value of each value of a reader."""
     read_plain = reader.read
 
     def read(data: bytes, at: int) -> tuple[Any, int]:

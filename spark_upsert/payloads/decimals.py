@@ -68,7 +68,7 @@ def decimal_from(unscaled: int, type_: pa.Decimal128Type) -> Decimal:
 
 
 _FLOAT_DIGITS = 15
-"""Numbers of so many digits have floats of their own: 2**53 is beyond 10**15."""
+"""Most digits at which each number has a float of its own: 2**53 is beyond 10**15."""
 
 
 def is_short(type_: pa.Decimal128Type) -> bool:
@@ -77,7 +77,7 @@ def is_short(type_: pa.Decimal128Type) -> bool:
 
 
 def no_short_number(type_: pa.Decimal128Type) -> str:
-    """Return the pattern of what begins no number of a type that `decimals_of_floats` takes.
+    """Return the pattern of text that begins no number of a type that `decimals_of_floats` takes.
 
     It need not match what is no JSON. ``null`` is none of it.
     """

@@ -31,7 +31,7 @@ _OWNERS_MAX = 64
 
 
 class Unasked(Exception):
-    """So many others are missing that this one is not asked for; never leaves the engine."""
+    """Too many others are missing, so this one is not asked for; never leaves the engine."""
 
 
 class Missing(Generic[K]):
@@ -60,7 +60,7 @@ class Missing(Generic[K]):
         Unasked
             `MISSING_MAX` others of the owner are missing.
         Exception
-            What asking for it raises; of what is missing the same again until it expires.
+            The error of the request; the same error again for a missing thing until it expires.
         """
         self._enter(owner, name)
         try:

@@ -346,7 +346,7 @@ def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Some fields of what another decoder gives."""
+    """Some fields of another decoder's output."""
 
     inner: Decoder
     fields: pa.Schema
@@ -566,7 +566,7 @@ def _other_spelling(
 
 
 def _common(own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType) -> list[pa.Field]:
-    """Return what a schema has of what is asked for, in its own types, in the order asked for."""
+    """Return the wanted fields that a schema has, in its own types, in the order asked for."""
     found: dict[int, pa.Field] = {}
     for field in own:
         place = asked.get_field_index(field.name)

@@ -129,5 +129,5 @@ def _halves(decoder: Decoder, payloads: pa.Array) -> Iterator[Piece]:
 
 
 def unforeseen(error: Exception) -> str:
-    """Return the reason of what is bad by an error that is not ours: its type, and what it says."""
+    """Return the reason of a bad value by a foreign error: its type, and what it says."""
     return shortened(f"{type(error).__name__}: {error}")

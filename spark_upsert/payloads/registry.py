@@ -99,7 +99,7 @@ def schema_of_id(settings: RegistrySettings, schema_id: int) -> Registered:
     Unreadable
         It cannot be read with what it refers to.
     Unasked
-        It is not known here, and so many others are missing that it is not asked for.
+        It is not known here, and it is not asked for because too many others are missing.
     StorageError
         The registry does not answer, or refuses to.
     """

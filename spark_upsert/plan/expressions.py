@@ -8,9 +8,9 @@ compares them, and docs/tasks.md lists the differences:
 
 * Three-valued logic: an unknown value (NULL) makes unknown what depends on it. A filter passes what
   is true, nothing else.
-* An overflow, a division by zero and a cast of what the type cannot hold are errors (`DataError`),
-  never NULL and never wrapped. They count only where SQL looks: not in a branch of CASE or COALESCE
-  that is not taken, behind an AND or OR that is decided, or beside a NULL.
+* An overflow, a division by zero and a cast of a value that the type cannot hold are errors
+  (`DataError`), never NULL and never wrapped. They count only where SQL looks: not in a branch of
+  CASE or COALESCE that is not taken, behind an AND or OR that is decided, or beside a NULL.
 * NaN equals NaN and is above all numbers; -0.0 equals 0.0.
 * Types are not guessed: a text is compared with a text. Decimals are not divided.
 """

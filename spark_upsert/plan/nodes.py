@@ -1,7 +1,7 @@
 """The plan of a view, as values: a tree of nodes over scans of tables.
 
 A plan says *what*; which tables stand at its paths is found when it is bound (`binding`). It has a
-text, a JSON object, in which what a node has by default is left out:
+text, a JSON object, which leaves out the defaults of a node:
 
     {"v":1,"node":"join","how":"left","on":[["customer_id","id"]],
      "left":{"node":"scan","path":"…","columns":[["id","int64"]],"key":["id"]},"right":{…}}

@@ -1,4 +1,4 @@
-"""The grammar of expressions: a part of SQL's, and what is not in it is refused by its name.
+"""The grammar of expressions: a part of SQL's, and anything else is refused by its name.
 
     or         and (OR and)*
     and        not (AND not)*
@@ -236,7 +236,7 @@ def children(tree: Tree) -> tuple[Tree, ...]:
 
 
 def not_of_one_row(text: str, name: str) -> PlanError:
-    """Return the refusal of what is another value each time, or that of other rows."""
+    """Return the refusal of a function with another value each time, or one of other rows."""
     return PlanError(
         f"'{text}': {name} is not a function of one row.",
         hint="store such values in a column, and read that; a column of this name is read without "

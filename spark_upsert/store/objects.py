@@ -364,7 +364,7 @@ class ObjectUpload:
 
 
 _conditional_buckets: set[str] = set()
-"""Buckets that were seen to refuse a put of what exists."""
+"""Buckets that were seen to refuse a put of an existing object."""
 
 _runtime_process: int | None = None
 """The process that has the threads of obstore's requests."""

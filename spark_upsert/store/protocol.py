@@ -119,7 +119,7 @@ class Store(Protocol):
         ...
 
     def mapped_file(self, path: str) -> MappedFile | None:
-        """Return the present state of what `map` maps; None if it is gone or no file.
+        """Return the present state of the file that `map` maps; None if it is gone or no file.
 
         The system kills a process that touches a mapped file behind its end, and what another
         process wrote into the file is read as if it were ours. So a reader asks before a read. A

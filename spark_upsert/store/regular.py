@@ -92,7 +92,7 @@ def opened_regular(path: Path) -> Iterator[RegularFile]:
 
 
 def not_regular(path: Path, mode: int) -> CorruptionError:
-    """Return the error of what stands in the place of a file."""
+    """Return the error about a thing that stands in the place of a file."""
     kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "something else")
     at = f"a link to {kind}" if path.is_symlink() else kind
     return CorruptionError(

@@ -429,7 +429,7 @@ class Task:
         return False
 
     def _when_resolved(self, seen: int) -> Future[None]:
-        """Return a future of what the drivers wait for, of which there must be something."""
+        """Return a future that is done when any driver's wait may be over; one driver must wait."""
         waited = [each for driver in self._pipelines.drivers for each in driver.waiting_on()]
         assert waited, f"no driver can move, and none waits: {self._state}"
         for each in waited:

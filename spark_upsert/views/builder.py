@@ -280,7 +280,7 @@ _Plan = TypeVar("_Plan", bound=Plan)
 
 @dataclass(frozen=True)
 class Grouped(Generic[_Plan]):
-    """Groups of rows of which nothing is wanted yet."""
+    """Groups of rows without aggregates yet."""
 
     rows: _Plan
     columns: tuple[str, ...]

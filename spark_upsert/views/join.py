@@ -359,7 +359,7 @@ class FullJoinRelation:
             yield matching(found.rows.filter(pa.array(found.present)), values)
 
     def _keys_having(self, values: RelationRows, at: At) -> Iterator[RelationRows]:
-        """Yield keys, none twice, among which are those of the rows with some values."""
+        """Yield keys, none twice, with at least those of the rows that have some values."""
         names = values.schema.names
         own = [name for name in names if name in self._own]
         if self._on.left in names:
@@ -428,7 +428,7 @@ class FullJoinRelation:
         return renamed(keys, self.key, [self._on.right])
 
     def _beside(self, left: Looked, right: Looked) -> Looked:
-        """Return the rows of what both sides have of the same keys."""
+        """Return the joined rows of both sides' rows with the same keys."""
         present = left.present | right.present
         key = pc.if_else(
             pa.array(left.present),

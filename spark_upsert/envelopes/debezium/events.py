@@ -317,7 +317,7 @@ def _first(*reasons: pa.Array | str | None) -> pa.Array:
 def _repeated(
     decoded: Decoded, is_nothing: Mask, moved: Mask, old_keys: dict[str, pa.Array]
 ) -> Decoded:
-    """Drop what is nothing, and put a delete of the old key before each event that leaves it."""
+    """Drop events without effect; put a delete of the old key before each event that leaves it."""
     if not (is_nothing.any() or moved.any()):
         return decoded
     counts = np.where(is_nothing, 0, 1 + moved)

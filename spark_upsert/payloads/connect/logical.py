@@ -387,7 +387,7 @@ def _struct(declared: pa.DataType, said: Said | None, wire: _WireOf) -> Wire:
 
 
 def _missing(part: pa.Field) -> Wire:
-    """Return the wire of what the schema does not have; any type will do to read nothing."""
+    """Return the wire of a field that the schema lacks; any type will do to read nothing."""
     return _leaf_wire(
         pa.string(),
         lambda array: (pa.nulls(len(array), part.type), _valid(array)),

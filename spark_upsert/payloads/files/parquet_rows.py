@@ -26,7 +26,7 @@ _LOOKED_AT = 16
 """Rows that are read first where nothing tells how large they are."""
 
 _TOO_FEW = 8
-"""A row group is opened anew for larger batches only if they have so many times the rows."""
+"""How many times the rows larger batches must have for a row group to be opened anew."""
 
 _ANEW_MAX = 8
 """Times that a row group of rows now small, now large is opened anew; then batches only shrink.
@@ -84,7 +84,7 @@ def _of_group(
 
 
 def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield what comes behind so many rows."""
+    """Yield the batches behind a number of rows."""
     for batch in batches:
         part = batch.slice(rows)
         rows -= batch.num_rows - part.num_rows

@@ -1,9 +1,9 @@
-"""One JSON payload, read exactly: the rule of what is accepted, and the text of what is wrong.
+"""One JSON payload, read exactly: the rule for good values, and the reasons against bad ones.
 
-Python's reader takes the text apart and leaves numbers as they are written; what is declared
-decides what they are. This is the authority, at some 10 us a payload. `json_text` decodes whole
-blocks and may accept only what this accepts, with the same values; it asks here about each
-payload that it is not sure of.
+Python's reader takes the text apart and leaves numbers as they are written; the declared types
+decide what they are. This is the authority, at some 10 us a payload. `json_text` decodes whole
+blocks and may accept only what this accepts, with the same values; it asks here about each payload
+that it is not sure of.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ FANOUT = 8
 """Runs that are compacted at once: eight searches per tier, and one write per tier."""
 
 JOB_BYTES = 128 << 20
-"""Upper bound of what one step of work reads."""
+"""Upper bound of the bytes that one step of work reads."""
 
 _TOMBSTONE_SHARE = 4
 """An oldest file is written again when a quarter of it is tombstones that may go."""

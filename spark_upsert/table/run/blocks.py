@@ -42,7 +42,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def block_count(size: int) -> int:
-    """Return the number of blocks of so many bytes."""
+    """Return the number of blocks that hold a number of bytes."""
     return -(-size // BLOCK_BYTES)
 
 

@@ -75,7 +75,7 @@ class Crowd(NamedTuple):
 
 
 _CROWDS_MAX = 256
-"""A run tells so many crowds at most, so that the log stays small."""
+"""Most crowds that a run tells, so that the log stays small."""
 
 _CROWD_ROWS = 64
 """Fewer entries are no crowd: a step that is missed by so many is missed by little."""

@@ -204,7 +204,7 @@ class Rows:
     Parameters
     ----------
     schema : TableSchema
-        Decides the types of what is read.
+        Decides the types of the columns that are read.
     parts : sequence of Part
     """
 

@@ -21,7 +21,7 @@ def part_of(size: int) -> int:
 
 @contextmanager
 def shared_by(count: int) -> Iterator[None]:
-    """Work within as one of so many; what a generator does outside of it is its caller's."""
+    """Work within as one of several readers; outside of it a generator works as its caller."""
     token = _SHARES.set(count)
     try:
         yield

@@ -102,7 +102,7 @@ def _fields(schema: pa.Schema, *, may_be_null: bool) -> list[pa.Field]:
 
 
 def require_types(left: Sequence[pa.Field], right: Sequence[pa.Field]) -> None:
-    """Refuse keys of which two that belong together are of different types.
+    """Refuse a pair of keys of different types.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def require_types(left: Sequence[pa.Field], right: Sequence[pa.Field]) -> None:
 
 
 def require_names(schema: pa.Schema) -> None:
-    """Refuse columns of which two have one name.
+    """Refuse two columns of one name.
 
     Raises
     ------

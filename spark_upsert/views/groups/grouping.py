@@ -331,7 +331,7 @@ def _folded(names: Iterable[str]) -> list[str]:
 
 
 class _Names:
-    """Names of columns, of which none may be another's, whatever its case."""
+    """Names of columns, none the same as another, whatever its case."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._taken = set(_folded(taken))
