@@ -1,9 +1,9 @@
-"""Change how wide a region runs, where nothing is lost by it.
+"""Change the width of a region, where nothing is lost by it.
 
 With another width keys go to other channels, and state does not follow them. So a region can get
-another width only while no operator within keeps state. What runs under a checkpoint remembers the
-widths around each operator that does (`widths_kept`) and asks `require_widths_kept` when it goes
-on; regions without state go on at any width.
+another width only while no operator within keeps state. A flow under a checkpoint records the
+widths around each operator that keeps state (`widths_kept`) and checks them when it goes on
+(`require_widths_kept`); regions without state go on at any width.
 """
 
 from __future__ import annotations

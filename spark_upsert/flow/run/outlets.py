@@ -1,7 +1,7 @@
-"""What leads out of a replica: a connection, or a tree of splitters, for each port that it feeds.
+"""The outlets of a replica: a connection, or a tree of splitters, for each port that it feeds.
 
-A splitter gives each row the address of its channel and leaves the batch whole: what goes elsewhere
-is cut where it is exchanged, and only there.
+A splitter gives each row the address of its channel and leaves the batch whole: a batch is cut only
+where its rows are exchanged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an operator does while it runs: it is fed batch by batch, and drained at a barrier.
+"""Running operators: each is fed batch by batch, and drained at a barrier.
 
-Behind a barrier it begins anew: a function is called again, and a plan is a task that is clean
-there (`spark_upsert.task`), but for its counters.
+After a barrier an operator begins anew: a function is called again, and a plan is a task that is
+clean there (`spark_upsert.task`), but for its counters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables at the ends of a flow that runs in one process: read at one version, written as one epoch.
 
-A replica of a source reads a range of hashes of its own. What Spark does besides (change feeds,
-streams, splits of a chosen number) is asked of Spark: options of it are refused here.
+A replica of a source reads a range of hashes of its own. Options for change feeds, streams and a
+chosen number of splits are refused here: those need Spark.
 """
 
 from __future__ import annotations

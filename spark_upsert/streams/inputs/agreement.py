@@ -22,7 +22,7 @@ class Described:
     columns: pa.Schema
     """The columns that the read takes from the input."""
     identity: str
-    """The same for what is the same, under whatever name."""
+    """An id that is equal for the same data under any name."""
 
 
 def agreed(inputs: Mapping[str, Described]) -> pa.Schema:

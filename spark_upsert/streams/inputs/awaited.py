@@ -1,8 +1,8 @@
 """A table that is not there yet: the first batch of the query that writes it makes it.
 
-Spark asks a sink nothing before that batch, so that the query cannot make the table when it starts;
-and it asks a source for its columns when a read is made, so that a stream of the table cannot begin
-without it either. So the read waits, where it was told how long (``tableTimeout``).
+Spark does not call a sink before that batch, so the query cannot make the table when it starts; and
+Spark asks a source for its columns when a read is made, so a stream of the table cannot begin
+without the table either. So the read waits, where an option says how long (``tableTimeout``).
 """
 
 from __future__ import annotations

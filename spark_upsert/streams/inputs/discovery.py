@@ -1,9 +1,9 @@
-"""Which folders below a root are tables: a glob over folders, and a look for the log of each.
+"""Discovery of the tables below a root: a glob over folders, and a look for the log of each.
 
-The pattern is taken apart at ``/``, and each part is held against the names of one level: a look
-lists as many folders as the pattern has parts with a wildcard, whatever the tables hold. Names that
-begin with ``_`` or ``.`` belong to engines (our own ``_log`` and ``_offsets`` among them): a part
-matches them only if it says so.
+The pattern is split at ``/``, and each part is matched with the names of one level: a look lists as
+many folders as the pattern has parts with a wildcard, whatever the tables hold. Names that begin
+with ``_`` or ``.`` belong to engines (our own ``_log`` and ``_offsets`` among them): a part matches
+them only if it begins so, too.
 """
 
 from __future__ import annotations

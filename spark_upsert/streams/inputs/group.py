@@ -1,8 +1,8 @@
 """The inputs of a stream over the tables of one group, none read further than a whole batch.
 
-Where each table ends is told by the group table, and by nothing else: a look costs the same however
-many tables there are, and finds them all at the same batch. So a micro-batch brings a reader from
-one whole batch to another, in all tables; how many of them it takes a limit may decide.
+The group table alone tells where each table ends: a look costs the same for any number of tables,
+and finds them all at the same batch. So a micro-batch brings a reader from one whole batch to
+another, in all tables; a limit may decide how many whole batches it takes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which inputs a stream has: those that its options name, or those that are found."""
+"""The inputs of a stream: those that its options name, or those that are found."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class KnownInputs:
 
     names: Collection[str]
     requests: int
-    """What the storage was asked."""
+    """Requests that were made to the storage."""
 
 
 @runtime_checkable

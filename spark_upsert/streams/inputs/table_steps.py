@@ -1,7 +1,7 @@
 """The steps of a table: the ranges of a snapshot, and its epochs one by one.
 
-How many rows a step has is told by the log's counters where they are exact, and is else found out
-by reading it: an update that leaves all values as they were is no change, but counted there.
+The row count of a step is taken from the log's counters where they are exact, and is else found by
+reading the step: an update that leaves all values as they were is no change, but counted there.
 """
 
 from __future__ import annotations

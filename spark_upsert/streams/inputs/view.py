@@ -1,10 +1,10 @@
-"""A view as an input: the rows that it has first, and then step after step what changed them.
+"""A view as an input: first the rows that it has, then their changes step by step.
 
 A step is an epoch of one of its tables. The offset names where each table stands, so that a batch
 is a function of the plan, two positions and the tables' logs. With ``consumerId`` the input holds a
 lease on every table, at the oldest version that it still reads: its position, or where the plan
-pins the table. What is expired all the same is an error: retractions computed without it would be
-wrong.
+pins the table. An expired version that is still needed is an error: retractions computed without it
+would be wrong.
 """
 
 from __future__ import annotations

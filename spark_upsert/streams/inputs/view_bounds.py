@@ -1,11 +1,11 @@
-"""Which positions of a view a read means: by the versions of its one table, by times, or by words.
+"""The positions of a view that a read means: by versions of its one table, by times, or by words.
 
 A number is a version of *one* table, so that the plan must follow one alone; others may be pinned.
 `latest`, `earliest` and times mean a position of any number of tables.
 
-Changes of a version are those behind the position before it. Before the first version of a table
-there is none: where that one has rows (a first write makes table and rows in one), a read from
-there on begins with the rows at the first versions of all its tables, as inserts.
+The changes of a version are those after the position before it. Before the first version of a table
+there is no position: if that version has rows (a first write makes table and rows in one), a read
+from there on begins with the rows at the first versions of all its tables, as inserts.
 """
 
 from __future__ import annotations

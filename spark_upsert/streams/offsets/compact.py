@@ -19,8 +19,8 @@ The base of a batch's start stays that of its end until more than `DELTA_MAX` in
 text is a function of the start, the positions and the state. A stream that has come to this form
 keeps it, however many inputs are left.
 
-Which bases may go is told by an offset alone, in any process: those that it does not list and
-that are no newer. They are counted by batches and not by age, as Spark does
+An offset alone tells which bases may be removed, in any process: those that it does not list and
+that are no newer. Retention goes by batches and not by age, as in Spark
 (``spark.sql.streaming.minBatchesToRetain``): a query that rests for a year may still go on.
 """
 

@@ -1,7 +1,7 @@
-"""What a batch read will do, as text: how inputs are merged, what is read of each, and the tasks.
+"""The plan of a batch read, as text: how inputs are merged, what is read of each, and the tasks.
 
-It tells of the splits that the tasks would get, and reads no rows: in an exact order those that
-the log does not count stay uncounted.
+The text describes the splits that the tasks would get. Making it reads no rows: in an exact order,
+rows that the log does not count stay uncounted.
 """
 
 from __future__ import annotations

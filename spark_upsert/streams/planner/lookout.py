@@ -1,4 +1,4 @@
-"""Where a stream learns what came: at a few inputs it looks itself, at many others do beside it."""
+"""The heads of a stream's inputs: planning looks at a few itself; many are polled beside it."""
 
 from __future__ import annotations
 

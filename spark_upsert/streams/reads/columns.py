@@ -1,4 +1,4 @@
-"""Which columns a read has: those of the table that it wants, then those of the changelog."""
+"""The columns of a read: the wanted columns of the table, then those of the changelog."""
 
 from __future__ import annotations
 

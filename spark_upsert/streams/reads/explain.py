@@ -1,9 +1,9 @@
-"""What a planned read will do, as text: versions and stretches, look-ups, files, splits, and why.
+"""A planned read, as text: versions and stretches, look-ups, files, splits, and why.
 
-A pure function of the splits that the tasks will get, so that it tells what will be done. It costs
-nothing anew: sizes are those in the log, hashes are uniform, and whether a look-up is dense or
-sparse is asked of the very rule that will decide it (`lookup.is_sparse`), with the number of
-commands in place of that of their keys, which is known only when they are read.
+The text is a pure function of the splits that the tasks will get, so that it tells what will be
+done. It estimates nothing anew: sizes are those in the log, and hashes are uniform. Whether a
+look-up is dense or sparse is decided by the very rule that the task uses (`lookup.is_sparse`), with
+the number of commands in place of the number of their keys, which is known only when they are read.
 """
 
 from __future__ import annotations

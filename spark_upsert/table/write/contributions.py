@@ -1,4 +1,4 @@
-"""What one command adds to a fold: the columns that make `table.entries.fold` associative."""
+"""The contribution of one command to a fold: columns that make `table.entries.fold` associative."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Columns of rows in the types of their table, and the rows that hold what is no value of these.
+"""Fitting: columns of rows cast to the types of their table, and the rows with values that do not.
 
-A value that does not fit is wrong as one that could not be decoded is: the table's error policy
-decides. That no value of a type could fit is an error of the write, whatever the policy.
+A value that does not fit is treated like one that could not be decoded: the table's error policy
+decides. A type without any value that could fit is an error of the write, under every policy.
 """
 
 from __future__ import annotations

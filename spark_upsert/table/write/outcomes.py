@@ -1,4 +1,4 @@
-"""What each command does to the table, decided against its persisted past, and the counts of it.
+"""The outcome of each command, decided against the table's persisted past, and the counts.
 
 With ``new`` the command and ``old`` the table's entry of its key just before the epoch:
 
@@ -16,12 +16,11 @@ greater, or no entry  error  no row       QUARANTINED
 below the low-water   any    no entry     REJECTED, not even stored
 ====================  =====  ===========  =================================
 
-How a command stands against the entry is the rule of `model.precedence`. The first two lines
-and the last hold only where order keys reach across epochs (`Scope.TABLE`); the last is the
-price of forgetting deletes, and a matter of `LateRows` (`table.log.tombstones`). A *tie*, of an
-equal order key and another content, is as a greater order key, or with `Ties.FIRST` as a smaller
-one. "No row" is no entry, a tombstone or an error entry. One decision per batch, never a loop over
-rows.
+`model.precedence` compares the order of a command with that of the entry. The first two lines and
+the last hold only where order keys reach across epochs (`Scope.TABLE`); the last is the price of
+forgetting deletes, and depends on `LateRows` (`table.log.tombstones`). A *tie*, an equal order key
+with another content, counts as a greater order key, or with `Ties.FIRST` as a smaller one. "No row"
+is no entry, a tombstone or an error entry. One decision per batch, never a loop over rows.
 
 Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six). Lines one
 and two are the rule of its predecessor ``upsert.rs`` and of Spark's AUTO CDC.
@@ -47,7 +46,7 @@ from spark_upsert.table.run.rows import Rows
 
 
 class Outcome(IntEnum):
-    """What a command does."""
+    """The outcome of a command."""
 
     INSERT = 0
     UPDATE = 1
@@ -61,7 +60,7 @@ class Outcome(IntEnum):
 
 
 class Outcomes(NamedTuple):
-    """What commands do, one row each."""
+    """The outcomes of commands, one row each."""
 
     kinds: npt.NDArray[np.int8]
     """Values of `Outcome`."""

@@ -1,8 +1,8 @@
 """Rows of a table's own columns, which need no options to be understood: they are commands as is.
 
-What a write with options makes of rows is planned by `envelopes.write_plan`, which knows every
-envelope. An append by a program, and the records that the engine keeps in tables of its own, need
-the plain one alone, so that nothing here knows an option or a payload.
+`envelopes.write_plan`, which knows every envelope, plans writes with options. An append by a
+program, and the records that the engine keeps in tables of its own, need only the plain envelope,
+so that no code here knows an option or a payload.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a task does with its commands: stash, resolve, write and count them. Nothing is visible yet.
+"""Staging: a task stashes, resolves, writes and counts its commands. Nothing is visible yet.
 
 A task stashes its commands, writes them as one run (in files of disjoint hash ranges) and counts
-what they do to the table as of the version that the epoch was planned on. What all tasks staged
-is committed as one `WriteSet`.
+what they do to the table as of the version that the epoch was planned on. The staged work of all
+tasks is committed as one `WriteSet`.
 """
 
 from __future__ import annotations

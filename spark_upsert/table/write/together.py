@@ -1,15 +1,15 @@
-"""Several appends as one epoch: each judged as if they came one after the other.
+"""Group commit: several appends as one epoch, each judged as if they came one after the other.
 
-The commands of each are sealed by its own caller. Together they are *staged*: what each does is
-counted against the table and the appends before it, and what is left of all of them is written as
-one run. Rows of one key are brought together by the rule of consecutive epochs, as a compaction of
-these would, so that whatever the scope, the engine and the policies of the table:
+Each caller seals the commands of its own append. Together the appends are *staged*: the effect of
+each is counted against the table and the appends before it, and the commands that are left of all
+are written as one run. Rows of one key are merged by the rule of consecutive epochs, as a
+compaction of such epochs would. So, for every scope, engine and policy of the table:
 
-- the table is what it would be had the appends come one after the other, and each is told the
-  counters that it would have been told then;
+- the table is the same as if the appends had come one after the other, and each append gets the
+  counters that it would have got then;
 - an append that cannot be applied is left out, and only its caller gets the error;
-- the version has one epoch of changes. Of a key that several of them touch it shows the one step
-  from before the first to behind the last, and its counters call the rows between *superseded* (or
+- the version has one epoch of changes. For a key that several appends touch it shows the one step
+  from before the first to after the last, and its counters call the rows between *superseded* (or
   duplicates), so that they agree with its changes: live rows and rows that came in are the sums.
 
 Rejected: one task of an epoch for each append. Within an epoch nothing orders the tasks, so that

@@ -1,4 +1,4 @@
-"""Where a stream stands in a growing set of files: which of those in the folder it has delivered.
+"""The position of a stream in a growing set of files: the files that it has delivered.
 
 Files have no versions, and nothing of ours lies beside them. So the position itself must tell the
 delivered files from the others, in a process that has seen nothing, and stay small however many
@@ -13,16 +13,16 @@ there are:
             the name and bytes. A file that is not in it and newer than ``upto`` was
             never delivered, however late it came
 ``upto``    the newest file behind the window, as ``[modified_us, hash]``
-``days``    of the files behind the window that were there when the position was
-            made: for each day of modification how many, and the sum of their hashes.
+``days``    the files behind the window that were there when the position was made:
+            for each day of modification how many, and the sum of their hashes.
             The first day stands for all before it, too
 ==========  =======================================================================
 
 Behind the window a file is known by its day alone. The process that delivered it knows its name as
-well (`Delivered.behind`), so that while a query runs nothing is missed, whatever its time. A new
-process takes all files behind the window for delivered, and the days prove it: of each day there
-are exactly those files, but that the oldest may have been removed. Else it is an error: a file came
-late, or took the place of another.
+well (`Delivered.behind`), so that no file is missed while a query runs, whatever the file's time. A
+new process takes all files behind the window for delivered, and the days prove it: each day has
+exactly those files, except that the oldest files may have been removed. Any other difference is an
+error: a file came late, or took the place of another.
 
 Files are told apart by name; the same name with another size or time is a *replaced* file, which no
 position can deliver in part.
