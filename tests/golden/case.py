@@ -121,11 +121,12 @@ def plain(value: Any) -> Any:
 
     What a node is called in texts is seen as its ``kind``.
     """
-    if is_dataclass(value) and not isinstance(value, type):
-        kind = {"kind": value.kind} if hasattr(value, "kind") else {}
-        return kind | {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, pa.Schema):
         return [f"{each.name} {each.type}{'' if each.nullable else '!'}" for each in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in fields(value)]
+        kind = ["kind"] if hasattr(value, "kind") else []
+        return {name: plain(getattr(value, name)) for name in (*kind, *names)}
     if isinstance(value, pa.Table):
         return {"schema": plain(value.schema), "rows": value.to_pylist()}
     if isinstance(value, Enum):

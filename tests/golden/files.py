@@ -26,7 +26,8 @@ def write(number: int) -> None:
     Path("files").mkdir(exist_ok=True)
     path = Path(f"files/part-{number:03}.csv")
     path.write_text(f"id,t\n{number},x\n-{number},t{number}\n", encoding="utf-8")
-    os.utime(path, (MODIFIED_S + 86_400 * number,) * 2)
+    time_s = MODIFIED_S + 86_400 * number
+    os.utime(path, (time_s, time_s))
 
 
 def build() -> Seen:
