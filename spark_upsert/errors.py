@@ -37,11 +37,9 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 _USER_INFO = re.compile(
     r"""(://)(?:[^\s/@'"]*:[^\s@'"]*|(?<!abfs://)(?<!abfss://)[^\s/@'"]+)@""", re.IGNORECASE
@@ -95,6 +93,10 @@ def as_flag(name: str, value: str) -> str:
     return f"--set {shlex.quote(f'{name}={value}')}"
 
 
+Subject = Literal["input", "node", "operator", "table"]
+"""The kind of thing that an error is about: one of several in a stream, a plan, a graph, a write."""
+
+
 class UpsertFlowError(Exception):
     """Any failure that this package reports on purpose."""
 
@@ -142,32 +144,12 @@ class UpsertFlowError(Exception):
         self._marked_hint = f"{self._marked_hint} {masked(more)}".strip()
         self.args = (self._text(),)
 
-    def name_input(self, name: str) -> None:
-        """Say which of several inputs it is about; what is said first stays."""
-        if "input" not in self.fields:
-            self.fields["input"] = name
-            self.message = f"input '{name}': {self.message}"
-            self.args = (self._text(),)
-
-    def name_node(self, name: str) -> None:
-        """Say which node of a plan it is about; what is said first stays."""
-        if "node" not in self.fields:
-            self.fields["node"] = name
-            self.message = f"node '{name}': {self.message}"
-            self.args = (self._text(),)
-
-    def name_operator(self, name: str) -> None:
-        """Say which operator of a graph it is about; what is said first stays."""
-        if "operators" not in self.fields:
-            self.fields["operators"] = (name,)
-            self.message = f"operator '{name}': {self.message}"
-            self.args = (self._text(),)
-
-    def name_table(self, name: str) -> None:
-        """Say which of several tables of a write it is about; what is said first stays."""
-        if "table" not in self.fields:
-            self.fields["table"] = name
-            self.message = f"table '{name}': {self.message}"
+    def say_about(self, kind: Subject, name: str) -> None:
+        """Say which of several things of a kind it is about; of each kind, the first name stays."""
+        field, value = ("operators", (name,)) if kind == "operator" else (kind, name)
+        if field not in self.fields:
+            self.fields[field] = value
+            self.message = f"{kind} '{name}': {self.message}"
             self.args = (self._text(),)
 
     def _text(self) -> str:
@@ -186,33 +168,23 @@ def _rebuild(
     return error
 
 
-@contextmanager
-def about_input(name: str) -> Iterator[None]:
-    """Let errors from within say which input they are about; ``""`` is the only one."""
-    try:
-        yield
-    except UpsertFlowError as error:
-        if name:
-            error.name_input(name)
-        raise
-    except Exception as error:
-        if name:
-            error.add_note(f"It is about the input '{name}'.")
-        raise
+class about:
+    """Let errors from within say what they are about; of each kind, the first name stays.
 
+    An error of ours says it in its message and in a field, another one in a note. It is a class,
+    because it stands around every batch: a generator takes three times as long.
 
-class _About(ABC):
-    """Lets errors from within say what they are about; what is said first stays.
-
-    A class, because it stands around every batch: a generator takes three times as long.
+    Parameters
+    ----------
+    kind : {"input", "node", "operator", "table"}
+    name : str
+        ``""`` stands for the only one of its kind, which needs no name.
     """
 
-    __slots__ = ("_name",)
+    __slots__ = ("_kind", "_name")
 
-    note: ClassVar[str]
-    """The note on an error that is not ours; ``{}`` is the name."""
-
-    def __init__(self, name: str) -> None:
+    def __init__(self, kind: Subject, name: str) -> None:
+        self._kind = kind
         self._name = name
 
     def __enter__(self) -> Self:
@@ -227,45 +199,12 @@ class _About(ABC):
         if not self._name or not isinstance(error, Exception):
             return
         if isinstance(error, UpsertFlowError):
-            self.name(error)
+            error.say_about(self._kind, self._name)
             return
-        begin, _, _ = self.note.partition("{}")
+        begin = f"It is about the {self._kind} "
         if not any(note.startswith(begin) for note in getattr(error, "__notes__", ())):
-            error.add_note(self.note.format(self._name))
-
-    @abstractmethod
-    def name(self, error: UpsertFlowError) -> None:
-        """Let an error of ours say the name."""
-
-
-class about_node(_About):
-    """Let errors from within say which node of a plan they are about; ``""`` is the only one."""
-
-    __slots__ = ()
-    note = "It is about the node '{}' of the plan."
-
-    def name(self, error: UpsertFlowError) -> None:
-        error.name_node(self._name)
-
-
-class about_operator(_About):
-    """Let errors from within say which operator of a graph they are about."""
-
-    __slots__ = ()
-    note = "It is about the operator '{}'."
-
-    def name(self, error: UpsertFlowError) -> None:
-        error.name_operator(self._name)
-
-
-class about_table(_About):
-    """Let errors from within say which table of a write they are about."""
-
-    __slots__ = ()
-    note = "It is about the table '{}'."
-
-    def name(self, error: UpsertFlowError) -> None:
-        error.name_table(self._name)
+            place = " of the plan" if self._kind == "node" else ""
+            error.add_note(f"{begin}'{self._name}'{place}.")
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

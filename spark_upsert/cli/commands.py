@@ -39,7 +39,7 @@ from spark_upsert.cli.top import Top
 from spark_upsert.errors import (
     OptionError,
     UpsertFlowError,
-    about_input,
+    about,
     as_flag,
     did_you_mean,
     masked,
@@ -414,7 +414,7 @@ def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:
     """Return a plan of tables that begin where a consumer has yet to read."""
     inputs: list[InputOptions] = []
     for each in with_found_inputs(plan).inputs:
-        with about_input(each.name):
+        with about("input", each.name):
             behind = {
                 "startingVersion": str(_version_behind(open_table(each.of_table()), consumer))
             }

@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 
 import pyarrow as pa
 
-from spark_upsert.errors import GraphError, about_operator, did_you_mean
+from spark_upsert.errors import GraphError, about, did_you_mean
 from spark_upsert.flow.checks import check, columns
 from spark_upsert.flow.graph import Composite, Graph, GraphMember, LogicalOperator, OperatorKind
 from spark_upsert.flow.work import PythonFunction
@@ -84,7 +84,7 @@ def _of_operator(
             operators=(name,),
         )
     _require_scans(name, work, taken, schemas)
-    with about_operator(name), Task(work) as task:
+    with about("operator", name), Task(work) as task:
         return task.schema
 
 

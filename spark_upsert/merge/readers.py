@@ -30,7 +30,7 @@ from threading import Condition, RLock, Thread, current_thread
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from spark_upsert.errors import about_input
+from spark_upsert.errors import about
 from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel, bytes_of, events_of
 from spark_upsert.merge.counters import Gauge, MergeCounters
 from spark_upsert.merge.pressure import MemoryPressure, Relief
@@ -216,7 +216,7 @@ class MergeReaders:
         Raises
         ------
         Exception
-            The error of an input that failed; it names the input (`about_input`). It is raised at
+            The error of an input that failed; it names the input (`about`). It is raised at
             once, whatever others have queued.
         Cancelled
             Another thread closed the merge.
@@ -277,7 +277,7 @@ class MergeReaders:
         """Read one input after the other, as long as there are any."""
         try:
             while (reader := self._open_next()) is not None:
-                with about_input(reader.name):
+                with about("input", reader.name):
                     self._read(reader)
                 self._wait_until_drained(reader)
         except Cancelled:

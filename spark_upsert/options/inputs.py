@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from spark_upsert.errors import OptionError, about_input, did_you_mean
+from spark_upsert.errors import OptionError, about, did_you_mean
 from spark_upsert.options.below import Below, path_below
 from spark_upsert.options.handed_down import users_own
 from spark_upsert.options.parse import Options, fold
@@ -110,7 +110,7 @@ class InputOptions:
         OptionError
             One is unknown, malformed, or of the query alone.
         """
-        with about_input(self.name):
+        with about("input", self.name):
             self.require_of(Family.TABLES)
             return ReadOptions.parse(self._merged())
 

@@ -15,7 +15,7 @@ from enum import Enum
 from fnmatch import translate
 from functools import cached_property
 
-from spark_upsert.errors import OptionError, about_table, nearest
+from spark_upsert.errors import OptionError, about, nearest
 from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.model.template import Template, is_routed
 from spark_upsert.options.below import path_below
@@ -240,7 +240,7 @@ class RoutedOptions:
         found = self._kept.get(key)
         if found is None:
             told = self._told_all(chosen)
-            with about_table(name):
+            with about("table", name):
                 found = self._kept[key] = WriteOptions.parse({**told, "path": "/"})
         return found
 
@@ -253,8 +253,8 @@ class RoutedOptions:
         patterns = {told.pattern for told in self.told}
         for pattern in sorted(patterns):
             own = [told for told in self.told if told.pattern == pattern]
-            about = [*sorted(self._about(pattern), key=lambda told: told.weight), *own]
-            held = {_meant(told.option): told for told in about}
+            heard = [*sorted(self._about(pattern), key=lambda told: told.weight), *own]
+            held = {_meant(told.option): told for told in heard}
             self._parsed(pattern, {told.option: told.text for told in held.values()})
         if "*" not in patterns:
             WriteOptions.parse({**self.shared, "path": "/"})

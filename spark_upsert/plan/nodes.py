@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import PlanError, about_node, did_you_mean
+from spark_upsert.errors import PlanError, about, did_you_mean
 from spark_upsert.model.types import type_of, type_text
 from spark_upsert.plan.aggregates import Aggregate
 
@@ -406,7 +406,7 @@ def _node(record: Any, depth: int) -> Node:
         )
     if depth > DEPTH_MAX:
         raise _too_deep()
-    with about_node(kind.kind):
+    with about("node", kind.kind):
         return _built(kind, record, depth)
 
 

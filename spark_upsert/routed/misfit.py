@@ -74,7 +74,7 @@ def _errors(share: TableShare) -> Iterator[UpsertFlowError]:
 def _told(misfits: Mapping[str, UpsertFlowError]) -> UpsertFlowError:
     name, error = next(iter(misfits.items()))
     alike = f", and {len(misfits)} tables fail by their options" if len(misfits) > 1 else ""
-    error.name_table(name)
+    error.say_about("table", name)
     error.advise(
         f"Nothing is parked: no table has taken rows by these options and columns yet{alike}. If "
         f"they are right for others, give '{TABLE_PREFIX}{name}.<option>' with what is right for "

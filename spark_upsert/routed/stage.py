@@ -15,7 +15,7 @@ from itertools import chain
 import pyarrow as pa
 
 from spark_upsert.envelopes.write_plan import usual_late_rows
-from spark_upsert.errors import DataError, TableFullError, UpsertFlowError, about_table
+from spark_upsert.errors import DataError, TableFullError, UpsertFlowError, about
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.parallel import in_order
 from spark_upsert.options.write import WriteOptions
@@ -210,7 +210,7 @@ class _Staging:
         return (staged,)
 
     def _one(self, counts: dict[Route, int], route: Route) -> StagedTable:
-        with about_table(route.name):
+        with about("table", route.name):
             found = self._staged_or_parked(route, counts[route])
             staged = replace(found, task_index=self._task_index)
             self._done.append(staged)

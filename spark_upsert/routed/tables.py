@@ -14,7 +14,7 @@ from spark_upsert.errors import (
     ContentionError,
     OtherTableError,
     TableFullError,
-    about_table,
+    about,
 )
 from spark_upsert.model.parallel import in_order
 from spark_upsert.options.routed import RoutedOptions
@@ -165,7 +165,7 @@ class Tables:
             table = table_below(self._root, share.folder)
             place = None
             if share.parts:
-                with about_table(share.route.name):
+                with about("table", share.route.name):
                     place = self._commit_rows(table, share)
             if share.compacted:
                 table.commit_compactions(share.compacted)

@@ -108,7 +108,7 @@ def unpark(
             own = as_parkable(error) or error
             if not isinstance(own, UpsertFlowError):
                 raise
-            own.name_table(name)
+            own.say_about("table", name)
             first = first or own
             continue
         told(done[-1])

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_upsert.errors import about_node
+from spark_upsert.errors import about
 from spark_upsert.task.exchange import Consumer, Feed, Producer
 from spark_upsert.task.operators.operator import Operator, Signal
 
@@ -77,7 +77,7 @@ class Driver:
         *,
         is_top: bool = False,
     ) -> None:
-        self._about_feed = about_node(node)
+        self._about_feed = about("node", node)
         self._feed = feed
         self._stages = list(stages)
         self._producer = producer
@@ -145,7 +145,7 @@ class Driver:
         if self._mode is _Mode.ENDING and place <= self._front:
             return None
         stage = self._stages[place - 1]
-        with about_node(stage.node):
+        with about("node", stage.node):
             batch = stage.operator.output()
         return batch if batch is not None and batch.num_rows else None
 
@@ -173,7 +173,7 @@ class Driver:
             self._producer.add_input(batch)
             return
         stage = self._stages[place]
-        with about_node(stage.node):
+        with about("node", stage.node):
             stage.operator.add_input(batch)
 
     # -- barriers, and the end
@@ -190,7 +190,7 @@ class Driver:
             return True
         stage = self._stages[self._front]
         was_told = self._is_told
-        with about_node(stage.node):
+        with about("node", stage.node):
             is_done = self._is_done(stage.operator)
         if is_done:
             self._begin(self._mode, self._front + 1)

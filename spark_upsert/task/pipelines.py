@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import PlanError, about_node, did_you_mean
+from spark_upsert.errors import PlanError, about, did_you_mean
 from spark_upsert.model.words import is_hashable
 from spark_upsert.plan.expressions import bind, bind_condition
 from spark_upsert.task import exchange as exchanges
@@ -272,7 +272,7 @@ class _Builder:
         for feed in feeds:
             schema, stages = feed.schema, []
             for node in chain.nodes[1:]:
-                with about_node(node.id):
+                with about("node", node.id):
                     operator = self._operator(node, schema, rights)
                 stages.append(_stage(node, operator, rights.get(node.id)))
                 schema = operator.schema
@@ -429,7 +429,7 @@ def _require_parts(name: str, parts: Sequence[Node]) -> None:
 
 
 def _require_keys(node: LocalPartition, schema: pa.Schema) -> None:
-    with about_node(node.id):
+    with about("node", node.id):
         for name in node.keys:
             if name not in schema.names:
                 raise PlanError.missing_column(name, schema.names)

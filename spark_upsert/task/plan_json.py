@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 import pyarrow as pa
 
-from spark_upsert.errors import PlanError, about_node, did_you_mean
+from spark_upsert.errors import PlanError, about, did_you_mean
 from spark_upsert.task.plan import NODES, Aggregate, Condition, JoinKind, Node, check
 
 VERSION = 1
@@ -73,7 +73,7 @@ def plan_from_json(text: str) -> Node:
 
 def _to_record(node: Node) -> dict[str, Any]:
     codecs = _codecs(node.kind)
-    with about_node(node.id):
+    with about("node", node.id):
         return {"node": node.kind} | {
             name: codec.encode(getattr(node, name)) for name, codec in codecs.items()
         }
@@ -89,7 +89,7 @@ def _node(record: Any) -> Node:
         raise PlanError(
             f"a node has an 'id', a text, found {name!r}.", hint="give each node an 'id'."
         )
-    with about_node(name):
+    with about("node", name):
         kind = record.get("node")
         if not isinstance(kind, str) or kind not in NODES:
             raise PlanError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from spark_upsert.errors import PlanError, about_node
+from spark_upsert.errors import PlanError, about
 from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, Project, Scan, Unnest
 from spark_upsert.views.formulas import quoted
 from spark_upsert.views.groups.grouping import DIGITS, Grouping
@@ -40,7 +40,7 @@ def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
     """
     relation = bind_below_group(plan.input, open_base, carries=True)
     shown = pa.schema([relation.schema.field(name) for name in _shown(plan.input, relation)])
-    with about_node(plan.title):
+    with about("node", plan.title):
         grouping = Grouping(shown, plan.keys, plan.aggregates)
     return _summable(plan, relation, grouping), grouping
 
@@ -87,7 +87,7 @@ def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) 
 
     def relation_of(node: Node) -> Relation:
         inputs = [relation_of(each) for each in node.inputs]
-        with about_node(node.title):
+        with about("node", node.title):
             if not isinstance(node, Project | Filter | Group):
                 for below in inputs:
                     _require_key(below)

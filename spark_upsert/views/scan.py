@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.errors import CorruptionError, PlanError, about_table, setting
+from spark_upsert.errors import CorruptionError, PlanError, about, setting
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.log_fields import Fields
@@ -143,7 +143,7 @@ class ScanRelation:
     def spans(self, step: Step) -> Iterator[Spans]:
         """Yield the rows of keys that a step touched, all at once (`Relation.spans`)."""
         if self._last is None or self._last[0] != step:
-            with about_table(self.node.path):
+            with about("table", self.node.path):
                 self._last = step, self._spans(step)
         yield self._last[1]
 
@@ -172,7 +172,7 @@ class ScanRelation:
 
     def look_up(self, keys: RelationRows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
-        with about_table(self.node.path):
+        with about("table", self.node.path):
             return self._base.look_up(keys, self._version(at))
 
     def having(
@@ -234,7 +234,7 @@ class ScanRelation:
         fields = pa.schema([self.schema.field(name) for name in self.key])
         bridge = no_rows(fields)
         if version is not None and shows != version:
-            with about_table(self.node.path):
+            with about("table", self.node.path):
                 lower, upper = min(shows, version), max(shows, version)
                 bridge = self._pairs(lower, upper, hash_range).keys(self.key)
             yield bridge
@@ -246,7 +246,7 @@ class ScanRelation:
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
-        with about_table(self.node.path):
+        with about("table", self.node.path):
             return self._base.scan(self._version(at), hash_range)
 
     def _chunks(self, at: At, hash_range: HashRange) -> list[HashRange]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from spark_upsert.errors import about_input, about_table
+from spark_upsert.errors import about
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.options.view import OnError
 from spark_upsert.plan.nodes import Group, Node, Scan
@@ -78,7 +78,7 @@ class View:
     def _open(self, scan: Scan) -> BaseTable:
         if scan.path not in self.tables:
             self.tables[scan.path] = Table(open_store(scan.path, self._storage))
-        with about_table(scan.path):
+        with about("table", scan.path):
             return open_base(scan, self.tables[scan.path])
 
     def pins(self) -> dict[str, int]:
@@ -246,7 +246,7 @@ class View:
         return self.tables[path].log
 
     def _head(self, path: str) -> int:
-        with about_input(path):
+        with about("input", path):
             return int(self.log(path).head().version)
 
     def time_ms(self, path: str, version: int) -> int:

@@ -15,9 +15,10 @@ from spark_upsert.errors import (
     OptionError,
     PlanError,
     SchemaError,
+    Subject,
     TableNotFoundError,
     UpsertFlowError,
-    about_node,
+    about,
     as_argument,
     as_option,
     did_you_mean,
@@ -207,13 +208,30 @@ def test_secrets_of_urls_are_masked(text: str, shown: str) -> None:
 
 
 def test_an_error_of_a_plan_names_the_innermost_node() -> None:
-    with pytest.raises(PlanError) as caught, about_node("outer"), about_node("inner"):
+    with pytest.raises(PlanError) as caught, about("node", "outer"), about("node", "inner"):
         raise PlanError.missing_column("idd", ["id"])
     assert caught.value.message == "node 'inner': there is no column 'idd' among id."
     assert pickle.loads(pickle.dumps(caught.value)).fields["node"] == "inner"
 
 
+@pytest.mark.parametrize("kind", ["input", "node", "operator", "table"])
+def test_of_each_kind_the_innermost_name_stays(kind: Subject) -> None:
+    field, value = ("operators", ("in",)) if kind == "operator" else (kind, "in")
+    with pytest.raises(PlanError) as caught, about(kind, "out"), about(kind, "in"), about(kind, ""):
+        raise PlanError("no.")
+    assert (caught.value.message, caught.value.fields) == (f"{kind} 'in': no.", {field: value})
+    with (
+        pytest.raises(ZeroDivisionError) as told,
+        about(kind, "out"),
+        about(kind, "in"),
+        about(kind, ""),
+    ):
+        _ = 1 // 0
+    [note] = told.value.__notes__
+    assert note.startswith(f"It is about the {kind} 'in'")
+
+
 def test_an_error_of_others_gets_a_note_of_the_node() -> None:
-    with pytest.raises(ZeroDivisionError) as caught, about_node("outer"), about_node("sums"):
+    with pytest.raises(ZeroDivisionError) as caught, about("node", "outer"), about("node", "sums"):
         _ = 1 // 0
     assert caught.value.__notes__ == ["It is about the node 'sums' of the plan."]

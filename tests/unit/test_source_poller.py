@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_upsert.errors import OtherTableError, StorageError, UpsertFlowError, about_input
+from spark_upsert.errors import OtherTableError, StorageError, UpsertFlowError, about
 from spark_upsert.streams.inputs.input import Polled
 from spark_upsert.streams.inputs.inputs import Heads, KnownInputs
 from spark_upsert.streams.offsets.position import Position
@@ -43,7 +43,7 @@ class Lake:
 
     def poll(self, name: str) -> Polled:
         self.looks.append((name, self.now()))
-        with about_input(name):
+        with about("input", name):
             self._fail(name)
         return Polled(head=self.there.get(name), requests=1)
 

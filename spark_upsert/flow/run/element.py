@@ -14,7 +14,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from spark_upsert.errors import about_operator
+from spark_upsert.errors import about
 from spark_upsert.flow.expansion import Physical
 from spark_upsert.flow.graph import OperatorKind
 from spark_upsert.flow.run.addresses import AddressBook
@@ -116,7 +116,7 @@ class Element:
         return self._sent(replica, [batch] if running is None else running.feed(port, batch))
 
     def _sent(self, replica: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Parcel]:
-        with about_operator(replica):
+        with about("operator", replica):
             for batch in batches:
                 if batch.num_rows:
                     for outlet in self._outlets[replica]:

@@ -38,7 +38,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from spark_upsert.errors import GraphError, about_operator
+from spark_upsert.errors import GraphError, about
 from spark_upsert.flow.advice import advise
 from spark_upsert.flow.expansion import Replica, expanded
 from spark_upsert.flow.fusion.fusion import Fused, Legacy, fused
@@ -311,7 +311,7 @@ class _Run:
         reading = deque(self._readings(self._elements[index]))
         while reading:
             address, items = reading.popleft()
-            with about_operator(self._book.ports[address].replica):
+            with about("operator", self._book.ports[address].replica):
                 item = next(items, None)
             if item is not None:
                 yield address, item

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from spark_upsert.errors import GraphError, MemoryLimitError, about_operator
+from spark_upsert.errors import GraphError, MemoryLimitError, about
 from spark_upsert.flow.checks import columns
 from spark_upsert.flow.expansion import Replica
 from spark_upsert.flow.run.handed import Coroutine
@@ -110,7 +110,7 @@ class _Plan:
     def __init__(self, replica: Replica, plan: Node) -> None:
         [self._port] = replica.operator.inputs
         self._replica = replica
-        with about_operator(replica.name):
+        with about("operator", replica.name):
             self._task = Task(plan)
         self._pass: Coroutine | None = None
 
@@ -146,7 +146,7 @@ class _PlanOfSeveral:
 
     def __init__(self, replica: Replica, plan: Node) -> None:
         self._replica = replica
-        with about_operator(replica.name):
+        with about("operator", replica.name):
             self._task = Task(plan)
         self._held: dict[str, list[pa.RecordBatch]] = {port: [] for port in replica.operator.inputs}
         self._bytes = 0

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.envelopes.write_plan import plan_upon
-from spark_upsert.errors import BatchTooLargeError, GraphError, TableFullError, about_operator
+from spark_upsert.errors import BatchTooLargeError, GraphError, TableFullError, about
 from spark_upsert.flow.expansion import Replica
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.work import TableSink, TableSource
@@ -66,7 +66,7 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
             hint="run the flow on Spark, or give the rows: make it Given(schema).",
             operators=(name,),
         )
-    with about_operator(name):
+    with about("operator", name):
         table = Table.open(options.path, storage=options.storage)
         snapshot = table.at(options.version_as_of)
         columns = snapshot.manifest.schema.columns

@@ -22,7 +22,7 @@ from spark_upsert.errors import (
     OtherTableError,
     TableNotFoundError,
     UpsertFlowError,
-    about_input,
+    about,
     setting,
 )
 from spark_upsert.model.log_fields import Fields
@@ -149,7 +149,7 @@ class FoundInputs:
         each = self._inputs.get(name)
         if each is None:
             return Polled(head=None, requests=0)
-        with about_input(name):
+        with about("input", name):
             try:
                 polled = cast(Pollable, each).poll()  # All are tables.
             except (OtherTableError, TableNotFoundError):
@@ -199,7 +199,7 @@ class FoundInputs:
 
     def _head(self, name: str) -> Position | None:
         """Return the head of an input; None if there is no table any more."""
-        with about_input(name):
+        with about("input", name):
             try:
                 return self._inputs[name].head()
             except (OtherTableError, TableNotFoundError):

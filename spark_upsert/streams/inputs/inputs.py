@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
-from spark_upsert.errors import DataLossError, OptionError, about_input, setting
+from spark_upsert.errors import DataLossError, OptionError, about, setting
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.parallel import in_order
 from spark_upsert.options.inputs import UNNAMED
@@ -156,7 +156,7 @@ class NamedInputs:
         """Look at one of them (`PolledInputs.poll`)."""
         # What `polled` has told; to ask each time takes longer than to poll.
         each = cast(Pollable, self._inputs[name])
-        with about_input(name):
+        with about("input", name):
             return each.poll()
 
     def settle(self, standing: Heads, heads: Heads) -> None:
@@ -182,7 +182,7 @@ class NamedInputs:
             )
 
     def _head(self, name: str) -> Position:
-        with about_input(name):
+        with about("input", name):
             return self._inputs[name].head()
 
 

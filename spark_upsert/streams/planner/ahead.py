@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spark_upsert.errors import about_input
+from spark_upsert.errors import about
 from spark_upsert.streams.inputs.input import Backlog
 from spark_upsert.streams.inputs.inputs import Heads, Inputs, SeenHeads
 from spark_upsert.streams.offsets.position import Position
@@ -82,5 +82,5 @@ class Ahead:
                 del self._resting[name]
 
     def _backlog(self, name: str, position: Position | None, head: Position) -> Backlog:
-        with about_input(name):
+        with about("input", name):
             return self._inputs[name].backlog(position, head)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from spark_upsert.errors import OptionError, about_input
+from spark_upsert.errors import OptionError, about
 from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded, order_from_json, spend
 from spark_upsert.options.query import MERGE_SEQ, QueryOptions
 from spark_upsert.store.records import text, whole
@@ -288,7 +288,7 @@ class ExactOrder:
     def _front(self, name: str, offset: Offset, standing: OrderProgress, head: Position) -> _Front:
         each = self._stepped(name)
         position, ahead = offset.positions.get(name), standing.begun(name)
-        with about_input(name):
+        with about("input", name):
             # Before all else: what an input holds for a stream, it holds from where it is asked.
             begun = [] if ahead is None else [_finished(each, position, ahead)]
             backlog = each.backlog(ahead or position, head)
@@ -428,7 +428,7 @@ class _Front:
         """Return how many rows there are; at least so many, or exactly what there is."""
         counted = sum(self._rows) - self._skip
         while most is None or counted < most:
-            with about_input(self.name):
+            with about("input", self.name):
                 step = next(self._steps, None)
                 if step is None:
                     break
@@ -446,13 +446,13 @@ class _Front:
 
     def behind_all(self) -> tuple[_Place, bool]:
         """Return the place behind all that is offered, and whether there may be more behind it."""
-        with about_input(self.name):
+        with about("input", self.name):
             end = self._backlog.end()
         return _Place(self.name, end), end != self._start and not self._backlog.is_all
 
     def behind(self, given: int) -> _Place:
         """Return the place behind so many rows, none of which may be unseen."""
-        with about_input(self.name):
+        with about("input", self.name):
             left, position = self._skip + given, self._start
             for index, (step, rows) in enumerate(zip(self._seen, self._rows, strict=True)):
                 if rows > left:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_upsert.errors import OptionError, about_input
+from spark_upsert.errors import OptionError, about
 from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import TABLE, VIEW, InputOptions, ReadPlan
 from spark_upsert.options.parse import one_of
@@ -128,7 +128,7 @@ def kind_of(options: InputOptions, kinds: Kinds) -> InputFormat:
     OptionError
         There is no such format.
     """
-    with about_input(options.name):
+    with about("input", options.name):
         return kinds[one_of("format", options.format.partition(":")[0], list(kinds))]
 
 
@@ -261,7 +261,7 @@ def _discovery(below: Below) -> Discovery:
 
 
 def _make(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, name: str, *, joins: bool) -> Input:
-    with about_input(name):
+    with about("input", name):
         return _stream(plan, columns, kinds, plan.input_below(name, joins=joins))
 
 

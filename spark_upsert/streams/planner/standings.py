@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from spark_upsert.errors import about_input
+from spark_upsert.errors import about
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.parallel import in_order
 from spark_upsert.options.query import QueryOptions
@@ -70,7 +70,7 @@ class Standings:
         each = self._inputs[name]
         if not isinstance(each, Ranked):
             return None
-        with about_input(name):
+        with about("input", name):
             return each.priority()
 
     # -- when other queries read an input ---------------------------------------------
@@ -94,7 +94,7 @@ class Standings:
         if not isinstance(each, Ranked):
             return None
         try:
-            with about_input(name):
+            with about("input", name):
                 return each.last_read_ms()
         except UNREADABLE as error:
             # Not knowing the other readers of an input is no reason to stop.

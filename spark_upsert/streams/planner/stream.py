@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import about_input
+from spark_upsert.errors import about
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.streams.inputs.input import Freezable, Input
 from spark_upsert.streams.inputs.inputs import Batched, Heads, Inputs, SeenHeads
@@ -104,7 +104,7 @@ class Stream:
         for name in self._frozen:
             each = self._inputs[name]
             if isinstance(each, Freezable):
-                with about_input(name):
+                with about("input", name):
                     each.freeze()
 
     def latest(self, start: Mapping[str, Any], *, everything: bool = False) -> Mapping[str, Any]:
@@ -256,7 +256,7 @@ class Stream:
     def _let_go(self, positions: Mapping[str, Position]) -> None:
         for name, position in positions.items():
             if self._committed.get(name) != position:
-                with about_input(name):
+                with about("input", name):
                     self._inputs[name].commit(position)
         self._committed = positions
 

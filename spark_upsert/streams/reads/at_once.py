@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from spark_upsert.errors import about_input
+from spark_upsert.errors import about
 from spark_upsert.model.parallel import in_order
 
 In = TypeVar("In")
@@ -31,7 +31,7 @@ def of_each(inputs: Mapping[str, In], ask: Callable[[In], Out]) -> dict[str, Out
 
     def answer(of: tuple[str, In]) -> Out:
         name, each = of
-        with about_input(name):
+        with about("input", name):
             return ask(each)
 
     answers = in_order(answer, inputs.items(), min(ASKED_AT_ONCE, len(inputs)))

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_upsert.errors import about_input
+from spark_upsert.errors import about
 from spark_upsert.merge import WIDTH, live
 from spark_upsert.merge.counters import InputCounters, MergeCounters
 from spark_upsert.model.log_fields import Fields
@@ -134,7 +134,7 @@ def read_pack(
 
     if len(splits) == 1:
         [name] = splits
-        with about_input(name):
+        with about("input", name):
             yield from rows(name)
         return
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from spark_upsert.errors import DataLossError, OptionError, about_input
+from spark_upsert.errors import DataLossError, OptionError, about
 from spark_upsert.merge import Concat, Order, arrange, iter_picks
 from spark_upsert.streams.reads.at_once import of_each
 from spark_upsert.streams.reads.conform import conformed
@@ -161,7 +161,7 @@ def _rows(reader: InputReader, share: InputShare) -> Iterator[pa.RecordBatch]:
     """Yield the rows that an input gives."""
     skip, left = share.skip, share.rows
     splits = list(share.splits)
-    with about_input(share.name):
+    with about("input", share.name):
         if skip and splits and isinstance(reader, Skipping):
             splits[0], skip = reader.behind(splits[0], skip)
         for split in splits:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import MemoryLimitError, about_node
+from spark_upsert.errors import MemoryLimitError, about
 from spark_upsert.task.operators.grouping import GroupComputation
 from spark_upsert.task.plan import Aggregation
 
@@ -42,7 +42,7 @@ def aggregation(node: Aggregation, schema: pa.Schema) -> HashAggregation | Strea
     PlanError
         A column is missing, or is of a type that cannot be grouped by or aggregated so.
     """
-    with about_node(node.id):
+    with about("node", node.id):
         grouping = GroupComputation(schema, node.keys, node.aggregates)
     # Of rows without a key there is one group, and nothing could be given before the barrier.
     if node.is_clustered and node.keys:
@@ -104,7 +104,7 @@ class HashAggregation:
         self._waiting.add(self._grouping.needed(batch))
         if self._is_time_to_fold():
             self._fold()
-            with about_node(self._node.id):
+            with about("node", self._node.id):
                 self._require_memory()
 
     def output(self) -> pa.RecordBatch | None:
@@ -160,7 +160,7 @@ class HashAggregation:
         groups, self._given = self._groups, None
         self._begin()
         if groups is not None:
-            with about_node(self._node.id):
+            with about("node", self._node.id):
                 answers = self._grouping.answers(groups)
             rows = self._node.batch_rows
             self._given = deque(
@@ -218,7 +218,7 @@ class StreamingAggregation:
         groups = pa.concat_tables(self._closed)
         self._closed, self._closed_rows = [], 0
         self._close(groups.slice(self._node.batch_rows))
-        with about_node(self._node.id):
+        with about("node", self._node.id):
             return self._grouping.answers(groups.slice(0, self._node.batch_rows))
 
     def start_drain(self) -> bool:

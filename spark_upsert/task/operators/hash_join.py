@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.errors import MemoryLimitError, about_node
+from spark_upsert.errors import MemoryLimitError, about
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.precedence import NONE
 from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE, Joined, Matches, Shape, Side
@@ -64,7 +64,7 @@ class HashJoinRows:
 
     def __init__(self, node: HashJoin, left: pa.Schema, right: BatchSource) -> None:
         self._node = node
-        with about_node(node.id):
+        with about("node", node.id):
             self._shape = Shape(
                 node.join, Side(left, node.left_keys), Side(right.schema, node.right_keys)
             )
@@ -152,7 +152,7 @@ class HashJoinRows:
 
     def _require_memory(self) -> None:
         if self._bytes > self._memory_bytes_max:
-            with about_node(self._node.id):
+            with about("node", self._node.id):
                 raise MemoryLimitError(
                     f"the right side has {self._bytes} bytes or more, but only "
                     f"{self._memory_bytes_max} are allowed, and it is not spilled.",

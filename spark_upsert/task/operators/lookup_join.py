@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.errors import PlanError, about_node
+from spark_upsert.errors import PlanError, about
 from spark_upsert.task.operators.join_rows import (
     Joined,
     Matches,
@@ -55,7 +55,7 @@ class LookupJoinRows:
         self._node = node
         self._lookup = lookup
         self._side = Side(left, node.keys)
-        with about_node(node.id):
+        with about("node", node.id):
             self._check(left)
             self.schema = schema_of(node.join, left, lookup.schema)
             require_names(self.schema)
@@ -109,7 +109,7 @@ class LookupJoinRows:
             if not self._under_way or not self._under_way[0].found.done():
                 return None
             asked = self._under_way.popleft()
-            with about_node(self._node.id):
+            with about("node", self._node.id):
                 self._joined = self._join(asked.batch, asked.found.result())
 
     def start_drain(self) -> bool:

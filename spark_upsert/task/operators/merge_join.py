@@ -30,7 +30,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.errors import DataError, MemoryLimitError, about_node
+from spark_upsert.errors import DataError, MemoryLimitError, about
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.words import Words
 from spark_upsert.task.operators.join_rows import (
@@ -204,7 +204,7 @@ class MergeJoinRows:
         self, node: MergeJoin, left: pa.Schema, right: BatchSource, context: Context
     ) -> None:
         self._node = node
-        with about_node(node.id):
+        with about("node", node.id):
             self._shape = Shape(
                 node.join, Side(left, node.left_keys), Side(right.schema, node.right_keys)
             )
@@ -240,7 +240,7 @@ class MergeJoinRows:
         return not self._left.is_ended and not self._left.available and not self._joined
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        with about_node(self._node.id):
+        with about("node", self._node.id):
             self._left.add(batch)
 
     def output(self) -> pa.RecordBatch | None:
@@ -305,7 +305,7 @@ class MergeJoinRows:
         return self._right.gather(max(_STEP_ROWS, self._left.available))
 
     def _take_right(self, batch: pa.RecordBatch) -> None:
-        with about_node(self._node.id):
+        with about("node", self._node.id):
             self._right.add(batch)
 
     def _is_of_use(self, batch: pa.RecordBatch) -> bool:
@@ -432,7 +432,7 @@ class MergeJoinRows:
         """Check what is held: it is the rows of one key, and more of it are waited for."""
         needed = self._right.rows.nbytes
         if needed > self._memory_bytes_max:
-            with about_node(self._node.id):
+            with about("node", self._node.id):
                 raise MemoryLimitError(
                     f"the right rows of one key have {needed} bytes, but only "
                     f"{self._memory_bytes_max} are allowed, and rows are not spilled.",
