@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from spark_upsert.options.declared import Option
+from spark_upsert.options.files import FILE_OPTIONS
 from spark_upsert.options.lives import (
-    FILE_LIVES,
     INPUT_LIVES,
     READ_LIVES,
     ROUTED_LIVES,
@@ -17,7 +19,6 @@ from spark_upsert.options.lives import (
     Life,
 )
 from spark_upsert.options.reference import (
-    FILE_OPTIONS,
     INPUT_OPTIONS,
     READ_OPTIONS,
     ROUTED_OPTIONS,
@@ -122,8 +123,15 @@ def reference() -> str:
     writes += _ROUTED + _table(ROUTED_OPTIONS, ROUTED_LIVES)
     reads = _READS + _table(READ_OPTIONS, READ_LIVES)
     inputs = _INPUTS + _table(INPUT_OPTIONS, INPUT_LIVES)
-    inputs += _FILES + _table(FILE_OPTIONS, FILE_LIVES)
+    inputs += _FILES + _table_of(FILE_OPTIONS)
     return _HEAD + writes + reads + inputs + _SQL
+
+
+def _table_of(options: Mapping[str, Option[Any]]) -> str:
+    return _table(
+        {name: each.meaning for name, each in options.items()},
+        {name: each.life for name, each in options.items()},
+    )
 
 
 def _table(options: Mapping[str, str], lives: Mapping[str, Life]) -> str:

@@ -9,8 +9,9 @@ from enum import Enum
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError
+from spark_upsert.options.declared import Only, Option, declared, flag, values
+from spark_upsert.options.lives import NEXT, Change, Life
 from spark_upsert.options.parse import Options
-from spark_upsert.options.reference import FILE_OPTIONS
 from spark_upsert.payloads.ddl import parse_schema
 
 
@@ -23,7 +24,36 @@ class FileFormat(Enum):
     CSV = "csv"
 
 
-_CSV_ONLY = ("header", "sep", "quote", "escape", "nullValue")
+_TEXTS = Life(Change.NEXT, "of files to come", exact=Change.REFUSED)
+"""It decides how many rows a file of text has."""
+
+
+def _schema(options: Options, name: str) -> pa.Schema | None:
+    text = options.text(name)
+    return None if text is None else parse_schema(name, text, bare_name="value")[0]
+
+
+def _glob(options: Options, name: str) -> str | None:
+    text = options.text(name)
+    if text is not None and set(text) & set("/{}"):
+        raise OptionError.invalid(
+            name,
+            text,
+            "a pattern of a file's name with *, ? and [...], without '/' and braces",
+            hint="give several inputs, one for each pattern; folders below are read by "
+            "recursiveFileLookup=true.",
+        )
+    return text
+
+
+def _char(options: Options, name: str) -> str | None:
+    value = options.raw(name)
+    if value is None:
+        return None
+    value = {r"\t": "\t"}.get(value, value)
+    if len(value) != 1 or not value.isascii() or value in "\r\n":
+        raise OptionError.invalid(name, value, "one ASCII character")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,18 +61,85 @@ class FileOptions:
     """The checked options of one set of files."""
 
     format: FileFormat
-    path: str
     storage: Mapping[str, str] = field(repr=False)
-    schema: pa.Schema | None = None
-    glob: str | None = None
-    is_recursive: bool = False
-    merge_schema: bool = False
-    fail_on_data_loss: bool = True
-    header: bool = True
-    separator: str = ","
-    quote: str = '"'
-    escape: str | None = None
-    null_value: str = ""
+    path: str = Option(
+        "path",
+        Options.path,
+        "The folder: a local path or an object store's URL. Required.",
+        Life(Change.NEXT, "another folder has other files; a copy of this one goes on"),
+    ).required()
+    schema: pa.Schema | None = Option(
+        "schema",
+        _schema,
+        "The columns, as in `id BIGINT, name STRING`, or the JSON of a `StructType`; others "
+        "that files have are passed by. Default: those of the oldest file; all texts for CSV.",
+        NEXT,
+    ).held()
+    merge_schema: bool = Option(
+        "mergeSchema",
+        flag,
+        "Whether a file may lack columns, which are null then, and have narrower types. "
+        "Without `schema`, the newest files are looked at, too. Default `false`.",
+        NEXT,
+    ).held(False)
+    glob: str | None = Option(
+        "pathGlobFilter",
+        _glob,
+        "Only files whose name matches, as `*.parquet`.",
+        Life(
+            Change.NEXT,
+            "files that match only now are refused if they are older than those delivered",
+        ),
+    ).held()
+    is_recursive: bool = Option(
+        "recursiveFileLookup",
+        flag,
+        "Whether files of the folders below are read. Default `false`.",
+        Life(Change.NEXT, "as `pathGlobFilter`"),
+    ).held(False)
+    fail_on_data_loss: bool = Option(
+        "failOnDataLoss",
+        flag,
+        "Whether a file that is gone, replaced or came too late stops the query. "
+        "`false`: its rows are left out, with a warning in the log. Default `true`.",
+        Life(Change.FREE, "where nothing is lost"),
+    ).held(True)
+    header: bool = Option(
+        "header",
+        flag,
+        "CSV: whether the first line holds the names of the columns. Without it columns are "
+        "those of `schema`, in order, or `_c0`, `_c1` and so on. Default `true`.",
+        _TEXTS,
+        only=Only.CSV,
+    ).held(True)
+    separator: str = Option(
+        "sep",
+        _char,
+        "CSV: what stands between values, one character. Default `,`.",
+        _TEXTS,
+        only=Only.CSV,
+    ).held(",")
+    quote: str = Option(
+        "quote",
+        _char,
+        'CSV: what encloses a value. Default `"`.',
+        _TEXTS,
+        only=Only.CSV,
+    ).held('"')
+    escape: str | None = Option(
+        "escape",
+        _char,
+        "CSV: what stands before a quote within a value. Default: the quote itself, twice.",
+        _TEXTS,
+        only=Only.CSV,
+    ).held()
+    null_value: str = Option(
+        "nullValue",
+        Options.text,
+        "CSV: the text, without quotes around it, that is null. Default: nothing.",
+        NEXT,
+        only=Only.CSV,
+    ).held("")
     is_projected: bool = False
     """Whether the query chooses among the columns, so that files may have others."""
     counts_rows: bool = False
@@ -55,45 +152,12 @@ class FileOptions:
         """Check the options of a set of files; raises `OptionError`."""
         options = Options(given, FILE_OPTIONS)
         if format_ is not FileFormat.CSV:
-            for name in _CSV_ONLY:
-                options.refuse(name, f"has no meaning for {format_.value} files", hint="drop it.")
-        text = options.text("schema")
-        schema = None if text is None else parse_schema("schema", text, bare_name="value")[0]
-        return cls(
-            format=format_,
-            path=options.path(),
-            storage=options.storage,
-            schema=schema,
-            glob=_glob(options.text("pathGlobFilter")),
-            is_recursive=options.flag("recursiveFileLookup"),
-            merge_schema=options.flag("mergeSchema"),
-            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-            header=options.flag("header", default=True),
-            separator=_char("sep", options, ","),
-            quote=_char("quote", options, '"'),
-            escape=_char("escape", options, "") or None,
-            null_value=options.text("nullValue") or "",
-            counts_rows=counts_rows,
-        )
+            for option in FILE_OPTIONS.values():
+                if option.only is Only.CSV:
+                    why = f"has no meaning for {format_.value} files"
+                    options.refuse(option.name, why, hint="drop it.")
+        own = values(cls, options)
+        return cls(format=format_, storage=options.storage, counts_rows=counts_rows, **own)
 
 
-def _glob(text: str | None) -> str | None:
-    if text is not None and set(text) & set("/{}"):
-        raise OptionError.invalid(
-            "pathGlobFilter",
-            text,
-            "a pattern of a file's name with *, ? and [...], without '/' and braces",
-            hint="give several inputs, one for each pattern; folders below are read by "
-            "recursiveFileLookup=true.",
-        )
-    return text
-
-
-def _char(name: str, options: Options, default: str) -> str:
-    value = options.raw(name)
-    if value is None:
-        return default
-    value = {r"\t": "\t"}.get(value, value)
-    if len(value) != 1 or not value.isascii() or value in "\r\n":
-        raise OptionError.invalid(name, value, "one ASCII character")
-    return value
+FILE_OPTIONS = declared(FileOptions)

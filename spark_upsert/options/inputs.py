@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from spark_upsert.errors import OptionError, about, did_you_mean
 from spark_upsert.options.below import Below, path_below
+from spark_upsert.options.files import FILE_OPTIONS
 from spark_upsert.options.handed_down import users_own
 from spark_upsert.options.parse import Options, fold
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.options.reference import FILE_OPTIONS, INPUT_OPTIONS, READ_OPTIONS
+from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS
 from spark_upsert.options.view import ON_ERROR, PLAN, ViewOptions, plan_paths
 from spark_upsert.schedule import parse_priority
 from spark_upsert.table.log.manifest import TableVersion
@@ -480,6 +481,6 @@ def listed_twice(one: str, other: str, what: str) -> OptionError:
     )
 
 
-def _meant(name: str, known: Mapping[str, str] | tuple[str, ...]) -> str | None:
+def _meant(name: str, known: Iterable[str]) -> str | None:
     """Return the known option that a given name is, None if it is none of them."""
     return next((each for each in known if fold(each) == fold(name)), None)

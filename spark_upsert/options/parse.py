@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TypeVar
@@ -53,7 +53,7 @@ def whole_number(text: str, *, bits: int = 63) -> int | None:
 class Options:
     """Given options, checked against the known ones."""
 
-    def __init__(self, given: Mapping[str, str], known: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
         by_fold = {fold(name): name for name in known if COLUMN not in name}
         families = {fold(name.removesuffix(COLUMN)): name for name in known if COLUMN in name}
         self.storage: dict[str, str] = {}
@@ -151,16 +151,16 @@ class Options:
         if self.text(name) is not None:
             raise OptionError(f"option '{name}' {reason}.", hint=hint, option=name)
 
-    def path(self) -> str:
+    def path(self, name: str = "path") -> str:
         """Return the table's path."""
-        path = self.text("path")
+        path = self.text(name)
         if path is None:
             raise missing_path()
         # A task may run in another folder than the driver: a relative path is the driver's.
         return path if ":/" in path else os.path.abspath(path)
 
 
-def _unknown(name: str, known: Mapping[str, str]) -> OptionError:
+def _unknown(name: str, known: Collection[str]) -> OptionError:
     """Return the error of a name that is not ``known``; perhaps the other side knows it."""
     routed = next((each for each in ROUTED_OPTIONS if fold(each) == fold(name)), None)
     if routed is not None or name.lower().startswith(TABLE_PREFIX):

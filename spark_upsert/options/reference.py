@@ -278,21 +278,3 @@ INPUT_OPTIONS: Mapping[str, str] = {
     "below `path` with `inputsPattern`; else all positions stand in the checkpoint.",
 }
 """Of reads of several inputs; all but those per input are of the query."""
-
-FILE_OPTIONS: Mapping[str, str] = {
-    "path": "The folder: a local path or an object store's URL. Required.",
-    "schema": "The columns, as in `id BIGINT, name STRING`, or the JSON of a `StructType`; others "
-    "that files have are passed by. Default: those of the oldest file; all texts for CSV.",
-    "mergeSchema": "Whether a file may lack columns, which are null then, and have narrower types. "
-    "Without `schema`, the newest files are looked at, too. Default `false`.",
-    "pathGlobFilter": "Only files whose name matches, as `*.parquet`.",
-    "recursiveFileLookup": "Whether files of the folders below are read. Default `false`.",
-    "failOnDataLoss": "Whether a file that is gone, replaced or came too late stops the query. "
-    "`false`: its rows are left out, with a warning in the log. Default `true`.",
-    "header": "CSV: whether the first line holds the names of the columns. Without it columns are "
-    "those of `schema`, in order, or `_c0`, `_c1` and so on. Default `true`.",
-    "sep": "CSV: what stands between values, one character. Default `,`.",
-    "quote": 'CSV: what encloses a value. Default `"`.',
-    "escape": "CSV: what stands before a quote within a value. Default: the quote itself, twice.",
-    "nullValue": "CSV: the text, without quotes around it, that is null. Default: nothing.",
-}

@@ -13,6 +13,7 @@ import pytest
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.options import lives, reference
+from spark_upsert.options.files import FILE_OPTIONS
 from spark_upsert.options.lives import Change
 from spark_upsert.routed.plan import table_below
 from spark_upsert.store import open_store
@@ -28,7 +29,6 @@ from tests.unit.test_lives_of_payloads import TRIED as OF_PAYLOADS
 HOMES = {
     "read": (reference.READ_OPTIONS, lives.READ_LIVES),
     "inputs": (reference.INPUT_OPTIONS, lives.INPUT_LIVES),
-    "files": (reference.FILE_OPTIONS, lives.FILE_LIVES),
     "write": (reference.WRITE_OPTIONS, lives.WRITE_LIVES),
     "routed": (reference.ROUTED_OPTIONS, lives.ROUTED_LIVES),
 }
@@ -310,9 +310,9 @@ def of_files(folder: Path, more: Given, **query: str) -> dict[str, str]:
     return {"inputs": "f", "maxRowsPerTrigger": "1", **query, **found}
 
 
-@pytest.mark.parametrize("name", lives.FILE_LIVES)
+@pytest.mark.parametrize("name", FILE_OPTIONS)
 def test_options_of_files_keep_to_what_they_say(tmp_path: Path, name: str) -> None:
-    life = lives.FILE_LIVES[name]
+    life = FILE_OPTIONS[name].life
     files(tmp_path, "a")
     shutil.copytree(tmp_path / "files", tmp_path / "elsewhere")
     before, then = (of_files(tmp_path, each) for each in OF_FILES[name])
@@ -332,7 +332,7 @@ def test_options_of_files_keep_to_what_they_say(tmp_path: Path, name: str) -> No
         assert [row["id"] for row in second] == ["b1", "b2"]
 
 
-@pytest.mark.parametrize("name", [n for n, life in lives.FILE_LIVES.items() if life.exact])
+@pytest.mark.parametrize("name", [n for n, option in FILE_OPTIONS.items() if option.life.exact])
 def test_an_exact_order_refuses_what_decides_the_rows_of_files(tmp_path: Path, name: str) -> None:
     files(tmp_path, "a")
     before, then = (of_files(tmp_path, each, merge="concat") for each in OF_FILES[name])

@@ -1,0 +1,156 @@
+"""An option is declared once, at the field that holds it: name, type, meaning, life, default.
+
+The parser, the known names, what reads hand on to their inputs, the refusals of what a batch or a
+stream cannot use, and docs/options.md follow from the declaration::
+
+    splits: int | None = Option("splits", at_least(1), "Number of read tasks.", FREE).held()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum
+from typing import Any, Generic, TypeVar, overload
+
+from spark_upsert.options.lives import Life
+from spark_upsert.options.parse import Options, choice
+
+T = TypeVar("T")
+_Member = TypeVar("_Member", bound=Enum)
+
+_HELD = "options"
+_PART = "part"
+
+
+class Only(Enum):
+    """What alone an option is for."""
+
+    STREAM = "streams"
+    BATCH = "batches"
+    CSV = "csv"
+    """Files of that format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[T]):
+    """All that is known of an option.
+
+    Parameters
+    ----------
+    name : str
+        As the reference page has it.
+    read : callable
+        Reads it: of the given options and its name the value, None if it is absent. Raises
+        `OptionError`.
+    meaning : str
+        The text of the reference page.
+    life : Life
+        What a change of it between two lives of a query means.
+    is_of_whole : bool
+        Whether it is of the whole read or write, and no input or table is told it by itself.
+    only : Only, optional
+        What refuses it otherwise.
+    excludes : tuple of str
+        Options that cannot be given beside it. An input or table that is told one of them by
+        itself is not told the other by its query.
+    """
+
+    name: str
+    read: Callable[[Options, str], T | None]
+    meaning: str
+    life: Life
+    is_of_whole: bool = False
+    only: Only | None = None
+    excludes: tuple[str, ...] = ()
+
+    @overload
+    def held(self) -> T | None: ...
+    @overload
+    def held(self, default: T) -> T: ...
+    def held(self, default: Any = None) -> Any:
+        """Return the field of a dataclass that holds it, with what holds where it is absent."""
+        return field(default=default, metadata={_HELD: (self,)})
+
+    def required(self) -> T:
+        """Return the field that holds it; without it, `read` raises."""
+        found: T = field(default=MISSING, metadata={_HELD: (self,)})  # type: ignore[assignment]
+        return found
+
+
+def held_together(*options: Option[Any], default: Any = MISSING) -> Any:
+    """Return the field that holds what its class makes of several options, or of one with others.
+
+    `values` leaves it to the class.
+    """
+    how: dict[str, Any] = {"default_factory": dict} if default is MISSING else {"default": default}
+    return field(**how, metadata={_HELD: options, _PART: None})
+
+
+def part(cls: type[T]) -> T:
+    """Return the field that holds a class with options of its own."""
+    return field(default_factory=cls, metadata={_PART: cls})
+
+
+def declared(*classes: Any) -> dict[str, Option[Any]]:
+    """Return the options that classes declare, by name, in the order of their fields."""
+    return {option.name: option for cls in classes for option in _options_of(cls)}
+
+
+def _options_of(cls: Any) -> Iterator[Option[Any]]:
+    for each in fields(cls):
+        yield from each.metadata.get(_HELD, ())
+        if (inner := each.metadata.get(_PART)) is not None:
+            yield from _options_of(inner)
+
+
+def _single(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
+    """Yield the fields that each hold one option: their names, options and defaults."""
+    for each in fields(cls):
+        if _HELD in each.metadata and _PART not in each.metadata:
+            yield each.name, each.metadata[_HELD][0], each.default
+
+
+def values(cls: Any, options: Options) -> dict[str, Any]:
+    """Return the given values of the fields that each hold one option, by the fields' names.
+
+    Raises
+    ------
+    OptionError
+        One is malformed, or excluded by another one.
+    """
+    held = list(_single(cls))
+    for _, option, _ in held:
+        for other in option.excludes:
+            options.refuse_together(option.name, other)
+    read = ((name, option.read(options, option.name)) for name, option, _ in held)
+    return {name: value for name, value in read if value is not None}
+
+
+def given_only(held: Any, only: Only) -> list[str]:
+    """Return the options that are for something alone, and whose values in a class are said."""
+    return [
+        option.name
+        for name, option, default in _single(type(held))
+        if option.only is only and getattr(held, name) != default
+    ]
+
+
+def names_of_whole(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:
+    """Return the names of those that no input or table is told by itself."""
+    return tuple(name for name, option in options.items() if option.is_of_whole)
+
+
+def flag(options: Options, name: str) -> bool | None:
+    """Read a truth value."""
+    return None if options.text(name) is None else options.flag(name)
+
+
+def at_least(least: int) -> Callable[[Options, str], int | None]:
+    """Return what reads a whole number of at least some."""
+    return lambda options, name: options.number(name, least=least)
+
+
+def one_of(members: type[_Member]) -> Callable[[Options, str], _Member | None]:
+    """Return what reads the member of an enumeration that a text names."""
+    return lambda options, name: choice(options, name, members)
