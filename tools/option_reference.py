@@ -11,19 +11,10 @@ from typing import Any
 
 from spark_upsert.options.declared import Option
 from spark_upsert.options.files import FILE_OPTIONS
-from spark_upsert.options.lives import (
-    INPUT_LIVES,
-    READ_LIVES,
-    ROUTED_LIVES,
-    WRITE_LIVES,
-    Life,
-)
-from spark_upsert.options.reference import (
-    INPUT_OPTIONS,
-    READ_OPTIONS,
-    ROUTED_OPTIONS,
-    WRITE_OPTIONS,
-)
+from spark_upsert.options.lives import INPUT_LIVES, READ_LIVES, Life
+from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS
+from spark_upsert.options.routed import ROUTED_OPTIONS
+from spark_upsert.options.write import WRITE_OPTIONS
 
 TARGET = Path(__file__).parent.parent / "docs" / "options.md"
 
@@ -119,8 +110,8 @@ All uses of one relation in one statement, such as the two sides of a self-join,
 
 def reference() -> str:
     """Return the whole page."""
-    writes = _WRITES + _table(WRITE_OPTIONS, WRITE_LIVES)
-    writes += _ROUTED + _table(ROUTED_OPTIONS, ROUTED_LIVES)
+    writes = _WRITES + _table_of(WRITE_OPTIONS)
+    writes += _ROUTED + _table_of(ROUTED_OPTIONS)
     reads = _READS + _table(READ_OPTIONS, READ_LIVES)
     inputs = _INPUTS + _table(INPUT_OPTIONS, INPUT_LIVES)
     inputs += _FILES + _table_of(FILE_OPTIONS)

@@ -47,8 +47,8 @@ from spark_upsert.errors import (
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.model.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.options.inputs import InputOptions, ReadPlan
+from spark_upsert.options.parse import STORAGE_PREFIX
 from spark_upsert.options.read import Metadata
-from spark_upsert.options.reference import STORAGE_PREFIX
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.unpark import Unparked, drop, unpark
 from spark_upsert.streams.inputs.table import open_table

@@ -78,13 +78,13 @@ class Option(Generic[T]):
         return found
 
 
-def held_together(*options: Option[Any], default: Any = MISSING) -> Any:
+def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = True) -> Any:
     """Return the field that holds what its class makes of several options, or of one with others.
 
     `values` leaves it to the class.
     """
     how: dict[str, Any] = {"default_factory": dict} if default is MISSING else {"default": default}
-    return field(**how, metadata={_HELD: options, _PART: None})
+    return field(**how, repr=repr, metadata={_HELD: options, _PART: None})
 
 
 def part(cls: type[T]) -> T:
@@ -141,6 +141,11 @@ def names_of_whole(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:
     return tuple(name for name, option in options.items() if option.is_of_whole)
 
 
+def exclusive(options: Mapping[str, Option[Any]]) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of options of which one alone can be given."""
+    return tuple((name, *option.excludes) for name, option in options.items() if option.excludes)
+
+
 def flag(options: Options, name: str) -> bool | None:
     """Read a truth value."""
     return None if options.text(name) is None else options.flag(name)
@@ -151,6 +156,6 @@ def at_least(least: int) -> Callable[[Options, str], int | None]:
     return lambda options, name: options.number(name, least=least)
 
 
-def one_of(members: type[_Member]) -> Callable[[Options, str], _Member | None]:
+def member_of(members: type[_Member]) -> Callable[[Options, str], _Member | None]:
     """Return what reads the member of an enumeration that a text names."""
     return lambda options, name: choice(options, name, members)

@@ -12,20 +12,19 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
+from importlib import import_module
 from typing import TypeVar
 
 from spark_upsert.errors import OptionError
 from spark_upsert.model.durations import EXPECTED, try_parse_ms
 from spark_upsert.model.names import split_names
 from spark_upsert.options.handed_down import missing_path, users_own
-from spark_upsert.options.reference import (
-    COLUMN,
-    INPUT_OPTIONS,
-    READ_OPTIONS,
-    ROUTED_OPTIONS,
-    STORAGE_PREFIX,
-    WRITE_OPTIONS,
-)
+
+STORAGE_PREFIX = "storage."
+"""What the name of an option for the object store begins with."""
+
+COLUMN = "<column>"
+"""Stands for a column in the name of an option that there is one of per column."""
 
 TABLE_PREFIX = "table."
 """What the name of an option of some tables of a write begins with."""
@@ -161,23 +160,28 @@ class Options:
 
 
 def _unknown(name: str, known: Collection[str]) -> OptionError:
-    """Return the error of a name that is not ``known``; perhaps the other side knows it."""
-    routed = next((each for each in ROUTED_OPTIONS if fold(each) == fold(name)), None)
-    if routed is not None or name.lower().startswith(TABLE_PREFIX):
+    """Return the error of a name that is not ``known``; perhaps another scope knows it."""
+    # By its name: all that declares options imports this module.
+    scopes = import_module("spark_upsert.options.scopes").SCOPES
+    elsewhere = {
+        scope: own
+        for scope, options in scopes.items()
+        for own in options
+        if fold(own) == fold(name)
+    }
+    if "routed" in elsewhere or name.lower().startswith(TABLE_PREFIX):
         return OptionError(
-            f"option '{routed or name}' belongs to writes into many tables, and 'path' names no "
-            "column.",
+            f"option '{elsewhere.get('routed', name)}' belongs to writes into many tables, and "
+            "'path' names no column.",
             hint="write columns in braces, as in '/lake/{topic}', or drop the option.",
             option=name,
         )
-    for side, others in (
-        ("writes", WRITE_OPTIONS),
-        ("reads", {**READ_OPTIONS, **INPUT_OPTIONS}),
-    ):
-        own = next((other for other in others if fold(other) == fold(name)), None)
-        if own is not None:
+    for scope, side in (("writes", "writes"), ("reads", "reads"), ("inputs", "reads")):
+        if scope in elsewhere:
             return OptionError(
-                f"option '{own}' belongs to {side} only.", hint="drop it here.", option=name
+                f"option '{elsewhere[scope]}' belongs to {side} only.",
+                hint="drop it here.",
+                option=name,
             )
     return OptionError.unknown(name, known)
 

@@ -8,10 +8,54 @@ from enum import Enum
 from urllib.parse import urlsplit
 
 from spark_upsert.errors import OptionError
+from spark_upsert.options.declared import Option
+from spark_upsert.options.lives import NEXT
 from spark_upsert.options.parse import Options, fold
 from spark_upsert.payloads.registry import RegistrySettings
 
-_URL = "schemaRegistry.url"
+REGISTRY_OPTIONS = (
+    Option(
+        "schemaRegistry.url",
+        Options.text,
+        "The address of a schema registry with Confluent's REST interface, or "
+        "several of one, comma-separated.",
+        NEXT,
+    ),
+    Option(
+        "schemaRegistry.user",
+        Options.text,
+        "Who asks it, by basic authentication.",
+        NEXT,
+    ),
+    Option(
+        "schemaRegistry.password",
+        Options.text,
+        "The password of that user. Never shown.",
+        NEXT,
+    ),
+    Option(
+        "schemaRegistry.token",
+        Options.text,
+        "Instead: a bearer token. Never shown.",
+        NEXT,
+    ),
+    Option(
+        "schemaRegistry.headers",
+        Options.text,
+        "Further headers of each request: `Name: value`, one a line. Never shown.",
+        NEXT,
+    ),
+    Option(
+        "schemaRegistry.caFile",
+        Options.text,
+        "A file of the certificates that sign that of the registry, on each "
+        "machine. Default: those of the system.",
+        NEXT,
+    ),
+)
+"""Where a schema registry is, and how it is asked."""
+
+_URL, *_HOW = (option.name for option in REGISTRY_OPTIONS)
 _HEADER = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e\t]*?)[ \t]*")
 """A header as HTTP has it."""
 
@@ -88,11 +132,10 @@ def _source(side: str, text: str | None, written: str, *, has_registry: bool) ->
 def registry_settings(options: Options) -> RegistrySettings | None:
     """Return where the schema registry is; None if there is none. Shows no secrets."""
     text = options.text(_URL)
-    names = ("user", "password", "token", "headers", "caFile")
     if text is None:
-        for name in names:
+        for name in _HOW:
             options.refuse(
-                f"schemaRegistry.{name}",
+                name,
                 f"says how a schema registry is asked, and '{_URL}' is missing",
                 hint=f"give '{_URL}', or drop it.",
             )
@@ -108,7 +151,7 @@ def registry_settings(options: Options) -> RegistrySettings | None:
             )
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise OptionError.invalid(_URL, url, "an address such as 'http://registry:8081'")
-    user, password, token, headers, ca_file = (options.text(f"schemaRegistry.{n}") for n in names)
+    user, password, token, headers, ca_file = map(options.text, _HOW)
     options.refuse_together("schemaRegistry.user", "schemaRegistry.token")
     if password is not None and user is None:
         raise OptionError.missing("schemaRegistry.user", "whose password is given")

@@ -19,10 +19,20 @@ from spark_upsert.errors import OptionError, about, nearest
 from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.model.template import Template, is_routed
 from spark_upsert.options.below import path_below
+from spark_upsert.options.declared import (
+    Option,
+    at_least,
+    declared,
+    exclusive,
+    flag,
+    held_together,
+    names_of_whole,
+    values,
+)
 from spark_upsert.options.handed_down import missing_path, users_own
-from spark_upsert.options.parse import TABLE_PREFIX, Options, choice, fold
-from spark_upsert.options.reference import COLUMN, ROUTED_OPTIONS, STORAGE_PREFIX, WRITE_OPTIONS
-from spark_upsert.options.write import WriteOptions, named_transaction
+from spark_upsert.options.lives import FREE, NEXT, Change, Life
+from spark_upsert.options.parse import COLUMN, STORAGE_PREFIX, TABLE_PREFIX, Options, choice, fold
+from spark_upsert.options.write import WRITE_OPTIONS, WriteOptions, named_transaction
 from spark_upsert.store import is_remote
 
 TABLES_MAX = 2000
@@ -37,20 +47,6 @@ COMMIT_THREADS_MAX = 256
 
 GROUP_RETENTION_MS = 7 * 24 * 3_600_000
 """As long as a consumer may be away before its lease lapses."""
-
-_OF_WRITE = (
-    "path",
-    "checkpointLocation",
-    "txnAppId",
-    "txnVersion",
-    "allowMissingBatches",
-    "deferred",
-    *(name for name in ROUTED_OPTIONS if not name.startswith(TABLE_PREFIX)),
-)
-"""What no table can be told by itself."""
-
-_EXCLUSIVE = (("columnlist", "exceptcolumnlist"),)
-"""A table that is told one of them is not told the other with all tables."""
 
 _REGISTRY = "schemaregistry."
 _REGISTRY_OPEN = frozenset({"schemaregistry.url"})
@@ -97,27 +93,104 @@ class TableOption:
         return self.is_name, len(_WILDCARD.sub("", self.pattern))
 
 
+def _template(options: Options, name: str) -> Template:
+    path = options.text(name)
+    if path is None:
+        raise missing_path()
+    return Template.parse(path)
+
+
+def _parks(options: Options, name: str) -> bool:
+    return choice(options, name, OnTableError) is OnTableError.PARK
+
+
 @dataclass(frozen=True, kw_only=True)
 class RoutedOptions:
     """The checked options of a write into the tables below a root."""
 
-    template: Template
+    template: Template = Option(
+        "path",
+        _template,
+        "The root, and below it a folder for each table with columns of the rows in braces: "
+        "`/lake/{topic}`, `s3://b/lake/{source.db}/{source.table}`. Dots lead into structs. Columns "
+        "are texts, whole numbers, truth values or dates. A brace that is meant as such is doubled. "
+        "Required.",
+        Life(Change.REFUSED, "the root and the braces; another root is another query's"),
+    ).required()
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
-    create_tables: bool = True
-    tables_max: int = TABLES_MAX
-    park: bool = False
+    told: tuple[TableOption, ...] = held_together(
+        Option(
+            "table.<pattern>.<option>",
+            Options.text,
+            "An option of the tables whose name the pattern matches: "
+            "`table.shop.orders.keys`, `table.shop.*.mergeSchema`. A name is the path below the root with "
+            "the values as they are. `*` is any text, `?` a character, `[ab]` one of some; case makes no "
+            "difference. What follows the pattern is an option of writes above, but for those of the whole "
+            "write. Of several patterns the one with more characters that are no wildcards holds; two "
+            "that are alike and say different things are an error. What is given without a pattern is of "
+            "all tables; an empty text takes it back.",
+            Life(Change.NEXT, "as that option, for these tables alone"),
+        ),
+        default=(),
+        repr=False,
+    )
+    create_tables: bool = Option(
+        "createTables",
+        flag,
+        "Whether a value that is new makes a table. `false`: where nobody has made it "
+        "before, it is an error that names the value. Default `true`.",
+        NEXT,
+    ).held(True)
+    tables_max: int = Option(
+        "tablesMax",
+        at_least(1),
+        "How many tables there may be below the root. One more is an error that names the "
+        "value. Default `2000`.",
+        NEXT,
+    ).held(TABLES_MAX)
+    park: bool = Option(
+        "onTableError",
+        _parks,
+        "What becomes of a table that cannot take its rows (schema, rows, damage, "
+        "identity). `fail`: the write fails. `park`: its rows are kept below the root until "
+        "`upsertflow unpark`, and the other tables go on; an option that fits no table stops the write "
+        "all the same. Default `fail`.",
+        NEXT,
+    ).held(False)
     """Whether rows of a table that cannot take them are parked."""
-    take_over: bool = False
-    group_retention_ms: int = GROUP_RETENTION_MS
+    take_over: bool = Option(
+        "takeOver",
+        flag,
+        "Streams: whether the query may take the root from the one that writes there, and "
+        "which is refused from then on. Default `false`.",
+        NEXT,
+    ).held(False)
+    group_retention_ms: int = Option(
+        "groupRetention",
+        Options.duration_ms,
+        "For how long it stays known at which versions all tables had a batch "
+        "(`asOfBatch`, the past of `metadata=group`): older records are removed by the query itself, "
+        "each 100 batches, as far as no consumer that follows the group needs them. So is what was "
+        "parked, once it is applied or dropped; never what waits. Default `7 days`.",
+        NEXT,
+    ).held(GROUP_RETENTION_MS)
     """For how long the group knows of whole batches of the past."""
-    commit_threads: int = COMMIT_THREADS
+    commit_threads: int = held_together(
+        Option(
+            "commitThreads",
+            at_least(1),
+            "How many tables are committed side by side. Default `32` in an object "
+            "store; on a file system `1`, which is faster there.",
+            FREE,
+        ),
+        default=COMMIT_THREADS,
+    )
     checkpoint: str | None = None
     app_id: str | None = None
     app_version: int | None = None
     allow_missing_batches: bool = False
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What each table is told, as given."""
-    told: tuple[TableOption, ...] = field(default=(), repr=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> RoutedOptions:
@@ -133,29 +206,21 @@ class RoutedOptions:
         said = {name: text for name, text in own.items() if not _is_told(name)}
         options = Options(said, {**WRITE_OPTIONS, **ROUTED_OPTIONS})
         options.refuse("deferred", "is of one table", hint="drop it: 'keep' sets it.")
-        path = options.text("path")
-        if path is None:
-            raise missing_path()
         app_id, app_version = named_transaction(options)
+        own_values = values(cls, options)
         of_write = {fold(name) for name in _OF_WRITE}
-        tables_max = options.number("tablesMax", least=1)
-        retention_ms = options.duration_ms("groupRetention")
-        template = Template.parse(path)
         found = cls(
-            template=template,
             storage=options.storage,
-            create_tables=options.flag("createTables", default=True),
-            tables_max=TABLES_MAX if tables_max is None else tables_max,
-            park=choice(options, "onTableError", OnTableError) is OnTableError.PARK,
-            take_over=options.flag("takeOver"),
-            group_retention_ms=GROUP_RETENTION_MS if retention_ms is None else retention_ms,
-            commit_threads=_commit_threads(options, is_remote=is_remote(template.root)),
+            commit_threads=_commit_threads(
+                options, is_remote=is_remote(own_values["template"].root)
+            ),
             checkpoint=options.text("checkpointLocation"),
             app_id=app_id,
             app_version=app_version,
             allow_missing_batches=options.flag("allowMissingBatches"),
             shared={name: text for name, text in said.items() if fold(name) not in of_write},
             told=told,
+            **own_values,
         )
         found._require_consistent()
         return found
@@ -316,6 +381,17 @@ def _told(name: str, text: str) -> TableOption:
         option=name,
     )
 
+
+ROUTED_OPTIONS = declared(RoutedOptions)
+
+_OF_WRITE = (
+    *names_of_whole(WRITE_OPTIONS),
+    *(name for name in ROUTED_OPTIONS if not name.startswith(TABLE_PREFIX)),
+)
+"""What no table can be told by itself."""
+
+_EXCLUSIVE = tuple(tuple(map(fold, group)) for group in exclusive(WRITE_OPTIONS))
+"""A table that is told one of them is not told the other with all tables."""
 
 _FOLDED_OF_WRITE = frozenset(map(fold, _OF_WRITE))
 _FOLDED = frozenset(fold(name) for name in WRITE_OPTIONS if COLUMN not in name)

@@ -9,10 +9,10 @@ from enum import Enum
 from typing import Any
 
 from spark_upsert.errors import OptionError, setting
-from spark_upsert.options.parse import Options, choice, fold
+from spark_upsert.options.parse import STORAGE_PREFIX, Options, choice, fold
 from spark_upsert.options.query import QueryOptions, of_streams_only
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.options.reference import READ_OPTIONS, STORAGE_PREFIX
+from spark_upsert.options.reference import READ_OPTIONS
 from spark_upsert.store.records import texts
 from spark_upsert.table.changes.modes import Deduplication
 

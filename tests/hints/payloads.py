@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from spark_upsert.options.parse import Options
-from spark_upsert.options.reference import WRITE_OPTIONS
 from spark_upsert.options.registry import registry_settings
 from spark_upsert.options.routed import is_routed_write
+from spark_upsert.options.write import WRITE_OPTIONS
 from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.budgets import PARTS_MAX
 from spark_upsert.payloads.ddl import parse_schema

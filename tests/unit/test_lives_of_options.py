@@ -15,6 +15,8 @@ from spark_upsert.errors import UpsertFlowError
 from spark_upsert.options import lives, reference
 from spark_upsert.options.files import FILE_OPTIONS
 from spark_upsert.options.lives import Change
+from spark_upsert.options.routed import ROUTED_OPTIONS
+from spark_upsert.options.write import WRITE_OPTIONS
 from spark_upsert.routed.plan import table_below
 from spark_upsert.store import open_store
 from spark_upsert.table.table import Table
@@ -29,8 +31,6 @@ from tests.unit.test_lives_of_payloads import TRIED as OF_PAYLOADS
 HOMES = {
     "read": (reference.READ_OPTIONS, lives.READ_LIVES),
     "inputs": (reference.INPUT_OPTIONS, lives.INPUT_LIVES),
-    "write": (reference.WRITE_OPTIONS, lives.WRITE_LIVES),
-    "routed": (reference.ROUTED_OPTIONS, lives.ROUTED_LIVES),
 }
 
 
@@ -393,7 +393,9 @@ OF_QUERIES = {
 
 def test_each_option_of_a_write_is_tried() -> None:
     tried = {*OF_WRITES, *OF_PAYLOADS, *OF_QUERIES}
-    known = {name for name, life in lives.WRITE_LIVES.items() if life.change is not Change.BATCH}
+    known = {
+        name for name, option in WRITE_OPTIONS.items() if option.life.change is not Change.BATCH
+    }
     assert sorted(known - tried) == [], "options of writes without a trial between two lives"
     assert sorted(tried - known) == []
 
@@ -410,7 +412,7 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", OF_WRITES)
 def test_options_of_writes_keep_to_what_they_say(tmp_path: Path, name: str) -> None:
-    life = lives.WRITE_LIVES[name]
+    life = WRITE_OPTIONS[name].life
     before, then = OF_WRITES[name]
     more = {"gone": [False, False]} if name == "applyAsDeletes" else {}
     write(tmp_path, batch(2), **before)
@@ -456,7 +458,7 @@ def test_what_may_become_another_thing_may(tmp_path: Path, before: str, then: st
 
 
 def test_another_number_of_threads_writes_the_same_rows() -> None:
-    assert lives.ROUTED_LIVES["commitThreads"].change is Change.FREE
+    assert ROUTED_OPTIONS["commitThreads"].life.change is Change.FREE
     found = []
     for threads in ("1", "3"):
         root, rng = MemoryStore(), random.Random(3)
@@ -477,7 +479,7 @@ def test_another_number_of_threads_writes_the_same_rows() -> None:
 
 
 def test_another_template_is_refused() -> None:
-    assert lives.ROUTED_LIVES["path"].change is Change.REFUSED
+    assert ROUTED_OPTIONS["path"].life.change is Change.REFUSED
     root, rng = MemoryStore(), random.Random(3)
     options = routed.routed_options()
     routed.write(root, options, [routed.rows_of(rng)], routed.transaction(0))
@@ -515,13 +517,13 @@ OF_ROUTED: dict[str, tuple[Mapping[str, str], str | None]] = {
 
 
 def test_each_option_of_a_routed_write_is_tried() -> None:
-    missing = sorted({*lives.ROUTED_LIVES} - {*OF_ROUTED, "path", "commitThreads"})
+    missing = sorted({*ROUTED_OPTIONS} - {*OF_ROUTED, "path", "commitThreads"})
     assert missing == [], "options of routed writes without a trial between two lives"
 
 
 @pytest.mark.parametrize("name", OF_ROUTED)
 def test_options_of_routed_writes_take_effect_with_the_next_batch(name: str) -> None:
-    assert lives.ROUTED_LIVES[name].change is Change.NEXT
+    assert ROUTED_OPTIONS[name].life.change is Change.NEXT
     more, refused = OF_ROUTED[name]
     root, (first, second) = refusals({}, more)
     assert first is None

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.options.lives import WRITE_LIVES, Change
+from spark_upsert.options.lives import Change
+from spark_upsert.options.write import WRITE_OPTIONS
 from spark_upsert.payloads.registry import forget_schemas
 from tests.support.envelopes import records, rows_of, write
 from tests.support.own_schemas import avro, record
@@ -109,7 +110,7 @@ TRIED = (*OF_PAYLOADS, *OF_EVENTS, *OF_REGISTRIES, *ALONE)
 
 @pytest.mark.parametrize("name", TRIED)
 def test_what_is_tried_here_takes_effect_with_the_next_batch(name: str) -> None:
-    assert WRITE_LIVES[name].change is Change.NEXT
+    assert WRITE_OPTIONS[name].life.change is Change.NEXT
 
 
 def lived(path: Path, common: Given, *lives: Life) -> list[dict[str, Any]]:

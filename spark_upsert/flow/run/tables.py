@@ -18,9 +18,8 @@ from spark_upsert.flow.expansion import Replica
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.work import TableSink, TableSource
 from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.options.parse import fold
+from spark_upsert.options.parse import STORAGE_PREFIX, fold
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.options.reference import STORAGE_PREFIX
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import open_store
 from spark_upsert.table.entries.snapshot import Snapshot

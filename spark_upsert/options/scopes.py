@@ -1,0 +1,18 @@
+"""All options that there are, by their scopes: for the reference page, and for hints."""
+
+from __future__ import annotations
+
+from spark_upsert.options.files import FILE_OPTIONS
+from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS
+from spark_upsert.options.routed import ROUTED_OPTIONS
+from spark_upsert.options.write import WRITE_OPTIONS
+
+SCOPES = {
+    "writes": WRITE_OPTIONS,
+    "routed": ROUTED_OPTIONS,
+    "reads": READ_OPTIONS,
+    "inputs": INPUT_OPTIONS,
+    "files": FILE_OPTIONS,
+}
+"""What is declared, by name: the options of a write, of a write into many tables, of a read of
+one thing, of a read of several, and of an input that is a set of files."""
