@@ -1,4 +1,4 @@
-"""Write `docs/options.md` from the options' one home, `spark_upsert.options.reference`.
+"""Write `docs/options.md` from the options' declarations, `spark_upsert.options.scopes`.
 
 Run ``make pages`` after changing an option; a test compares.
 """
@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from spark_upsert.options.declared import Option
-from spark_upsert.options.files import FILE_OPTIONS
-from spark_upsert.options.lives import INPUT_LIVES, READ_LIVES, Life
-from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS
-from spark_upsert.options.routed import ROUTED_OPTIONS
-from spark_upsert.options.write import WRITE_OPTIONS
+from spark_upsert.options.scopes import SCOPES
 
 TARGET = Path(__file__).parent.parent / "docs" / "options.md"
 
 _HEAD = """# Options
 
-This page is made from `spark_upsert/options/reference.py` by `tools/option_reference.py`.
+This page is made from the declarations in `spark_upsert/options/` by `tools/option_reference.py`.
 
 Names are matched without case, `-` and `_`: `starting_version` is `startingVersion`. An unknown name is an error that says
 the nearest one. Options that begin with `storage.` go to the object store, see [object-stores.md](object-stores.md).
@@ -110,26 +106,21 @@ All uses of one relation in one statement, such as the two sides of a self-join,
 
 def reference() -> str:
     """Return the whole page."""
-    writes = _WRITES + _table_of(WRITE_OPTIONS)
-    writes += _ROUTED + _table_of(ROUTED_OPTIONS)
-    reads = _READS + _table(READ_OPTIONS, READ_LIVES)
-    inputs = _INPUTS + _table(INPUT_OPTIONS, INPUT_LIVES)
-    inputs += _FILES + _table_of(FILE_OPTIONS)
-    return _HEAD + writes + reads + inputs + _SQL
+    heads = {
+        "writes": _WRITES,
+        "routed": _ROUTED,
+        "reads": _READS,
+        "inputs": _INPUTS,
+        "files": _FILES,
+    }
+    return _HEAD + "".join(heads[scope] + _table(each) for scope, each in SCOPES.items()) + _SQL
 
 
-def _table_of(options: Mapping[str, Option[Any]]) -> str:
-    return _table(
-        {name: each.meaning for name, each in options.items()},
-        {name: each.life for name, each in options.items()},
-    )
-
-
-def _table(options: Mapping[str, str], lives: Mapping[str, Life]) -> str:
+def _table(options: Mapping[str, Option[Any]]) -> str:
     lines = ["", "| option | meaning | when it changes |", "|---|---|---|"]
     lines += [
-        f"| `{name}` | {meaning.replace('|', '&#124;')} | {lives[name]} |"
-        for name, meaning in options.items()
+        f"| `{name}` | {option.meaning.replace('|', '&#124;')} | {option.life} |"
+        for name, option in options.items()
     ]
     return "\n".join(lines) + "\n"
 

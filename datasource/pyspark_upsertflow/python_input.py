@@ -55,7 +55,7 @@ from spark_upsert.errors import DataLossError, OptionError, SchemaError, setting
 from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
 from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.parse import Options
-from spark_upsert.options.reference import READ_OPTIONS
+from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.streams.inputs.agreement import Described
 from spark_upsert.streams.inputs.input import Backlog, ReadPiece
 from spark_upsert.streams.offsets.position import Position

@@ -1,5 +1,5 @@
 """The options that users give, read and checked.
 
-`reference` declares them, and docs/options.md is made from it; `lives` says what a change of each
-means between two lives of a query.
+Each is declared once, at the field that holds it (`declared`); docs/options.md is made from the
+declarations. `lives` has the words for what a change means between two lives of a query.
 """

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from spark_upsert.errors import OptionError
+from spark_upsert.options.declared import Option, at_least, flag
+from spark_upsert.options.lives import BATCH, Change, Life
 from spark_upsert.options.parse import Options, fold
 
 _MEANT = re.compile(r"\*\*|\{[^/]*,[^/]*\}")
@@ -48,6 +50,11 @@ class Pattern:
         return "/".join(self.parts)
 
 
+def _pattern(options: Options, name: str) -> Pattern | None:
+    text = options.text(name)
+    return None if text is None else Pattern.parse(text)
+
+
 def path_below(root: str, folder: str) -> str:
     """Return the path of a folder below a root, which is a path or a URL."""
     # A URL holds no bare '%', '#' or '?'.
@@ -60,15 +67,40 @@ class Below:
     """That the inputs of a read are the tables below a root that a pattern matches."""
 
     root: str
-    pattern: Pattern
+    pattern: Pattern = Option(
+        "inputsPattern",
+        _pattern,
+        Life(
+            Change.REFUSED,
+            "where it finds a table no more (`failOnDataLoss`); one that is new begins",
+        ),
+        required=True,
+    ).held(
+        "Instead of `inputs`: a glob over the folders below `path`, such as `*` or "
+        "`region=*/orders`. Each table that it matches is an input, named by its path below "
+        "`path`; tables that come later join a running stream, with all that is in them. One that "
+        "goes is an error, or with `failOnDataLoss=false` a warning."
+    )
     storage: Mapping[str, str] = field(repr=False)
     fail_on_data_loss: bool
     begins_at_latest: bool
     shared: Mapping[str, str] = field(repr=False)
     """What is said of each input."""
-    is_consistent: bool = False
+    is_consistent: bool = Option(
+        "consistent",
+        flag,
+        Life(Change.NEXT, "which may wait until all tables have it"),
+        default=False,
+    ).held(
+        "With `inputsPattern`, or with `inputs` and the root as `path`, where one query writes "
+        "all tables (its `path` has braces): all are read at the versions of the newest batch "
+        "that is whole in all of them, and a stream is never ahead of it in any. Tables that are "
+        "in no batch yet do not take part. Default `false`."
+    )
     """Whether all are read at one batch of the query that writes them."""
-    as_of_batch: int | None = None
+    as_of_batch: int | None = Option("asOfBatch", at_least(0), BATCH).held(
+        "Batch: the same at an earlier batch of that query, by its number."
+    )
     """Its number, if it is not the newest."""
     named: Mapping[str, str] = field(default_factory=dict)
     """The folders of inputs that have names; none: they are found, and called by their folders."""
@@ -124,8 +156,8 @@ class Below:
         shared : mapping
             The options of the query that the read of a table knows.
         """
-        text = options.text("inputsPattern")
-        if text is None:
+        pattern = _pattern(options, "inputsPattern")
+        if pattern is None:
             return None
         options.refuse_together("inputsPattern", "inputs")
         options.refuse(
@@ -141,7 +173,7 @@ class Below:
             raise OptionError.conflict("consistent=false", "asOfBatch")
         return cls(
             root=options.path(),
-            pattern=Pattern.parse(text),
+            pattern=pattern,
             storage=options.storage,
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             begins_at_latest=(options.text("startingVersion") or "").lower() == "latest",

@@ -3,15 +3,16 @@
 The parser, the known names, what reads hand on to their inputs, the refusals of what a batch or a
 stream cannot use, and docs/options.md follow from the declaration::
 
-    splits: int | None = Option("splits", at_least(1), "Number of read tasks.", FREE).held()
+    splits: int | None = Option("splits", at_least(1), FREE).held("Number of read tasks.")
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, Generic, TypeVar, overload
+from inspect import get_annotations
+from typing import Any, Generic, TypeVar
 
 from spark_upsert.options.lives import Life
 from spark_upsert.options.parse import Options, choice
@@ -19,8 +20,12 @@ from spark_upsert.options.parse import Options, choice
 T = TypeVar("T")
 _Member = TypeVar("_Member", bound=Enum)
 
-_HELD = "options"
-_PART = "part"
+_ONE, _TOGETHER, _PART = "option", "options", "part"
+"""What the metadata of a field may have."""
+
+
+NO_NAMES: tuple[str, ...] = ()
+"""The default of an option that names columns."""
 
 
 class Only(Enum):
@@ -32,7 +37,7 @@ class Only(Enum):
     """Files of that format."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Option(Generic[T]):
     """All that is known of an option.
 
@@ -43,10 +48,12 @@ class Option(Generic[T]):
     read : callable
         Reads it: of the given options and its name the value, None if it is absent. Raises
         `OptionError`.
-    meaning : str
-        The text of the reference page.
     life : Life
         What a change of it between two lives of a query means.
+    default : optional
+        What holds where it is absent.
+    required : bool
+        Whether `read` raises where it is absent.
     is_of_whole : bool
         Whether it is of the whole read or write, and no input or table is told it by itself.
     only : Only, optional
@@ -58,33 +65,32 @@ class Option(Generic[T]):
 
     name: str
     read: Callable[[Options, str], T | None]
-    meaning: str
     life: Life
+    default: T | None = None
+    required: bool = False
     is_of_whole: bool = False
     only: Only | None = None
     excludes: tuple[str, ...] = ()
+    meaning: str = ""
 
-    @overload
-    def held(self) -> T | None: ...
-    @overload
-    def held(self, default: T) -> T: ...
-    def held(self, default: Any = None) -> Any:
-        """Return the field of a dataclass that holds it, with what holds where it is absent."""
-        return field(default=default, metadata={_HELD: (self,)})
+    def means(self, meaning: str) -> Option[T]:
+        """Return it with its meaning."""
+        return replace(self, meaning=meaning)
 
-    def required(self) -> T:
-        """Return the field that holds it; without it, `read` raises."""
-        found: T = field(default=MISSING, metadata={_HELD: (self,)})  # type: ignore[assignment]
+    def held(self, meaning: str) -> T:
+        """Return the field of a dataclass that holds it; one without a default may be None."""
+        default: Any = MISSING if self.required else self.default
+        found: T = field(default=default, metadata={_ONE: self.means(meaning)})
         return found
 
 
 def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = True) -> Any:
-    """Return the field that holds what its class makes of several options, or of one with others.
+    """Return the field that holds what its class makes of options; `values` leaves it out.
 
-    `values` leaves it to the class.
+    Without a default it is an empty mapping.
     """
     how: dict[str, Any] = {"default_factory": dict} if default is MISSING else {"default": default}
-    return field(**how, repr=repr, metadata={_HELD: options, _PART: None})
+    return field(**how, repr=repr, metadata={_TOGETHER: options})
 
 
 def part(cls: type[T]) -> T:
@@ -98,17 +104,23 @@ def declared(*classes: Any) -> dict[str, Option[Any]]:
 
 
 def _options_of(cls: Any) -> Iterator[Option[Any]]:
+    own = get_annotations(cls)  # What is inherited, another class declares.
     for each in fields(cls):
-        yield from each.metadata.get(_HELD, ())
-        if (inner := each.metadata.get(_PART)) is not None:
-            yield from _options_of(inner)
+        if each.name not in own:
+            continue
+        if _ONE in each.metadata:
+            yield each.metadata[_ONE]
+        elif _PART in each.metadata:
+            yield from _options_of(each.metadata[_PART])
+        else:
+            yield from each.metadata.get(_TOGETHER, ())
 
 
 def _single(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
     """Yield the fields that each hold one option: their names, options and defaults."""
     for each in fields(cls):
-        if _HELD in each.metadata and _PART not in each.metadata:
-            yield each.name, each.metadata[_HELD][0], each.default
+        if _ONE in each.metadata:
+            yield each.name, each.metadata[_ONE], each.default
 
 
 def values(cls: Any, options: Options) -> dict[str, Any]:
@@ -142,8 +154,12 @@ def names_of_whole(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:
 
 
 def exclusive(options: Mapping[str, Option[Any]]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of options of which one alone can be given."""
-    return tuple((name, *option.excludes) for name, option in options.items() if option.excludes)
+    """Return the groups of which an input or table is told one option alone by itself."""
+    return tuple(
+        (name, *option.excludes)
+        for name, option in options.items()
+        if option.excludes and not option.is_of_whole
+    )
 
 
 def flag(options: Options, name: str) -> bool | None:

@@ -65,81 +65,50 @@ class FileOptions:
     path: str = Option(
         "path",
         Options.path,
-        "The folder: a local path or an object store's URL. Required.",
         Life(Change.NEXT, "another folder has other files; a copy of this one goes on"),
-    ).required()
-    schema: pa.Schema | None = Option(
-        "schema",
-        _schema,
-        "The columns, as in `id BIGINT, name STRING`, or the JSON of a `StructType`; others "
-        "that files have are passed by. Default: those of the oldest file; all texts for CSV.",
-        NEXT,
-    ).held()
-    merge_schema: bool = Option(
-        "mergeSchema",
-        flag,
-        "Whether a file may lack columns, which are null then, and have narrower types. "
-        "Without `schema`, the newest files are looked at, too. Default `false`.",
-        NEXT,
-    ).held(False)
+        required=True,
+    ).held("The folder: a local path or an object store's URL. Required.")
+    schema: pa.Schema | None = Option("schema", _schema, NEXT).held(
+        "The columns, as in `id BIGINT, name STRING`, or the JSON of a `StructType`; others that "
+        "files have are passed by. Default: those of the oldest file; all texts for CSV."
+    )
+    merge_schema: bool = Option("mergeSchema", flag, NEXT, default=False).held(
+        "Whether a file may lack columns, which are null then, and have narrower types. Without "
+        "`schema`, the newest files are looked at, too. Default `false`."
+    )
     glob: str | None = Option(
         "pathGlobFilter",
         _glob,
-        "Only files whose name matches, as `*.parquet`.",
         Life(
             Change.NEXT,
             "files that match only now are refused if they are older than those delivered",
         ),
-    ).held()
+    ).held("Only files whose name matches, as `*.parquet`.")
     is_recursive: bool = Option(
-        "recursiveFileLookup",
-        flag,
-        "Whether files of the folders below are read. Default `false`.",
-        Life(Change.NEXT, "as `pathGlobFilter`"),
-    ).held(False)
+        "recursiveFileLookup", flag, Life(Change.NEXT, "as `pathGlobFilter`"), default=False
+    ).held("Whether files of the folders below are read. Default `false`.")
     fail_on_data_loss: bool = Option(
-        "failOnDataLoss",
-        flag,
-        "Whether a file that is gone, replaced or came too late stops the query. "
-        "`false`: its rows are left out, with a warning in the log. Default `true`.",
-        Life(Change.FREE, "where nothing is lost"),
-    ).held(True)
-    header: bool = Option(
-        "header",
-        flag,
-        "CSV: whether the first line holds the names of the columns. Without it columns are "
-        "those of `schema`, in order, or `_c0`, `_c1` and so on. Default `true`.",
-        _TEXTS,
-        only=Only.CSV,
-    ).held(True)
-    separator: str = Option(
-        "sep",
-        _char,
-        "CSV: what stands between values, one character. Default `,`.",
-        _TEXTS,
-        only=Only.CSV,
-    ).held(",")
-    quote: str = Option(
-        "quote",
-        _char,
-        'CSV: what encloses a value. Default `"`.',
-        _TEXTS,
-        only=Only.CSV,
-    ).held('"')
-    escape: str | None = Option(
-        "escape",
-        _char,
-        "CSV: what stands before a quote within a value. Default: the quote itself, twice.",
-        _TEXTS,
-        only=Only.CSV,
-    ).held()
-    null_value: str = Option(
-        "nullValue",
-        Options.text,
-        "CSV: the text, without quotes around it, that is null. Default: nothing.",
-        NEXT,
-        only=Only.CSV,
-    ).held("")
+        "failOnDataLoss", flag, Life(Change.FREE, "where nothing is lost"), default=True
+    ).held(
+        "Whether a file that is gone, replaced or came too late stops the query. `false`: its "
+        "rows are left out, with a warning in the log. Default `true`."
+    )
+    header: bool = Option("header", flag, _TEXTS, default=True, only=Only.CSV).held(
+        "CSV: whether the first line holds the names of the columns. Without it columns are those "
+        "of `schema`, in order, or `_c0`, `_c1` and so on. Default `true`."
+    )
+    separator: str = Option("sep", _char, _TEXTS, default=",", only=Only.CSV).held(
+        "CSV: what stands between values, one character. Default `,`."
+    )
+    quote: str = Option("quote", _char, _TEXTS, default='"', only=Only.CSV).held(
+        'CSV: what encloses a value. Default `"`.'
+    )
+    escape: str | None = Option("escape", _char, _TEXTS, only=Only.CSV).held(
+        "CSV: what stands before a quote within a value. Default: the quote itself, twice."
+    )
+    null_value: str = Option("nullValue", Options.text, NEXT, default="", only=Only.CSV).held(
+        "CSV: the text, without quotes around it, that is null. Default: nothing."
+    )
     is_projected: bool = False
     """Whether the query chooses among the columns, so that files may have others."""
     counts_rows: bool = False

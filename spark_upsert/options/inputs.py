@@ -14,12 +14,13 @@ from enum import Enum
 
 from spark_upsert.errors import OptionError, about, did_you_mean
 from spark_upsert.options.below import Below, path_below
+from spark_upsert.options.declared import Option, declared, exclusive, held_together, names_of_whole
 from spark_upsert.options.files import FILE_OPTIONS
 from spark_upsert.options.handed_down import users_own
+from spark_upsert.options.lives import Change, Life
 from spark_upsert.options.parse import Options, fold
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.options.read import ReadOptions
-from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS
+from spark_upsert.options.query import MergeOptions, QueryOptions
+from spark_upsert.options.read import READ_OPTIONS, ReadOptions
 from spark_upsert.options.view import ON_ERROR, PLAN, ViewOptions, plan_paths
 from spark_upsert.schedule import parse_priority
 from spark_upsert.table.log.manifest import TableVersion
@@ -39,44 +40,12 @@ _PRIORITY = "priority"
 _PATH = "path"
 _NAME = re.compile(r"[\w-]+")
 
-_EXCLUSIVE = (
-    ("startingVersion", "startingTimestamp"),
-    ("endingVersion", "endingTimestamp"),
-    ("versionAsOf", "timestampAsOf"),
-)
-"""Who is told one of them is not told the other by default."""
-
-_OF_QUERY = (
-    "columns",
-    "deferred",
-    "maxBytesPerTrigger",
-    "maxEpochsPerTrigger",
-    "latencyTarget",
-    "maxRowsPerTrigger",
-    "maxTriggerDelay",
-    "metadata",
-    "minRowsPerTrigger",
-    ON_ERROR,
-    "parallelism",
-    PLAN,
-    "readChangeFeed",
-    *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
-)
-"""What an input cannot be told by itself."""
-
 
 class Family(Enum):
     """Inputs that are told the same."""
 
     TABLES = "tables"
     FILES = "files"
-
-
-_KNOWN_TO: Mapping[Family, tuple[str, ...]] = {
-    Family.TABLES: tuple(name for name in READ_OPTIONS if name not in _OF_QUERY),
-    Family.FILES: tuple(FILE_OPTIONS),
-}
-"""What an input can be told by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +63,35 @@ class InputOptions:
 
     name: str
     """As it was written, `UNNAMED` for the only one of a read that names none."""
-    format: str
-    """In lower case but for what stands behind a colon."""
-    own: Mapping[str, str] = field(repr=False)
+    own: Mapping[str, str] = held_together(
+        Option(
+            "input.<name>.<option>",
+            Options.text,
+            Life(Change.NEXT, "as that option, for this input alone"),
+        ).means(
+            "An option of one input: `input.east.path`. Those of reads above may be given for an "
+            "input; given without the prefix, they are those of every input that does not say "
+            "otherwise. `columns`, `readChangeFeed`, `parallelism` and limits per trigger are of "
+            "the query alone."
+        ),
+        repr=False,
+    )
     """The options of this input alone, by their names as given: Spark hands them in lower case."""
+    format: str = Option(
+        "input.<name>.format",
+        Options.text,
+        Life(
+            Change.REFUSED,
+            "from a table to files and back; between formats of files, of files to come",
+        ),
+        required=True,
+    ).held(
+        "What the input is. `upsertflow`: a table. `parquet`, `arrow`, `json`, `csv`: a growing "
+        "set of files, with options of its own (below). `python:name` or `python:module:Class`: "
+        "another Python source, found as Spark finds it or by its class, which is handed all "
+        "other options of the input. Default `upsertflow`."
+    )
+    """In lower case but for what stands behind a colon."""
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Those of the query that the read of a table knows."""
     pin: Pin | None = None
@@ -178,7 +172,21 @@ class ReadPlan:
     """A read: what is said of the query, and the inputs in their declared order."""
 
     query: QueryOptions
-    inputs: tuple[InputOptions, ...]
+    inputs: tuple[InputOptions, ...] = held_together(
+        Option(
+            "inputs",
+            Options.text,
+            Life(
+                Change.REFUSED,
+                "where one is missing (`allowInputRemoval`); one that is new begins; their order means "
+                "nothing, but in an exact order another one is refused",
+            ),
+        ).means(
+            "Comma-separated names of the inputs, instead of `path`. The checkpoint and errors "
+            "know an input by its name."
+        ),
+        default=(),
+    )
     """None if they are still to be found."""
     below: Below | None = None
     """Where inputs are found; None if they are named."""
@@ -484,3 +492,21 @@ def listed_twice(one: str, other: str, what: str) -> OptionError:
 def _meant(name: str, known: Iterable[str]) -> str | None:
     """Return the known option that a given name is, None if it is none of them."""
     return next((each for each in known if fold(each) == fold(name)), None)
+
+
+INPUT_OPTIONS = declared(ReadPlan, Below, InputOptions, MergeOptions)
+
+_OF_QUERY = (
+    *names_of_whole(READ_OPTIONS),
+    *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
+)
+"""What an input cannot be told by itself."""
+
+_EXCLUSIVE = exclusive(READ_OPTIONS)
+"""An input that is told one of them is not told the others by default."""
+
+_KNOWN_TO: Mapping[Family, tuple[str, ...]] = {
+    Family.TABLES: tuple(name for name in READ_OPTIONS if name not in _OF_QUERY),
+    Family.FILES: tuple(FILE_OPTIONS),
+}
+"""What an input can be told by itself."""

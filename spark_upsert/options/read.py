@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.below import GROUP, path_below
+from spark_upsert.options.declared import (
+    Only,
+    Option,
+    at_least,
+    declared,
+    flag,
+    given_only,
+    held_together,
+    member_of,
+    part,
+    values,
+)
+from spark_upsert.options.lives import BATCH, BEGINNING, COUNTED, FREE, NEXT, Change, Life
 from spark_upsert.options.parse import Options, choice, whole_number
 from spark_upsert.options.query import QueryOptions, of_streams_only
-from spark_upsert.options.reference import READ_OPTIONS
 from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.retention.leases import require_name
 from spark_upsert.table.retention.policy import LEASE_MS
@@ -31,93 +43,204 @@ class Metadata(Enum):
     """Not of the log, but of the runs (`spark_upsert.table.entries.quarantine`); at any version."""
 
 
+def _deduplication(options: Options, name: str) -> Deduplication:
+    mode = choice(options, name, Deduplication)
+    everything = options.flag("emitUnchanged")
+    if mode is None:
+        return Deduplication.NONE if everything else Deduplication.DROP_CARRYOVERS
+    if everything and mode is not Deduplication.NONE:
+        raise OptionError.conflict(
+            "emitUnchanged",
+            f"{name}={mode.value}",
+            hint="drop 'emitUnchanged', or use deduplicationMode=none.",
+        )
+    return mode
+
+
+def _consumer(options: Options, name: str) -> str | None:
+    consumer = options.text(name)
+    if consumer is None and options.text("consumerTtl") is not None:
+        raise OptionError.missing(name, "'consumerTtl' says how long its lease lives")
+    return None if consumer is None else require_name(consumer)
+
+
+def _version(options: Options, name: str, expected: str = "a version") -> int | None:
+    value = options.text(name)
+    if value is None:
+        return None
+    version = whole_number(value)
+    if version is None or version < 0:
+        raise OptionError.invalid(name, value, expected)
+    return version
+
+
+def _start(options: Options, name: str) -> int | str | None:
+    text = (options.text(name) or "").lower()
+    if text in ("latest", "earliest"):
+        return text
+    return _version(options, name, "a version, 'latest' or 'earliest'")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
     """The checked options of a read, batch or stream."""
 
-    query: QueryOptions
-    path: str
+    path: str = Option(
+        "path",
+        Options.path,
+        Life(Change.REFUSED, "the same table may be reached by another path"),
+        required=True,
+    ).held("Where the table lies. Required.")
     storage: Mapping[str, str] = field(repr=False)
-    columns: tuple[str, ...]
-    version_as_of: int | None
-    timestamp_as_of_ms: int | None
-    change_feed: bool
-    ignore_deletes: bool
-    starting_version: int | str | None
+    version_as_of: int | None = Option(
+        "versionAsOf", _version, BATCH, only=Only.BATCH, excludes=("timestampAsOf",)
+    ).held("Batch: read the table as of this version.")
+    timestamp_as_of_ms: int | None = Option(
+        "timestampAsOf", Options.timestamp_ms, BATCH, only=Only.BATCH
+    ).held(
+        "Batch: read the table as of this time (ISO 8601, UTC if it names no zone, or ms since "
+        "1970)."
+    )
+    change_feed: bool = Option(
+        "readChangeFeed", flag, COUNTED, default=False, is_of_whole=True
+    ).held(
+        "Read changes, old values and deletes included, with the columns `_change_type`, "
+        "`_commit_version`, `_commit_timestamp` and `_diff`. Without it a batch reads the rows, "
+        "and a stream their new values. Default `false`."
+    )
+    ignore_deletes: bool = Option(
+        "ignoreDeletes", flag, COUNTED, default=False, only=Only.STREAM
+    ).held(
+        "Stream of new values: leave deletes out. What is made of such a stream keeps rows that "
+        "the table has no more. Without it the query stops at a delete. Default `false`."
+    )
+    starting_version: int | str | None = Option[int | str](
+        "startingVersion",
+        _start,
+        Life(Change.BEGINNING, "while a first batch waits to be delivered, refused"),
+        excludes=("startingTimestamp",),
+    ).held(
+        "First version whose changes are read: a number, `earliest` or `latest` (only what "
+        "comes). A stream without it begins with the whole table as inserts."
+    )
     """A number, ``"latest"`` or ``"earliest"``."""
-    starting_timestamp_ms: int | None
-    starting_position: str | None
+    starting_timestamp_ms: int | None = Option(
+        "startingTimestamp", Options.timestamp_ms, BEGINNING
+    ).held("The same by time: the first version committed at or after it.")
+    starting_position: str | None = Option("startingPosition", Options.text, BEGINNING).held(
+        "Stream of a `plan`: where it goes on, as a table that keeps the view has recorded it. "
+        "Set by `keep`; a checkpoint stands above it."
+    )
     """Of a view alone: `options.view`."""
-    ending_version: int | None
-    ending_timestamp_ms: int | None
-    starting_inclusive: bool
-    ending_inclusive: bool
-    deduplication: Deduplication
-    compute_updates: bool
-    splits: int | None
-    fail_on_data_loss: bool
-    consumer: str | None
-    consumer_ttl_ms: int
-    metadata: Metadata | None
-    table_timeout_ms: int | None
-    raw: bool
+    ending_version: int | None = Option(
+        "endingVersion", _version, BATCH, only=Only.BATCH, excludes=("endingTimestamp",)
+    ).held("Batch change feed: the last version, inclusive. Default: the newest.")
+    ending_timestamp_ms: int | None = Option(
+        "endingTimestamp", Options.timestamp_ms, BATCH, only=Only.BATCH
+    ).held("Batch change feed: the last version committed at or before this time.")
+    starting_inclusive: bool = Option("startingBoundInclusive", flag, BEGINNING, default=True).held(
+        "Whether the starting version itself is read. Default `true`."
+    )
+    ending_inclusive: bool = Option("endingBoundInclusive", flag, BATCH, default=True).held(
+        "Whether the ending version itself is read. Default `true`."
+    )
+    deduplication: Deduplication = held_together(
+        Option("deduplicationMode", member_of(Deduplication), COUNTED).means(
+            "`none`: every change. `dropCarryovers`: no update that leaves all values as they "
+            "were. `netChanges`: at most one change per key over the epochs of one read or "
+            "micro-batch. Default `dropCarryovers`."
+        ),
+        Option("emitUnchanged", flag, COUNTED).means(
+            "`true` is short for `deduplicationMode=none`. Default `false`."
+        ),
+        default=Deduplication.DROP_CARRYOVERS,
+    )
+    compute_updates: bool = Option("computeUpdates", flag, NEXT, default=True).held(
+        "With `readChangeFeed`: whether a changed row is shown as an update pair; otherwise as a "
+        "delete and an insert. Default `true`."
+    )
+    query: QueryOptions = part(QueryOptions)
+    splits: int | None = Option("splits", at_least(1), FREE).held(
+        "Number of read tasks. Default: by the amount of data, at most the parallelism."
+    )
+    fail_on_data_loss: bool = Option(
+        "failOnDataLoss", flag, Life(Change.FREE, "where nothing is lost"), default=True
+    ).held(
+        "Whether changes that are expired stop a read. `false`: it goes on behind them with a "
+        "warning in the log, and sums over the changes are wrong from there on. Default `true`."
+    )
+    consumer: str | None = Option(
+        "consumerId",
+        _consumer,
+        Life(Change.FREE, "the lease of the old name stays until `consumerTtl`"),
+        only=Only.STREAM,
+    ).held(
+        "Stream: the name of a lease, one per query, that keeps what the query still has to read "
+        "from being expired. Without it, only the ages given to `upsertflow expire` do."
+    )
+    consumer_ttl_ms: int = Option("consumerTtl", Options.duration_ms, FREE, default=LEASE_MS).held(
+        "Stream: how long the lease outlasts a query that stopped. Default `7 days`."
+    )
+    table_timeout_ms: int | None = Option("tableTimeout", Options.duration_ms, FREE).held(
+        "How long a read waits for a table that is not there yet: a streaming query makes it with "
+        "its first batch. Default: not at all."
+    )
+    raw: bool = Option(
+        "raw",
+        flag,
+        Life(
+            Change.NEXT,
+            "sums over rows of both kinds mean nothing: let the sink begin anew",
+            exact=Change.REFUSED,
+        ),
+        default=False,
+    ).held(
+        "Of a table that keeps a grouped view: read its entries, which are sums, and not the "
+        "groups that they make. Default `false`."
+    )
     """Whether a table that keeps a view shows its entries, not what they mean."""
+    metadata: Metadata | None = Option(
+        "metadata",
+        member_of(Metadata),
+        BATCH,
+        is_of_whole=True,
+        only=Only.BATCH,
+        excludes=("columns", "readChangeFeed", "startingVersion", "startingTimestamp"),
+    ).held(
+        "Batch: read about the table instead of its rows: `epochs`, `files`, `history`, "
+        "`consumers` or `pressure` (how far each consumer is behind, against the caps, and "
+        "whether it holds up writers), `indexes` (`indexBy`); or the rows that could not be "
+        "applied (`onError=quarantine`): `quarantine`. `group`: `path` is a root that a query "
+        "with a template writes below; a row for each of its tables, with the version that its "
+        "last batch made, and one with an empty `folder` for that batch."
+    )
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """Check the options of a read; raises `OptionError`."""
         options = Options(given, READ_OPTIONS)
-        for name in ("columns", "readChangeFeed", "startingVersion", "startingTimestamp"):
-            options.refuse_together("metadata", name)
-        options.refuse_together("versionAsOf", "timestampAsOf")
-        options.refuse_together("startingVersion", "startingTimestamp")
         options.refuse_together("startingTimestamp", "startingPosition")
-        options.refuse_together("endingVersion", "endingTimestamp")
-        starting = options.text("startingVersion")
-        version: int | str | None
-        if starting is not None and starting.lower() in ("latest", "earliest"):
-            version = starting.lower()
-        else:
-            version = _version(options, "startingVersion", "a version, 'latest' or 'earliest'")
-        metadata = choice(options, "metadata", Metadata)
-        path = options.path()
-        return cls(
+        found = cls(
             query=QueryOptions.parse(options),
-            path=path_below(path, GROUP) if metadata is Metadata.GROUP else path,
             storage=options.storage,
-            columns=options.names("columns"),
-            version_as_of=_version(options, "versionAsOf", "a version"),
-            timestamp_as_of_ms=options.timestamp_ms("timestampAsOf"),
-            change_feed=options.flag("readChangeFeed"),
-            ignore_deletes=options.flag("ignoreDeletes"),
-            starting_version=version,
-            starting_timestamp_ms=options.timestamp_ms("startingTimestamp"),
-            starting_position=options.text("startingPosition"),
-            ending_version=_version(options, "endingVersion", "a version"),
-            ending_timestamp_ms=options.timestamp_ms("endingTimestamp"),
-            starting_inclusive=options.flag("startingBoundInclusive", default=True),
-            ending_inclusive=options.flag("endingBoundInclusive", default=True),
-            deduplication=_deduplication(options),
-            compute_updates=options.flag("computeUpdates", default=True),
-            splits=options.number("splits", least=1),
-            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-            consumer=_consumer(options),
-            consumer_ttl_ms=options.duration_ms("consumerTtl") or LEASE_MS,
-            metadata=metadata,
-            table_timeout_ms=options.duration_ms("tableTimeout"),
-            raw=options.flag("raw"),
+            deduplication=_deduplication(options, "deduplicationMode"),
+            **values(cls, options),
         )
+        if found.metadata is not Metadata.GROUP:
+            return found
+        return replace(found, path=path_below(found.path, GROUP))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are chosen, as they were written; none: all."""
+        return self.query.columns
 
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
         self.query.require_batch()
         self._refuse_position()
-        for name, value in (
-            ("consumerId", self.consumer),
-            ("ignoreDeletes", self.ignore_deletes or None),
-        ):
-            if value is not None:
-                raise of_streams_only(name)
+        for name in given_only(self, Only.STREAM):
+            raise of_streams_only(name)
         if not self.change_feed:
             for name, given in (
                 ("startingVersion", self.starting_version),
@@ -143,18 +266,11 @@ class ReadOptions:
     def require_stream(self) -> None:
         """Refuse options that only a batch read knows."""
         self._refuse_position()
-        for name, value in (
-            ("versionAsOf", self.version_as_of),
-            ("timestampAsOf", self.timestamp_as_of_ms),
-            ("endingVersion", self.ending_version),
-            ("endingTimestamp", self.ending_timestamp_ms),
-            ("metadata", self.metadata),
-        ):
-            if value is not None:
-                raise OptionError(
-                    f"option '{name}' has no meaning in a stream.",
-                    hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
-                )
+        for name in given_only(self, Only.BATCH):
+            raise OptionError(
+                f"option '{name}' has no meaning in a stream.",
+                hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
+            )
         if self.change_feed and self.ignore_deletes:
             raise OptionError.conflict(
                 "readChangeFeed",
@@ -177,32 +293,44 @@ class ReadOptions:
             )
 
 
-def _deduplication(options: Options) -> Deduplication:
-    mode = choice(options, "deduplicationMode", Deduplication)
-    everything = options.flag("emitUnchanged")
-    if mode is None:
-        return Deduplication.NONE if everything else Deduplication.DROP_CARRYOVERS
-    if everything and mode is not Deduplication.NONE:
-        raise OptionError.conflict(
-            "emitUnchanged",
-            f"deduplicationMode={mode.value}",
-            hint="drop 'emitUnchanged', or use deduplicationMode=none.",
-        )
-    return mode
+class OnError(Enum):
+    """What becomes of a row of which a formula of a view has no value (`views.failing`)."""
+
+    FAIL = "fail"
+    """The batch stops, as long as the row is so in the newest version of its table."""
+    NULL = "null"
+    """The formula is NULL there."""
 
 
-def _consumer(options: Options) -> str | None:
-    name = options.text("consumerId")
-    if name is None and options.text("consumerTtl") is not None:
-        raise OptionError.missing("consumerId", "'consumerTtl' says how long its lease lives")
-    return None if name is None else require_name(name)
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What a read is told of a view."""
+
+    plan: str = Option(
+        "plan",
+        Options.text,
+        Life(Change.REFUSED, "another view is another stream"),
+        required=True,
+        is_of_whole=True,
+    ).held(
+        "Instead of `path`: the plan of a view over one or several tables, as `to_json()` of "
+        "`pyspark_upsertflow.view(...)` gives it. Times, `latest` and `earliest` mean what they "
+        "mean of a table; numbers of versions are for plans that follow one table (others may be "
+        "pinned)."
+    )
+    """JSON."""
+    on_error: OnError = Option(
+        "onError",
+        member_of(OnError),
+        Life(Change.FREE, "it decides whether a batch stops, and no row"),
+        default=OnError.FAIL,
+        is_of_whole=True,
+    ).held(
+        "Read of a `plan`: what becomes of a row of which a formula has no value (a division by "
+        "zero, an overflow, a cast that fails). `fail`: the batch stops, as long as the row is so "
+        "in the newest version of its table. `null`: the formula is NULL there, and a warning "
+        "counts it. Default `fail`."
+    )
 
 
-def _version(options: Options, name: str, expected: str) -> int | None:
-    value = options.text(name)
-    if value is None:
-        return None
-    version = whole_number(value)
-    if version is None or version < 0:
-        raise OptionError.invalid(name, value, expected)
-    return version
+READ_OPTIONS = declared(PlanOptions, ReadOptions)

@@ -14,43 +14,25 @@ from spark_upsert.options.parse import Options, fold
 from spark_upsert.payloads.registry import RegistrySettings
 
 REGISTRY_OPTIONS = (
-    Option(
-        "schemaRegistry.url",
-        Options.text,
-        "The address of a schema registry with Confluent's REST interface, or "
-        "several of one, comma-separated.",
-        NEXT,
+    Option("schemaRegistry.url", Options.text, NEXT).means(
+        "The address of a schema registry with Confluent's REST interface, or several of one, "
+        "comma-separated."
     ),
-    Option(
-        "schemaRegistry.user",
-        Options.text,
-        "Who asks it, by basic authentication.",
-        NEXT,
+    Option("schemaRegistry.user", Options.text, NEXT).means(
+        "Who asks it, by basic authentication."
     ),
-    Option(
-        "schemaRegistry.password",
-        Options.text,
-        "The password of that user. Never shown.",
-        NEXT,
+    Option("schemaRegistry.password", Options.text, NEXT).means(
+        "The password of that user. Never shown."
     ),
-    Option(
-        "schemaRegistry.token",
-        Options.text,
-        "Instead: a bearer token. Never shown.",
-        NEXT,
+    Option("schemaRegistry.token", Options.text, NEXT).means(
+        "Instead: a bearer token. Never shown."
     ),
-    Option(
-        "schemaRegistry.headers",
-        Options.text,
-        "Further headers of each request: `Name: value`, one a line. Never shown.",
-        NEXT,
+    Option("schemaRegistry.headers", Options.text, NEXT).means(
+        "Further headers of each request: `Name: value`, one a line. Never shown."
     ),
-    Option(
-        "schemaRegistry.caFile",
-        Options.text,
-        "A file of the certificates that sign that of the registry, on each "
-        "machine. Default: those of the system.",
-        NEXT,
+    Option("schemaRegistry.caFile", Options.text, NEXT).means(
+        "A file of the certificates that sign that of the registry, on each machine. Default: "
+        "those of the system."
     ),
 )
 """Where a schema registry is, and how it is asked."""

@@ -111,77 +111,64 @@ class RoutedOptions:
     template: Template = Option(
         "path",
         _template,
-        "The root, and below it a folder for each table with columns of the rows in braces: "
-        "`/lake/{topic}`, `s3://b/lake/{source.db}/{source.table}`. Dots lead into structs. Columns "
-        "are texts, whole numbers, truth values or dates. A brace that is meant as such is doubled. "
-        "Required.",
         Life(Change.REFUSED, "the root and the braces; another root is another query's"),
-    ).required()
+        required=True,
+    ).held(
+        "The root, and below it a folder for each table with columns of the rows in braces: "
+        "`/lake/{topic}`, `s3://b/lake/{source.db}/{source.table}`. Dots lead into structs. "
+        "Columns are texts, whole numbers, truth values or dates. A brace that is meant as such "
+        "is doubled. Required."
+    )
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     told: tuple[TableOption, ...] = held_together(
         Option(
             "table.<pattern>.<option>",
             Options.text,
-            "An option of the tables whose name the pattern matches: "
-            "`table.shop.orders.keys`, `table.shop.*.mergeSchema`. A name is the path below the root with "
-            "the values as they are. `*` is any text, `?` a character, `[ab]` one of some; case makes no "
-            "difference. What follows the pattern is an option of writes above, but for those of the whole "
-            "write. Of several patterns the one with more characters that are no wildcards holds; two "
-            "that are alike and say different things are an error. What is given without a pattern is of "
-            "all tables; an empty text takes it back.",
             Life(Change.NEXT, "as that option, for these tables alone"),
+        ).means(
+            "An option of the tables whose name the pattern matches: `table.shop.orders.keys`, "
+            "`table.shop.*.mergeSchema`. A name is the path below the root with the values as "
+            "they are. `*` is any text, `?` a character, `[ab]` one of some; case makes no "
+            "difference. What follows the pattern is an option of writes above, but for those of "
+            "the whole write. Of several patterns the one with more characters that are no "
+            "wildcards holds; two that are alike and say different things are an error. What is "
+            "given without a pattern is of all tables; an empty text takes it back."
         ),
         default=(),
         repr=False,
     )
-    create_tables: bool = Option(
-        "createTables",
-        flag,
-        "Whether a value that is new makes a table. `false`: where nobody has made it "
-        "before, it is an error that names the value. Default `true`.",
-        NEXT,
-    ).held(True)
-    tables_max: int = Option(
-        "tablesMax",
-        at_least(1),
-        "How many tables there may be below the root. One more is an error that names the "
-        "value. Default `2000`.",
-        NEXT,
-    ).held(TABLES_MAX)
-    park: bool = Option(
-        "onTableError",
-        _parks,
-        "What becomes of a table that cannot take its rows (schema, rows, damage, "
-        "identity). `fail`: the write fails. `park`: its rows are kept below the root until "
-        "`upsertflow unpark`, and the other tables go on; an option that fits no table stops the write "
-        "all the same. Default `fail`.",
-        NEXT,
-    ).held(False)
+    create_tables: bool = Option("createTables", flag, NEXT, default=True).held(
+        "Whether a value that is new makes a table. `false`: where nobody has made it before, it "
+        "is an error that names the value. Default `true`."
+    )
+    tables_max: int = Option("tablesMax", at_least(1), NEXT, default=TABLES_MAX).held(
+        "How many tables there may be below the root. One more is an error that names the value. "
+        "Default `2000`."
+    )
+    park: bool = Option("onTableError", _parks, NEXT, default=False).held(
+        "What becomes of a table that cannot take its rows (schema, rows, damage, identity). "
+        "`fail`: the write fails. `park`: its rows are kept below the root until `upsertflow "
+        "unpark`, and the other tables go on; an option that fits no table stops the write all "
+        "the same. Default `fail`."
+    )
     """Whether rows of a table that cannot take them are parked."""
-    take_over: bool = Option(
-        "takeOver",
-        flag,
-        "Streams: whether the query may take the root from the one that writes there, and "
-        "which is refused from then on. Default `false`.",
-        NEXT,
-    ).held(False)
+    take_over: bool = Option("takeOver", flag, NEXT, default=False).held(
+        "Streams: whether the query may take the root from the one that writes there, and which "
+        "is refused from then on. Default `false`."
+    )
     group_retention_ms: int = Option(
-        "groupRetention",
-        Options.duration_ms,
-        "For how long it stays known at which versions all tables had a batch "
-        "(`asOfBatch`, the past of `metadata=group`): older records are removed by the query itself, "
-        "each 100 batches, as far as no consumer that follows the group needs them. So is what was "
-        "parked, once it is applied or dropped; never what waits. Default `7 days`.",
-        NEXT,
-    ).held(GROUP_RETENTION_MS)
+        "groupRetention", Options.duration_ms, NEXT, default=GROUP_RETENTION_MS
+    ).held(
+        "For how long it stays known at which versions all tables had a batch (`asOfBatch`, the "
+        "past of `metadata=group`): older records are removed by the query itself, each 100 "
+        "batches, as far as no consumer that follows the group needs them. So is what was parked, "
+        "once it is applied or dropped; never what waits. Default `7 days`."
+    )
     """For how long the group knows of whole batches of the past."""
     commit_threads: int = held_together(
-        Option(
-            "commitThreads",
-            at_least(1),
-            "How many tables are committed side by side. Default `32` in an object "
-            "store; on a file system `1`, which is faster there.",
-            FREE,
+        Option("commitThreads", at_least(1), FREE).means(
+            "How many tables are committed side by side. Default `32` in an object store; on a "
+            "file system `1`, which is faster there."
         ),
         default=COMMIT_THREADS,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spark_upsert.options.files import FILE_OPTIONS
-from spark_upsert.options.reference import INPUT_OPTIONS, READ_OPTIONS
+from spark_upsert.options.inputs import INPUT_OPTIONS
+from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.options.routed import ROUTED_OPTIONS
 from spark_upsert.options.write import WRITE_OPTIONS
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from typing import Any
 
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.parse import STORAGE_PREFIX, Options, choice, fold
 from spark_upsert.options.query import QueryOptions, of_streams_only
-from spark_upsert.options.read import ReadOptions
-from spark_upsert.options.reference import READ_OPTIONS
+from spark_upsert.options.read import READ_OPTIONS, OnError, PlanOptions, ReadOptions
 from spark_upsert.store.records import texts
 from spark_upsert.table.changes.modes import Deduplication
 
@@ -29,21 +27,10 @@ _OF_TABLES = {
 """Options of one table, and why they mean nothing for a view."""
 
 
-class OnError(Enum):
-    """What becomes of a row of which a formula of a view has no value (`views.failing`)."""
-
-    FAIL = "fail"
-    """The batch stops, as long as the row is so in the newest version of its table."""
-    NULL = "null"
-    """The formula is NULL there."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class ViewOptions:
+class ViewOptions(PlanOptions):
     """The checked options of a read of a view."""
 
-    plan: str
-    """Its JSON."""
     query: QueryOptions
     storage: Mapping[str, str] = field(repr=False)
     change_feed: bool
@@ -63,7 +50,6 @@ class ViewOptions:
     timestamp_as_of_ms: int | None
     consumer: str | None
     consumer_ttl_ms: int
-    on_error: OnError
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ViewOptions:

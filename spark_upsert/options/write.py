@@ -12,6 +12,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.declared import (
+    NO_NAMES,
     Option,
     at_least,
     declared,
@@ -65,72 +66,46 @@ class EnvelopeOptions:
     kind: EnvelopeKind = Option(
         "envelope",
         member_of(EnvelopeKind),
-        "What the rows are. `upsert`: plain columns. `debezium`: change events with "
-        "`before`, `after` and `op`. `kafka`: records with bytes in `key` and `value`. `changelog`: "
-        "rows of a change feed with `_change_type`. Default `upsert`.",
         Life(Change.NEXT, "for the same keys, order and columns"),
-    ).held(EnvelopeKind.UPSERT)
+        default=EnvelopeKind.UPSERT,
+    ).held(
+        "What the rows are. `upsert`: plain columns. `debezium`: change events with `before`, "
+        "`after` and `op`. `kafka`: records with bytes in `key` and `value`. `changelog`: rows of "
+        "a change feed with `_change_type`. Default `upsert`."
+    )
     payloads: Mapping[str, str | None] = held_together(
-        Option(
-            "keyFormat",
-            Options.text,
+        Option("keyFormat", Options.text, NEXT).means(
             "With `envelope=kafka` or `debezium`: how keys are written: `json`, `avro`, `raw` "
-            "(the bytes are the value), or `json-confluent` and `avro-confluent` (behind Confluent's "
-            "header of five bytes).",
-            NEXT,
+            "(the bytes are the value), or `json-confluent` and `avro-confluent` (behind "
+            "Confluent's header of five bytes)."
         ),
-        Option(
-            "keySchema",
-            Options.text,
-            "What keys hold. For `json`: columns as in `id BIGINT`, a "
-            "type alone for a plain value, or the JSON of a StructType. For `avro`: the writer's schema. "
-            "For `raw`: `BINARY` (the default) or `STRING`, with a name before it or not. `inline`: what "
-            'the messages say, as Connect writes them (`{"schema": ..., "payload": ...}`). '
+        Option("keySchema", Options.text, NEXT).means(
+            "What keys hold. For `json`: columns as in `id BIGINT`, a type alone for a plain "
+            "value, or the JSON of a StructType. For `avro`: the writer's schema. For `raw`: "
+            "`BINARY` (the default) or `STRING`, with a name before it or not. `inline`: what the "
+            'messages say, as Connect writes them (`{"schema": ..., "payload": ...}`). '
             "`registry`: what the schema registry says; the default of the Confluent formats with "
-            "`schemaRegistry.url`. With `envelope=debezium`, the default is as for the values.",
-            NEXT,
+            "`schemaRegistry.url`. With `envelope=debezium`, the default is as for the values."
         ),
-        Option(
-            "keySchemaId",
-            at_least(0),
-            "With a Confluent format: the only schema id that keys may have. Default: any.",
-            NEXT,
+        Option("keySchemaId", at_least(0), NEXT).means(
+            "With a Confluent format: the only schema id that keys may have. Default: any."
         ),
-        Option(
-            "valueFormat",
-            Options.text,
-            "The same as `keyFormat`, for values. With `envelope=debezium` not `raw`, and "
-            "the default of `keyFormat`; without it, the rows are events that are structs already.",
-            NEXT,
+        Option("valueFormat", Options.text, NEXT).means(
+            "The same as `keyFormat`, for values. With `envelope=debezium` not `raw`, and the "
+            "default of `keyFormat`; without it, the rows are events that are structs already."
         ),
-        Option(
-            "valueSchema",
-            Options.text,
+        Option("valueSchema", Options.text, NEXT).means(
             "The same as `keySchema`, for values. With `envelope=debezium`: for `json`, the "
-            "columns of a row, as in `id BIGINT, name STRING`; for `avro`, the writer's schema of the "
-            "whole event.",
-            NEXT,
+            "columns of a row, as in `id BIGINT, name STRING`; for `avro`, the writer's schema of "
+            "the whole event."
         ),
-        Option(
-            "valueSchemaId",
-            at_least(0),
-            "The same as `keySchemaId`, for values.",
-            NEXT,
+        Option("valueSchemaId", at_least(0), NEXT).means("The same as `keySchemaId`, for values."),
+        Option("valueSubject", Options.text, NEXT).means(
+            "With a schema registry and a path without columns of the rows, where a write is "
+            "planned before a row is read: the subject whose newest schema says the columns, "
+            "usually `<topic>-value`."
         ),
-        Option(
-            "valueSubject",
-            Options.text,
-            "With a schema registry and a path without columns of the rows, where a write "
-            "is planned before a row is read: the subject whose newest schema says the columns, usually "
-            "`<topic>-value`.",
-            NEXT,
-        ),
-        Option(
-            "keySubject",
-            Options.text,
-            "The same for keys, usually `<topic>-key`.",
-            NEXT,
-        ),
+        Option("keySubject", Options.text, NEXT).means("The same for keys, usually `<topic>-key`."),
     )
     """``keyFormat``, ``keySchema``, ``valueFormat`` and ``valueSchema``."""
     schema_ids: Mapping[str, int | None] = field(default_factory=dict)
@@ -139,46 +114,34 @@ class EnvelopeOptions:
     """By side; absent: `SchemaFrom.OPTION`."""
     registry: RegistrySettings | None = held_together(*REGISTRY_OPTIONS, default=None)
     unsaid: Unsaid = held_together(
-        Option(
-            "timeUnit",
-            member_of(TimeUnit),
+        Option("timeUnit", member_of(TimeUnit), NEXT).means(
             "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
-            "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: they are ISO 8601 texts.",
-            NEXT,
+            "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: they are ISO 8601 "
+            "texts."
         ),
-        Option(
-            "timeUnit.<column>",
-            Options.text,
-            "The same for one column, TIMESTAMP or TIMESTAMP_NTZ.",
-            NEXT,
+        Option("timeUnit.<column>", Options.text, NEXT).means(
+            "The same for one column, TIMESTAMP or TIMESTAMP_NTZ."
         ),
-        Option(
-            "decimalHandling",
-            member_of(DecimalForm),
-            "With `envelope=debezium` and JSON without schemas: how DECIMAL columns are "
-            "written, as Debezium's `decimal.handling.mode`: `precise` (Base64 of the unscaled number), "
-            "`string` or `double`. Required if there are any.",
-            NEXT,
+        Option("decimalHandling", member_of(DecimalForm), NEXT).means(
+            "With `envelope=debezium` and JSON without schemas: how DECIMAL columns are written, "
+            "as Debezium's `decimal.handling.mode`: `precise` (Base64 of the unscaled number), "
+            "`string` or `double`. Required if there are any."
         ),
         default=Unsaid(),
     )
     """What messages of Debezium without a schema leave open."""
     truncates: Truncates = Option(
-        "onTruncate",
-        member_of(Truncates),
-        "With `envelope=debezium`: what becomes of a truncate (`op` = `t`). `error`: "
-        "`onError` decides. `overwrite`: rows that are not younger go, in the version of the batch; "
-        "needs a `sequenceBy` that reaches across epochs. `ignore`: a warning in the log; the rows "
-        "stay. Default `error`.",
-        NEXT,
-    ).held(Truncates.ERROR)
-    nulls_as_deletes: bool = Option(
-        "nullsAsDeletes",
-        flag,
-        "Whether a row whose values are all null, keys and order apart, is a delete "
-        "and not a row of nulls. Default `false`.",
-        NEXT,
-    ).held(False)
+        "onTruncate", member_of(Truncates), NEXT, default=Truncates.ERROR
+    ).held(
+        "With `envelope=debezium`: what becomes of a truncate (`op` = `t`). `error`: `onError` "
+        "decides. `overwrite`: rows that are not younger go, in the version of the batch; needs a "
+        "`sequenceBy` that reaches across epochs. `ignore`: a warning in the log; the rows stay. "
+        "Default `error`."
+    )
+    nulls_as_deletes: bool = Option("nullsAsDeletes", flag, NEXT, default=False).held(
+        "Whether a row whose values are all null, keys and order apart, is a delete and not a row "
+        "of nulls. Default `false`."
+    )
     subjects: Mapping[str, str | None] = field(default_factory=dict)
     """``keySubject`` and ``valueSubject``, by side."""
     found: Mapping[str, pa.Schema] = field(default_factory=dict)
@@ -327,248 +290,173 @@ class WriteOptions:
     path: str = Option(
         "path",
         Options.path,
-        "Where the table lies: a local path or an object store's URL. Required.",
         Life(Change.REFUSED, "batches are missing there (`allowMissingBatches`)"),
+        required=True,
         is_of_whole=True,
-    ).required()
+    ).held("Where the table lies: a local path or an object store's URL. Required.")
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
-    keys: tuple[str, ...] = Option(
-        "keys",
-        Options.names,
-        "Comma-separated columns that identify a row. Required for the first write.",
-        FIXED,
-    ).held(())
-    hash_prefix: int | None = Option(
-        "hashPrefix",
-        at_least(0),
-        "How many of the `keys`, from the first one, keep rows with the same values "
-        "together, so that all rows that begin with them are read without the rest of the table. Fewer "
-        "than all keys. Fixed by the first write. Default `0`.",
-        FIXED,
-    ).held()
+    keys: tuple[str, ...] = Option("keys", Options.names, FIXED, default=NO_NAMES).held(
+        "Comma-separated columns that identify a row. Required for the first write."
+    )
+    hash_prefix: int | None = Option("hashPrefix", at_least(0), FIXED).held(
+        "How many of the `keys`, from the first one, keep rows with the same values together, so "
+        "that all rows that begin with them are read without the rest of the table. Fewer than "
+        "all keys. Fixed by the first write. Default `0`."
+    )
     sequence_by: tuple[str, ...] = Option(
-        "sequenceBy",
-        Options.names,
-        "Comma-separated columns that order the commands of a key: the greatest wins. "
-        "With an envelope, dots lead into structs (`source.lsn`, `value.updated_at`). Default: none; "
-        "with `envelope=kafka`, `partition,offset`; with `envelope=changelog`, `_commit_version`.",
-        FIXED,
-    ).held(())
-    scope: Scope | None = Option(
-        "sequenceScope",
-        _scope,
-        "`table`: order keys compare across epochs, a late older row is stale. "
-        "`epoch`: the later epoch wins. Default `table`; with the default order of `envelope=kafka` "
-        "or `changelog`, `epoch`.",
-        FIXED,
-    ).held()
+        "sequenceBy", Options.names, FIXED, default=NO_NAMES
+    ).held(
+        "Comma-separated columns that order the commands of a key: the greatest wins. With an "
+        "envelope, dots lead into structs (`source.lsn`, `value.updated_at`). Default: none; with "
+        "`envelope=kafka`, `partition,offset`; with `envelope=changelog`, `_commit_version`."
+    )
+    scope: Scope | None = Option("sequenceScope", _scope, FIXED).held(
+        "`table`: order keys compare across epochs, a late older row is stale. `epoch`: the later "
+        "epoch wins. Default `table`; with the default order of `envelope=kafka` or `changelog`, "
+        "`epoch`."
+    )
     envelope: EnvelopeOptions = part(EnvelopeOptions)
     on_error: ErrorPolicy | None = Option(
-        "onError",
-        _on_error,
-        "What becomes of a row that cannot be applied. `fail`: the write fails. `inline`: a "
-        "value that cannot be decoded is a row with an error. `quarantine`: the row is kept apart "
-        "until a later row of its key clears it. Fixed by the first write, but that `fail` may "
-        "become `quarantine`. Default `fail`.",
-        Life(Change.REFUSED, "but that `fail` may become `quarantine`"),
-    ).held()
-    error_column: str | None = Option(
-        "errorColumn",
-        Options.text,
-        "With `onError=inline`: the name of the column of errors. Default `error`.",
-        FIXED,
-    ).held()
-    deletes: str | None = Option(
-        "applyAsDeletes",
-        Options.text,
-        "Boolean column that marks deletes. Not stored unless `columnList` names it.",
-        NEXT,
-    ).held()
+        "onError", _on_error, Life(Change.REFUSED, "but that `fail` may become `quarantine`")
+    ).held(
+        "What becomes of a row that cannot be applied. `fail`: the write fails. `inline`: a value "
+        "that cannot be decoded is a row with an error. `quarantine`: the row is kept apart until "
+        "a later row of its key clears it. Fixed by the first write, but that `fail` may become "
+        "`quarantine`. Default `fail`."
+    )
+    error_column: str | None = Option("errorColumn", Options.text, FIXED).held(
+        "With `onError=inline`: the name of the column of errors. Default `error`."
+    )
+    deletes: str | None = Option("applyAsDeletes", Options.text, NEXT).held(
+        "Boolean column that marks deletes. Not stored unless `columnList` names it."
+    )
     columns: tuple[str, ...] = Option(
         "columnList",
         Options.names,
-        "Comma-separated columns to store. Default: all but `applyAsDeletes`.",
         Life(
             Change.REFUSED,
             "where a column of the table is left out; one more comes by `mergeSchema`",
         ),
+        default=NO_NAMES,
         excludes=("exceptColumnList",),
-    ).held(())
+    ).held("Comma-separated columns to store. Default: all but `applyAsDeletes`.")
     except_columns: tuple[str, ...] = Option(
-        "exceptColumnList",
-        Options.names,
-        "Comma-separated columns not to store.",
-        Life(Change.REFUSED, "as `columnList`"),
-    ).held(())
-    merge_schema: bool = Option(
-        "mergeSchema",
-        flag,
-        "Whether the table may gain columns and widen types. Default `false`.",
-        NEXT,
-    ).held(False)
+        "exceptColumnList", Options.names, Life(Change.REFUSED, "as `columnList`"), default=NO_NAMES
+    ).held("Comma-separated columns not to store.")
+    merge_schema: bool = Option("mergeSchema", flag, NEXT, default=False).held(
+        "Whether the table may gain columns and widen types. Default `false`."
+    )
     engine: MergeEngine | None = held_together(
-        Option(
-            "mergeEngine",
-            member_of(Engine),
+        Option("mergeEngine", member_of(Engine), FIXED).means(
             "What several rows of a key become: `deduplicate` (the greatest order wins), "
-            "`first-row`, `partial-update` or `aggregation`. Fixed by the first write. "
-            "Default `deduplicate`.",
-            FIXED,
+            "`first-row`, `partial-update` or `aggregation`. Fixed by the first write. Default "
+            "`deduplicate`."
         ),
-        Option(
-            "aggregate.<column>",
-            Options.text,
-            "With `mergeEngine=aggregation`: `sum`, `max`, `min`, `last_non_null` or "
-            "`collect`. Default `last_non_null`.",
-            FIXED,
+        Option("aggregate.<column>", Options.text, FIXED).means(
+            "With `mergeEngine=aggregation`: `sum`, `max`, `min`, `last_non_null` or `collect`. "
+            "Default `last_non_null`."
         ),
-        Option(
-            "sequenceBy.<column>",
-            Options.text,
-            "With `mergeEngine=partial-update`: the column that orders the values "
-            "of this one, of the type of the `sequenceBy` column.",
-            FIXED,
+        Option("sequenceBy.<column>", Options.text, FIXED).means(
+            "With `mergeEngine=partial-update`: the column that orders the values of this one, of "
+            "the type of the `sequenceBy` column."
         ),
         default=None,
     )
     """Its column names are as the user wrote them."""
     properties: Mapping[str, str] = held_together(
-        Option(
-            "tombstoneRetention",
-            Options.text,
-            "How long deletes are remembered against late older rows, for example "
-            "`7 days`, `1000 epochs` or `forever`. A property of the table. Default `7 days`; with "
-            "`mergeEngine=partial-update` and `sequenceBy` it is always `forever`.",
-            PROPERTY,
+        Option("tombstoneRetention", Options.text, PROPERTY).means(
+            "How long deletes are remembered against late older rows, for example `7 days`, `1000 "
+            "epochs` or `forever`. A property of the table. Default `7 days`; with "
+            "`mergeEngine=partial-update` and `sequenceBy` it is always `forever`."
         ),
-        Option(
-            "maxBacklogEpochs",
-            Options.text,
-            "How many epochs a table may hold that its slowest live consumer "
-            "(`consumerId`) has not read. A property of the table, like the two below. Default `0`: any "
-            "number.",
-            PROPERTY,
+        Option("maxBacklogEpochs", Options.text, PROPERTY).means(
+            "How many epochs a table may hold that its slowest live consumer (`consumerId`) has "
+            "not read. A property of the table, like the two below. Default `0`: any number."
         ),
-        Option(
-            "maxBacklogBytes",
-            Options.text,
-            "The same in bytes, as files have them. A batch that is larger alone is "
-            "refused for good. Default `0`: any number.",
-            PROPERTY,
+        Option("maxBacklogBytes", Options.text, PROPERTY).means(
+            "The same in bytes, as files have them. A batch that is larger alone is refused for "
+            "good. Default `0`: any number."
         ),
-        Option(
-            "onFull",
-            Options.text,
+        Option("onFull", Options.text, PROPERTY).means(
             "What becomes of a write for which there is no room. `wait`: it waits for consumers, "
-            "as long as `onFullTimeout`; then it is refused. `reject`: it is refused at once. Default "
-            "`wait`.",
-            PROPERTY,
+            "as long as `onFullTimeout`; then it is refused. `reject`: it is refused at once. "
+            "Default `wait`."
         ),
-        Option(
-            "backpressure",
-            Options.text,
-            "Whether consumers (`consumerId`) that cannot keep up hold up the writers of "
-            "this table. A property of the table. Default `false`.",
-            PROPERTY,
+        Option("backpressure", Options.text, PROPERTY).means(
+            "Whether consumers (`consumerId`) that cannot keep up hold up the writers of this "
+            "table. A property of the table. Default `false`."
         ),
-        Option(
-            "indexBy",
-            Options.text,
+        Option("indexBy", Options.text, PROPERTY).means(
             "Comma-separated columns by whose values rows are to be found: for each, a table of "
-            "keys below `_index`, kept up behind each commit. A property of the table. Default: none.",
-            PROPERTY,
+            "keys below `_index`, kept up behind each commit. A property of the table. Default: "
+            "none."
         ),
-        Option(
-            "priority",
-            Options.text,
+        Option("priority", Options.text, PROPERTY).means(
             "How urgent the table is to streams over several inputs that limit their batches, "
-            "from -1000 to 1000: `input.<name>.priority` of a read overrules it. In a write into many "
-            "tables also when it is compacted, beside the others. A property of the table. "
-            "Default: none, which counts as 0.",
-            PROPERTY,
+            "from -1000 to 1000: `input.<name>.priority` of a read overrules it. In a write into "
+            "many tables also when it is compacted, beside the others. A property of the table. "
+            "Default: none, which counts as 0."
         ),
     )
     """Properties of the table that this write sets."""
     full_wait_ms: int = Option(
-        "onFullTimeout",
-        Options.duration_ms,
-        "How long this write waits where a table is full and waits, or where an "
-        "overloaded consumer holds it up (`backpressure`). Default `60 seconds`.",
-        FREE,
-    ).held(FULL_WAIT_MS)
+        "onFullTimeout", Options.duration_ms, FREE, default=FULL_WAIT_MS
+    ).held(
+        "How long this write waits where a table is full and waits, or where an overloaded "
+        "consumer holds it up (`backpressure`). Default `60 seconds`."
+    )
     """How long it waits for room in a table with ``onFull=wait``, and for relief of a consumer."""
-    disable_backpressure: bool = Option(
-        "disableBackpressure",
-        flag,
-        "Whether this write goes on although consumers cannot keep up. Caps "
-        "hold all the same. Default `false`.",
-        FREE,
-    ).held(False)
+    disable_backpressure: bool = Option("disableBackpressure", flag, FREE, default=False).held(
+        "Whether this write goes on although consumers cannot keep up. Caps hold all the same. "
+        "Default `false`."
+    )
     ties: Ties | None = Option(
         "ties",
         member_of(Ties),
-        "What becomes of two rows of a key with equal order keys and other values. `last`: the "
-        "later one wins (the later row of a task, the later epoch; between tasks of one epoch, where "
-        "nothing is later, the greater values). `first`: the earlier one stays. `fail`: the write "
-        "fails. They are counted as `tied` and warned of; two that a third row of the same write beats "
-        "by a greater order key decide nothing, and are looked for only by chance. Default `last`; "
-        "with `mergeEngine=first-row`, `first`.",
         Life(Change.REFUSED, "but that `last` and `fail` may become each other"),
-    ).held()
-    late_rows: LateRows | None = Option(
-        "lateRows",
-        member_of(LateRows),
-        "What becomes of a row whose key the table does not know and that is so old that "
-        "its delete may be forgotten (`tombstoneRetention`). `reject`: it is left out, counted and "
-        "warned of. `apply`: it is a row, as in a backfill. `fail`: the write fails. A delete that is "
-        "so old is left out and counted; with `apply` it is remembered. Default: `fail` "
-        "for a batch write, `reject` for a stream and with `onTruncate=overwrite`.",
-        NEXT,
-    ).held()
-    allow_unordered: bool = Option(
-        "allowUnordered",
-        flag,
-        "Without `sequenceBy`: accept different values of one key from several "
-        "tasks of one epoch, whichever wins. Default `false`.",
-        NEXT,
-    ).held(False)
+    ).held(
+        "What becomes of two rows of a key with equal order keys and other values. `last`: the "
+        "later one wins (the later row of a task, the later epoch; between tasks of one epoch, "
+        "where nothing is later, the greater values). `first`: the earlier one stays. `fail`: the "
+        "write fails. They are counted as `tied` and warned of; two that a third row of the same "
+        "write beats by a greater order key decide nothing, and are looked for only by chance. "
+        "Default `last`; with `mergeEngine=first-row`, `first`."
+    )
+    late_rows: LateRows | None = Option("lateRows", member_of(LateRows), NEXT).held(
+        "What becomes of a row whose key the table does not know and that is so old that its "
+        "delete may be forgotten (`tombstoneRetention`). `reject`: it is left out, counted and "
+        "warned of. `apply`: it is a row, as in a backfill. `fail`: the write fails. A delete "
+        "that is so old is left out and counted; with `apply` it is remembered. Default: `fail` "
+        "for a batch write, `reject` for a stream and with `onTruncate=overwrite`."
+    )
+    allow_unordered: bool = Option("allowUnordered", flag, NEXT, default=False).held(
+        "Without `sequenceBy`: accept different values of one key from several tasks of one "
+        "epoch, whichever wins. Default `false`."
+    )
     allow_missing_batches: bool = Option(
-        "allowMissingBatches",
-        flag,
-        "Streams: go on although the table lacks earlier batches of the query, "
-        "for example with a checkpoint that wrote to another table before. Default `false`.",
-        NEXT,
-        is_of_whole=True,
-    ).held(False)
-    app_id: str | None = Option(
-        "txnAppId",
-        Options.text,
-        "With `txnVersion`: makes a batch write idempotent under this name.",
-        BATCH,
-        is_of_whole=True,
-    ).held()
-    app_version: int | None = Option(
-        "txnVersion",
-        at_least(0),
-        "A number that grows with each batch write of `txnAppId`.",
-        BATCH,
-        is_of_whole=True,
-    ).held()
+        "allowMissingBatches", flag, NEXT, default=False, is_of_whole=True
+    ).held(
+        "Streams: go on although the table lacks earlier batches of the query, for example with a "
+        "checkpoint that wrote to another table before. Default `false`."
+    )
+    app_id: str | None = Option("txnAppId", Options.text, BATCH, is_of_whole=True).held(
+        "With `txnVersion`: makes a batch write idempotent under this name."
+    )
+    app_version: int | None = Option("txnVersion", at_least(0), BATCH, is_of_whole=True).held(
+        "A number that grows with each batch write of `txnAppId`."
+    )
     checkpoint: str | None = Option(
         "checkpointLocation",
         Options.text,
-        "Spark's own: where a streaming query keeps its progress.",
         Life(Change.NEXT, "another one is another query, whose first batch is the first of all"),
         is_of_whole=True,
-    ).held()
+    ).held("Spark's own: where a streaming query keeps its progress.")
     deferred: ViewOptions | None = Option(
-        "deferred",
-        _deferred,
-        "Streams: the options of a read of a view, as JSON, whose splits come in the place "
-        "of rows and are read by the tasks that write them. Set by `keep`.",
-        Life(Change.NEXT, "set by `keep`"),
-        is_of_whole=True,
-    ).held()
+        "deferred", _deferred, Life(Change.NEXT, "set by `keep`"), is_of_whole=True
+    ).held(
+        "Streams: the options of a read of a view, as JSON, whose splits come in the place of "
+        "rows and are read by the tasks that write them. Set by `keep`."
+    )
     """The view whose splits come in the place of rows, and are still to be read."""
 
     @classmethod

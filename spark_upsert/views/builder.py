@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.options.parse import member
-from spark_upsert.options.view import OnError
+from spark_upsert.options.read import OnError
 from spark_upsert.plan.aggregates import Aggregate
 from spark_upsert.plan.asked import (
     joined_by,

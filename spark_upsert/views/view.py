@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from spark_upsert.errors import about
 from spark_upsert.model.log_fields import Fields
-from spark_upsert.options.view import OnError
+from spark_upsert.options.read import OnError
 from spark_upsert.plan.nodes import Group, Node, Scan
 from spark_upsert.store import open_store
 from spark_upsert.table.entries.counters import Counters

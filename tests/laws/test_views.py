@@ -25,7 +25,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, OtherTableError, UpsertFlowError
-from spark_upsert.options.view import OnError
+from spark_upsert.options.read import OnError
 from spark_upsert.plan.nodes import Node
 from spark_upsert.table.log.kept_position import KeptPosition
 from spark_upsert.table.table import Table

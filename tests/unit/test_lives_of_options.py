@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.options import lives, reference
 from spark_upsert.options.files import FILE_OPTIONS
+from spark_upsert.options.inputs import INPUT_OPTIONS
 from spark_upsert.options.lives import Change
+from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.options.routed import ROUTED_OPTIONS
 from spark_upsert.options.write import WRITE_OPTIONS
 from spark_upsert.routed.plan import table_below
@@ -27,18 +28,6 @@ from tests.support import routed_worlds as routed
 from tests.support.stores import MemoryStore
 from tests.unit import test_deferred, test_failing_rows, test_first_write, test_keeping
 from tests.unit.test_lives_of_payloads import TRIED as OF_PAYLOADS
-
-HOMES = {
-    "read": (reference.READ_OPTIONS, lives.READ_LIVES),
-    "inputs": (reference.INPUT_OPTIONS, lives.INPUT_LIVES),
-}
-
-
-@pytest.mark.parametrize("home", HOMES)
-def test_every_option_says_what_a_change_of_it_means(home: str) -> None:
-    options, found = HOMES[home]
-    assert list(found) == list(options), "an option without a life, or out of its order"
-
 
 # -- reads ---------------------------------------------------------------------------------
 
@@ -147,23 +136,25 @@ def alike(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def cases(change: Change) -> list[str]:
-    both = {**lives.READ_LIVES, **lives.INPUT_LIVES}
-    return [name for name, life in both.items() if life.change is change and name in OF_READS]
+    both = {**READ_OPTIONS, **INPUT_OPTIONS}
+    return [
+        name for name, option in both.items() if option.life.change is change and name in OF_READS
+    ]
 
 
 def test_each_option_of_a_stream_is_tried() -> None:
-    both = {**lives.READ_LIVES, **lives.INPUT_LIVES}
+    both = {**READ_OPTIONS, **INPUT_OPTIONS}
     missing = [
         name
-        for name, life in both.items()
-        if life.change is not Change.BATCH and name not in {*OF_READS, *ELSEWHERE, *HERE}
+        for name, option in both.items()
+        if option.life.change is not Change.BATCH and name not in {*OF_READS, *ELSEWHERE, *HERE}
     ]
     assert not missing
 
 
 def test_another_view_is_refused_and_the_same_one_goes_on(tmp_path: Path) -> None:
     """However the plan is written: its fingerprint stands in the checkpoint."""
-    assert lives.READ_LIVES["plan"].change is Change.REFUSED
+    assert READ_OPTIONS["plan"].life.change is Change.REFUSED
     write(tmp_path, {"id": [1, 2], "v": [1, 2]}, "a")
     path, query = str(tmp_path / "a"), Query()
     node = Plan.of_table(path).filter("v > 1")
@@ -179,7 +170,7 @@ def test_another_view_is_refused_and_the_same_one_goes_on(tmp_path: Path) -> Non
 def test_a_pattern_that_finds_a_table_no_more_is_refused_and_a_wider_one_finds_more(
     tmp_path: Path,
 ) -> None:
-    assert lives.INPUT_LIVES["inputsPattern"].change is Change.REFUSED
+    assert INPUT_OPTIONS["inputsPattern"].life.change is Change.REFUSED
     for name in ("a", "ab", "b"):
         write(tmp_path / "lake", {"id": [1], "v": [1]}, name)
     query, given = Query(), {"path": str(tmp_path / "lake")}
@@ -190,7 +181,7 @@ def test_a_pattern_that_finds_a_table_no_more_is_refused_and_a_wider_one_finds_m
 
 
 def test_whole_batches_are_read_from_the_next_batch_on(tmp_path: Path) -> None:
-    assert lives.INPUT_LIVES["consistent"].change is Change.NEXT
+    assert INPUT_OPTIONS["consistent"].life.change is Change.NEXT
     root, rng = open_store(str(tmp_path / "lake"), {}), random.Random(3)
     options = routed.routed_options(path=f"{tmp_path}/lake/{{topic}}")
 
@@ -252,7 +243,7 @@ def test_what_takes_effect_later_leaves_no_epoch_out_and_none_twice(
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in OF_READS if name in lives.READ_LIVES and lives.READ_LIVES[name].exact]
+    "name", [name for name in OF_READS if name in READ_OPTIONS and READ_OPTIONS[name].life.exact]
 )
 def test_an_exact_order_refuses_what_decides_its_rows(
     tmp_path: Path, base: dict[str, str], name: str

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
-from spark_upsert.options.view import OnError
+from spark_upsert.options.read import OnError
 from spark_upsert.table.log.kept_position import KeptPosition
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING

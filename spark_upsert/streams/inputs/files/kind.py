@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_upsert.options.files import FILE_OPTIONS, FileFormat, FileOptions
 from spark_upsert.options.inputs import Family, InputOptions
 from spark_upsert.options.parse import STORAGE_PREFIX, Options, fold, one_of
-from spark_upsert.options.reference import READ_OPTIONS
+from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.store.folder import Folder
 from spark_upsert.store.folders import open_folder
 from spark_upsert.streams.inputs.agreement import Described

@@ -1,0 +1,113 @@
+"""An option is declared once, and what is known of it follows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pytest
+
+from spark_upsert.errors import OptionError
+from spark_upsert.options.below import Below
+from spark_upsert.options.declared import (
+    Only,
+    Option,
+    at_least,
+    declared,
+    exclusive,
+    flag,
+    given_only,
+    held_together,
+    names_of_whole,
+    part,
+    values,
+)
+from spark_upsert.options.files import FileOptions
+from spark_upsert.options.inputs import InputOptions, ReadPlan
+from spark_upsert.options.lives import FREE
+from spark_upsert.options.parse import Options
+from spark_upsert.options.query import MergeOptions, QueryOptions
+from spark_upsert.options.read import PlanOptions, ReadOptions
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.options.scopes import SCOPES
+from spark_upsert.options.write import EnvelopeOptions, WriteOptions
+
+CLASSES = (
+    Below,
+    EnvelopeOptions,
+    FileOptions,
+    InputOptions,
+    MergeOptions,
+    PlanOptions,
+    QueryOptions,
+    ReadOptions,
+    ReadPlan,
+    RoutedOptions,
+    WriteOptions,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    limit: int | None = Option("limit", at_least(2), FREE, only=Only.STREAM).held("A bound.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(Inner):
+    is_wide: bool = Option("isWide", flag, FREE, default=True, excludes=("isNarrow",)).held("Wide.")
+    is_narrow: bool = Option("isNarrow", flag, FREE, default=False, is_of_whole=True).held(
+        "Narrow."
+    )
+    inner: Inner = part(Inner)
+    both: dict[str, str] = held_together(Option("one", Options.text, FREE).means("One."))
+
+
+def parsed(**given: str) -> Outer:
+    return Outer(**values(Outer, Options(given, declared(Outer))))
+
+
+def test_what_is_given_is_read_and_the_rest_is_the_default() -> None:
+    assert parsed() == Outer()
+    assert parsed(is_wide="false", LIMIT="3") == Outer(is_wide=False, limit=3)
+    with pytest.raises(OptionError, match="'limit' expects a whole number of at least 2"):
+        parsed(limit="1")
+    with pytest.raises(OptionError, match=r"Did you mean 'limit'"):
+        parsed(limits="1")
+
+
+def test_parts_are_declared_in_their_place_and_what_is_inherited_by_its_own_class() -> None:
+    assert list(declared(Outer)) == ["isWide", "isNarrow", "limit", "one"]
+    assert declared(Outer)["one"].meaning == "One."
+
+
+def test_what_excludes_another_is_refused_and_told_to_one_input_alone() -> None:
+    with pytest.raises(OptionError, match="'isWide' and 'isNarrow' contradict each other"):
+        parsed(isWide="true", isNarrow="true")
+    assert exclusive(declared(Outer)) == (("isWide", "isNarrow"),)
+    assert names_of_whole(declared(Outer)) == ("isNarrow",)
+
+
+def test_what_is_for_streams_alone_is_found_if_it_is_given() -> None:
+    assert given_only(parsed(), Only.STREAM) == []
+    assert given_only(parsed(limit="2"), Only.STREAM) == ["limit"]
+    assert given_only(parsed(limit="2"), Only.BATCH) == []
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_field_may_be_none_where_its_option_has_no_default(cls: Any) -> None:
+    """The types cannot say it: what `Option.held` gives is never None to a checker."""
+    for each in fields(cls):
+        option = each.metadata.get("option")
+        if option is not None and not option.required:
+            assert (option.default is None) == str(each.type).endswith("None"), each.name
+
+
+def test_all_that_classes_declare_is_in_one_scope_and_once() -> None:
+    known = Counter(name for options in SCOPES.values() for name in options)
+    found = Counter(name for cls in CLASSES if cls is not EnvelopeOptions for name in declared(cls))
+    # A read of a table has the query's as a part of it.
+    found.subtract(declared(QueryOptions).keys())
+    assert found == known
+    for options in SCOPES.values():
+        assert all(option.meaning.endswith((".", ">")) for option in options.values())
