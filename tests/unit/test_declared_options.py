@@ -56,9 +56,9 @@ class Inner:
 @dataclass(frozen=True, kw_only=True)
 class Outer(Inner):
     is_wide: bool = Option("isWide", flag, FREE, default=True, excludes=("isNarrow",)).held("Wide.")
-    is_narrow: bool = Option("isNarrow", flag, FREE, default=False, is_of_whole=True).held(
-        "Narrow."
-    )
+    is_narrow: bool = Option(
+        "isNarrow", flag, FREE, default=False, is_of_whole=True, excludes=("one",)
+    ).held("Narrow.")
     inner: Inner = part(Inner)
     both: dict[str, str] = held_together(Option("one", Options.text, FREE).means("One."))
 
