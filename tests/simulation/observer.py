@@ -65,6 +65,7 @@ class Observer:
         """What each version was made of."""
         self._committed: set[Transaction] = set()
         self._known: dict[int, set[Identity] | None] = {-1: None}
+        self._ties: dict[int, Ties] = {}
         """The keys of which a version held an entry; None where nothing was forgotten."""
         self._marks: dict[int, int | None] = {-1: None}
         self._retentions = {world.retention}
@@ -144,6 +145,7 @@ class Observer:
             errors, standing = self._reference.errors(), self._quarantine(table, version)
             assert standing == errors, f"P4: in quarantine {standing}, not {errors}"
         self._remember_what_is_known(table, manifest)
+        self._ties[version] = manifest.schema.ties
 
     def _check_epoch(self, table: Table, commit: Commit) -> None:
         (transaction,) = commit.transactions
@@ -165,7 +167,7 @@ class Observer:
             judged_late.update([(key, order)] if judged else ())
             return judged
 
-        self._forget_what_hides_no_row(head, planned.script)
+        self._forget_what_hides_no_row(base, head, planned.script)
         tally = self._reference.apply(
             commit.version,
             planned.script,
@@ -180,7 +182,7 @@ class Observer:
         for name, expected in asdict(tally).items():
             found = counted[name]
             assert found == expected, f"P5: {name} {found} of version {commit.version}, not {tally}"
-        if not self._world.has_ties or self._are_ties_refused(table, base, head):
+        if not self._world.has_ties or self._are_ties_refused(base, head):
             assert counters.tied == 0, f"P5: {counters}"
         if planned.late_rows is LateRows.FAIL and not self._world.has_ties:
             late = [
@@ -191,25 +193,28 @@ class Observer:
             ]
             assert not late, f"P5: {late} are late, and to be refused"
 
-    def _forget_what_hides_no_row(self, head: int, script: Iterable[Iterable[Command]]) -> None:
+    def _forget_what_hides_no_row(
+        self, base: int, head: int, script: Iterable[Iterable[Command]]
+    ) -> None:
         """Forget deletes that the table has forgotten, of keys of which a command has no order.
 
-        Such a command is not late, and meets nothing then.
+        Such a command is not late, and meets nothing then. What the table still knew at the version
+        of the plan it is judged by: that a compaction came between is no reason to look again.
         """
-        known = self._known[head]
+        known = [self._known[version] for version in {base, head} if version >= 0]
         for command in (each for task in script for each in task):
-            if command.order == NO_ORDER and known is not None and command.key not in known:
+            if command.order == NO_ORDER and all(
+                keys is not None and command.key not in keys for keys in known
+            ):
                 self._reference.applied.pop(command.key, None)
 
-    def _are_ties_refused(self, table: Table, base: int, head: int) -> bool:
+    def _are_ties_refused(self, base: int, head: int) -> bool:
         """Return whether ties are errors from the version of a plan to that of its commit."""
         if base < 0:
             return self._world.schema.ties is Ties.FAIL
         if head < 0 or not self._world.may_fail_ties:
             return self._world.schema.ties is Ties.FAIL
-        return all(
-            table.log.at(version).schema.ties is Ties.FAIL for version in range(base, head + 1)
-        )
+        return all(self._ties[version] is Ties.FAIL for version in range(base, head + 1))
 
     def _check_restore(self, commit: Commit, version: int) -> None:
         before, after = self.rows[commit.version - 1], self.rows[version]
