@@ -20,7 +20,6 @@ import io
 import json
 import logging
 import pickle
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,6 +51,7 @@ from pyspark_upsertflow.python_source import (
     shrunken,
 )
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, setting
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
 from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.parse import Options
@@ -469,18 +469,16 @@ class _Readers:
     """Readers that are not in use, by what they were pickled as; a task has one for itself."""
 
     def __init__(self) -> None:
-        self._idle: OrderedDict[str, ForeignStream] = OrderedDict()
+        self._idle: LruMap[str, ForeignStream] = LruMap(_READERS_MAX)
 
     def take(self, pickled: bytes) -> ForeignStream:
         """Return a reader that no other thread has."""
-        found = self._idle.pop(_key(pickled), None)
+        found = self._idle.pop(_key(pickled))
         return pickle.loads(pickled) if found is None else found
 
     def give_back(self, pickled: bytes, reader: ForeignStream) -> None:
         """Keep a reader after its rows were read to their end."""
-        self._idle[_key(pickled)] = reader
-        while len(self._idle) > _READERS_MAX:
-            self._idle.popitem(last=False)
+        self._idle.put(_key(pickled), reader)
 
 
 def _key(pickled: bytes) -> str:

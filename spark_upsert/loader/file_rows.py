@@ -12,7 +12,6 @@ import errno
 import fnmatch
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from spark_upsert.errors import (
     masked,
 )
 from spark_upsert.loader.splits import Record
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.names import find_column
 from spark_upsert.model.parallel import in_order
@@ -215,7 +215,7 @@ class _Reader:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._footers: OrderedDict[FileStatus, pq.FileMetaData] = OrderedDict()
+        self._footers: LruMap[FileStatus, pq.FileMetaData] = LruMap(FOOTERS_MAX)
         self._folder: Folder | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -275,10 +275,7 @@ class _Reader:
             footer = self._footers.get(status)
         opened = pq.ParquetFile(file, metadata=footer, page_checksum_verification=True)
         with self._lock:
-            self._footers[status] = opened.metadata
-            self._footers.move_to_end(status)
-            while len(self._footers) > FOOTERS_MAX:
-                self._footers.popitem(last=False)
+            self._footers.put(status, opened.metadata)
         return opened
 
     def _require_columns(self, status: FileStatus, own: pa.Schema, schema: pa.Schema) -> None:

@@ -21,7 +21,30 @@ into its column is an error of the write, never wrapped.
 
 A table of *contributions* aggregates, too, and knows which of its sums counts the rows behind an
 entry (`MergeEngine.multiplicity`). There an entry of nothing but zero sums is no row, and the table
-takes each step of its source once (`model.kept`).
+takes each step of its source once (`model.engines`).
+
+A **kept table** is such a table of a grouped view: its contributions, in the columns that tell them
+apart.
+
+Each entry is the sum of the rows' contributions to it. Part 0 is the group itself; part ``i`` has
+an entry for each value of the ``i``-th column of which the smallest or greatest is wanted. One more
+entry, the *marker*, says up to which position of the view's inputs the table is:
+
+===========  =======  ==========================================================================
+column       type     meaning
+===========  =======  ==========================================================================
+*group*               the columns of the group
+``_part``    int32    0 the group, ``i`` a value of it, `MARKER_PART` the marker; never null
+``_v<i>``    any      the value; null but in part ``i``
+``n``        int64    how many rows are behind the entry
+*sums*                as `views.groups.grouping.Grouping` says
+``_from``    string   of the marker: the position before the newest step
+``_to``      string   of the marker: the position behind it
+===========  =======  ==========================================================================
+
+All but the last two are the key or sums, so that the engine ``aggregation`` folds them. The marker
+comes in the same epoch as the contributions of its step, hence a table is at one position at every
+version, and takes each step once (`table.write.moves`).
 
 Source: the merge engines of Apache Paimon's primary-key tables; the order key per column is
 its sequence group. Ours keeps late values of columns that nothing newer has set.
@@ -45,6 +68,14 @@ CONTRIBUTIONS = "contributions"
 CONTRIBUTIONS_VERSION = 2
 """The form of an engine in the log, which says nothing of it if it is 1. Raise it with every engine
 or rule that readers of before would take for something else: they refuse what is above theirs."""
+
+
+PART = "_part"
+FROM = "_from"
+TO = "_to"
+
+MARKER_PART = -1
+GROUP_PART = 0
 
 
 class Engine(Enum):
@@ -230,3 +261,8 @@ def _is_summable(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal128(type_)
     )
+
+
+def value_column(part: int) -> str:
+    """Return the name of the column that holds the values of a part."""
+    return f"_v{part}"

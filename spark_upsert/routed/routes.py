@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError, SchemaError, setting
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.names import find_column
 from spark_upsert.model.template import Template
 
@@ -83,7 +84,7 @@ class Router:
     def __init__(self, template: Template, schema: pa.Schema) -> None:
         self._template = template
         self._paths = [find_nested(column, schema) for column in template.columns]
-        self._kept: dict[tuple[str | None, ...], Route] = {}
+        self._kept: LruMap[tuple[str | None, ...], Route] = LruMap(ROUTES_KEPT_MAX)
 
     def route(self, batch: pa.RecordBatch) -> Routed:
         """Return where the rows of a batch go."""
@@ -93,9 +94,8 @@ class Router:
     def _route(self, values: tuple[str | None, ...]) -> Route:
         found = self._kept.get(values)
         if found is None:
-            if len(self._kept) >= ROUTES_KEPT_MAX:
-                self._kept.clear()
-            found = self._kept[values] = route_of(self._template, values)
+            found = route_of(self._template, values)
+            self._kept.put(values, found)
         return found
 
 

@@ -6,11 +6,11 @@ not used again. So an idle task holds no rows of an earlier read, only its plan,
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 from types import TracebackType
 
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.task.plan import Node
 from spark_upsert.task.states import Phase
 from spark_upsert.task.task import Task
@@ -32,8 +32,7 @@ class TaskPool:
 
     def __init__(self, make: Callable[[Node], Task], idle_max: int = IDLE_MAX) -> None:
         self._make = make
-        self._idle_max = idle_max
-        self._idle: OrderedDict[int, tuple[Node, Task]] = OrderedDict()
+        self._idle: LruMap[int, tuple[Node, Task]] = LruMap(idle_max)
         self._lock = Lock()
 
     def taken(self, plan: Node) -> LentTask:
@@ -46,9 +45,9 @@ class TaskPool:
 
     def _taken_out(self, plan: Node) -> Task | None:
         with self._lock:
-            for key, (own, task) in self._idle.items():
+            for own, task in self._idle.values():
                 if own is plan or own == plan:
-                    del self._idle[key]
+                    self._idle.pop(id(task))
                     return task
         return None
 
@@ -57,12 +56,9 @@ class TaskPool:
         if has_failed or task.phase is not Phase.OPEN:
             task.abort()
             return
-        dropped: list[Task] = []
         with self._lock:
-            self._idle[id(task)] = plan, task
-            while len(self._idle) > self._idle_max:
-                dropped.append(self._idle.popitem(last=False)[1][1])
-        for each in dropped:
+            gone = self._idle.put(id(task), (plan, task))
+        for _, each in gone:
             each.abort()
 
     def __len__(self) -> int:

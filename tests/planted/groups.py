@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model import engines
-from spark_upsert.model.engines import Engine, Rule
-from spark_upsert.model.kept import GROUP_PART, PART
+from spark_upsert.model.engines import GROUP_PART, PART, Engine, Rule
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.words import fixed_words
 from spark_upsert.streams.reads import splits

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.table.run.file import RunCache
 from tests.planted.bug import Patch, bug
 from tests.unit import test_run as runs
@@ -22,12 +23,12 @@ def test_p7_a_run_that_is_asked_for_stays_open() -> None:
 
 @bug("a run stays open for as long as its process", test_p7_runs_that_nobody_asks_for_are_closed)
 def _() -> Patch:
-    return patch.object(RunCache, "_has_rested", lambda self: False)
+    return patch.object(LruMap, "_has_rested", lambda self: False)
 
 
 @bug("each run is closed for the next one", test_p7_a_run_that_is_asked_for_stays_open)
 def _() -> Patch:
-    return patch.object(RunCache, "_has_rested", lambda self: len(self._runs) > 1)
+    return patch.object(LruMap, "_is_over", lambda self: len(self) > 1)
 
 
 def test_p2_what_is_written_into_a_run_is_not_read() -> None:

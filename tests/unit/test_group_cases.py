@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import PlanError
-from spark_upsert.model.kept import FROM, PART, TO, value_column
+from spark_upsert.model.engines import FROM, PART, TO, value_column
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, On, Project, plan_from_json
 from spark_upsert.views.binding import bind_below_group, bind_group

@@ -21,9 +21,8 @@ from spark_upsert.errors import (
     OtherTableError,
     SchemaError,
 )
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.engines import PART, Engine, MergeEngine, Rule
 from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.model.kept import PART
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.store import open_store

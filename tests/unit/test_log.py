@@ -263,9 +263,8 @@ def test_what_is_replaced_behind_a_look_is_another_table_and_no_damage(
     def replace() -> None:
         store.objects.clear()
         store.objects.update(another.objects)
-        kept = {version: log._commits[version] for version in remembered}
-        log._commits.clear()
-        log._commits.update(kept)
+        for version in set(log._commits) - set(remembered):
+            log._commits.pop(version)
 
     with pytest.raises(OtherTableError):
         behind_a_look(log, replace, read)

@@ -6,14 +6,13 @@ reading the step: an update that leaves all values as they were is no change, bu
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import ReadOptions
@@ -62,7 +61,7 @@ class TableSteps:
         self._table = table
         self._options = replace(options, splits=1)
         self._columns = table_columns(columns)
-        self._counts: OrderedDict[tuple[int, HashRange | None], int] = OrderedDict()
+        self._counts: LruMap[tuple[int, HashRange | None], int] = LruMap(_COUNTS)
 
     def of_snapshot(self, manifest: Manifest, due: HashRange) -> CountedStep:
         """Return the rows of a version with hashes in a range (`snapshot_ranges`)."""
@@ -71,7 +70,7 @@ class TableSteps:
             return rows_splits(manifest, self._options, due)[0]
 
         def rows() -> int:
-            return self._counted((manifest.version, due), lambda: self._read(split(), ()))
+            return self._counts.of((manifest.version, due), lambda: self._read(split(), ()))
 
         return CountedStep(rows=rows, split=split)
 
@@ -92,20 +91,12 @@ class TableSteps:
             own = split()
             return 0 if own is None else self._read(own, self._columns)
 
-        return CountedStep(rows=lambda: self._counted((version, None), count), split=split)
+        return CountedStep(rows=lambda: self._counts.of((version, None), count), split=split)
 
     def _read(self, split: Split, columns: tuple[str, ...]) -> int:
         """Return how many rows a split yields."""
         batches = serve(self._table.store, split, self._options, columns)
         return sum(batch.num_rows for batch in batches)
-
-    def _counted(self, what: tuple[int, HashRange | None], count: Callable[[], int]) -> int:
-        if what not in self._counts:
-            self._counts[what] = count()
-        self._counts.move_to_end(what)
-        while len(self._counts) > _COUNTS:
-            self._counts.popitem(last=False)
-        return self._counts[what]
 
 
 def snapshot_ranges(manifest: Manifest, start: int = 0, end: int = HASH_END) -> list[HashRange]:

@@ -16,12 +16,12 @@ import hashlib
 import json
 import re
 import zlib
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from spark_upsert.errors import CorruptionError, setting
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.store import Store
 from spark_upsert.store.records import RECORD_BYTES_MAX
 from spark_upsert.streams.offsets.position import Position
@@ -77,7 +77,7 @@ class Bases:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._cache: OrderedDict[tuple[str, BaseName], Mapping[str, Position]] = OrderedDict()
+        self._cache: LruMap[tuple[str, BaseName], Mapping[str, Position]] = LruMap(_CACHED)
 
     def write(self, stream: str, number: int, positions: Mapping[str, Position]) -> BaseName:
         """Keep positions durably; return the name under which they are found."""
@@ -89,7 +89,7 @@ class Bases:
             # Left by a process that was killed before it, or its folder, was durable.
             self._fetch(path, base)
             self._store.sync(path)
-        self._remember(stream, base, positions)
+        self._cache.put((stream, base), positions)
         return base
 
     def read(self, stream: str, base: BaseName) -> Mapping[str, Position]:
@@ -100,11 +100,7 @@ class Bases:
         CorruptionError
             It is lost or damaged.
         """
-        known = self._cache.get((stream, base))
-        if known is None:
-            known = self._fetch(_path(stream, base), base)
-        self._remember(stream, base, known)
-        return known
+        return self._cache.of((stream, base), lambda: self._fetch(_path(stream, base), base))
 
     def remove_all_but(self, stream: str, kept: Collection[BaseName], *, number: int) -> None:
         """Remove the bases of a stream up to a number, except for some."""
@@ -115,12 +111,6 @@ class Bases:
                 continue  # Whatever it is, it is not ours.
             if base.number <= number and base not in kept:
                 self._store.delete(info.path)
-
-    def _remember(self, stream: str, base: BaseName, positions: Mapping[str, Position]) -> None:
-        self._cache[stream, base] = positions
-        self._cache.move_to_end((stream, base))
-        while len(self._cache) > _CACHED:
-            self._cache.popitem(last=False)
 
     def _fetch(self, path: str, base: BaseName) -> Mapping[str, Position]:
         where = f"{self._store.url}/{path}"

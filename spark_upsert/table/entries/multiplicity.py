@@ -1,6 +1,6 @@
 """Entries that count the rows behind them: when there is none left, and what cannot be.
 
-A table of contributions holds sums (`model.kept`). An entry of nothing but zeros adds nothing to
+A table of contributions holds sums (`model.engines`). An entry of nothing but zeros adds nothing to
 any other: it is no row, and a merge of any runs may leave it out. An entry with a count of zero
 beside other sums has to stay, because a later run completes it: it is the rest of a row that
 changed, where the runs before and behind it are not merged. At the bottom, where nothing older lies

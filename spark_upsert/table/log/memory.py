@@ -18,10 +18,10 @@ nothing passes between different settings; bounded in number and in bytes.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest
 
@@ -45,9 +45,12 @@ class LogMemory:
 
     count_max: int = 4096
     bytes_max: int = 64 << 20
-    _known: OrderedDict[Hashable, Manifest] = field(default_factory=OrderedDict)
-    _bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._known: LruMap[Hashable, Manifest] = LruMap(
+            self.count_max, bytes_max=self.bytes_max, weigh=_bytes_of
+        )
 
     def __len__(self) -> int:
         return len(self._known)
@@ -55,17 +58,14 @@ class LogMemory:
     @property
     def bytes_used(self) -> int:
         """The estimate for all that is remembered."""
-        return self._bytes
+        return self._known.bytes_used
 
     def recall(self, store: Store) -> Manifest | None:
         """Return a version that was the newest once, or None: to be proven, not believed."""
         if store.cache_key is None:
             return None
         with self._lock:
-            found = self._known.get(store.cache_key)
-            if found is not None:
-                self._known.move_to_end(store.cache_key)
-            return found
+            return self._known.get(store.cache_key)
 
     def keep(self, store: Store, manifest: Manifest) -> None:
         """Remember a proven version, unless a newer one of the same table is known."""
@@ -73,40 +73,28 @@ class LogMemory:
         if key is None:
             return
         with self._lock:
-            known = self._known.get(key)
+            known = self._known.peek(key)
             if known is not None and known.table_id == manifest.table_id:
                 if known.version > manifest.version:
                     return
                 if known.token == manifest.token:
-                    self._known.move_to_end(key)
+                    self._known.get(key)  # It counts as used.
                     return
-            self._drop(key)
-            if _bytes_of(manifest) > self.bytes_max:
-                return
-            self._known[key] = manifest
-            self._bytes += _bytes_of(manifest)
-            while len(self._known) > self.count_max or self._bytes > self.bytes_max:
-                self._drop(next(iter(self._known)))
+            self._known.put(key, manifest)
 
     def forget(self, store: Store, manifest: Manifest) -> None:
         """Forget a version that is not in the log."""
         with self._lock:
-            if self._known.get(store.cache_key) is manifest:
-                self._drop(store.cache_key)
+            if self._known.peek(store.cache_key) is manifest:
+                self._known.pop(store.cache_key)
 
     def clear(self) -> None:
         """Forget everything, as the end of the process would."""
         with self._lock:
             self._known.clear()
-            self._bytes = 0
-
-    def _drop(self, key: Hashable) -> None:
-        dropped = self._known.pop(key, None)
-        if dropped is not None:
-            self._bytes -= _bytes_of(dropped)
 
 
-def _bytes_of(manifest: Manifest) -> int:
+def _bytes_of(_: Hashable, manifest: Manifest) -> int:
     writers = len(manifest.transactions) + len(manifest.forgotten) + len(manifest.repairs)
     return _TABLE_BYTES + _SLICE_BYTES * len(manifest.slices) + _WRITER_BYTES * writers
 

@@ -29,6 +29,7 @@ from spark_upsert.errors import (
     TableNotFoundError,
     UpsertFlowError,
 )
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.durations import render_time
 from spark_upsert.store import Store
 from spark_upsert.store.records import read_record, text
@@ -75,7 +76,7 @@ class LogReader:
         self._head: Manifest | None = None
         self._behind: Manifest | None = None
         """The version that the head was made from last: a follower asks for the state before it."""
-        self._commits: dict[int, Commit] = {}
+        self._commits: LruMap[int, Commit] = LruMap(_COMMITS_KEPT)
         self._durable_version = -1
         self._told: TableVersion | None = None
         self._resting = threading.local()
@@ -244,7 +245,7 @@ class LogReader:
             return None
         if self._read_commit(told.version + 1) is not None:
             return None
-        self._commits.pop(told.version, None)  # Read before the look it would prove nothing.
+        self._commits.pop(told.version)  # Read before the look it would prove nothing.
         return self._reached(base, told)
 
     def _reached(self, base: Manifest | None, place: TableVersion) -> Manifest | None:
@@ -521,9 +522,7 @@ class LogReader:
         if commit is None:
             return None
         with self._lock:
-            if len(self._commits) >= _COMMITS_KEPT:
-                self._commits.clear()
-            self._commits[version] = commit
+            self._commits.put(version, commit)
         return commit
 
     def _newest_checkpoint(self) -> Manifest | None:

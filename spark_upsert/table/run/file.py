@@ -21,7 +21,6 @@ import re
 import threading
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -33,6 +32,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Positions
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange, hash_number
 from spark_upsert.model.schema import DIFF, ERROR, HASH
 from spark_upsert.store import Store, resident_bytes
@@ -479,14 +479,12 @@ _RESIDENT_BYTES_PER_ROW = 16 << 10
 
 
 class _Opened(NamedTuple):
-    """An open run; times are those of the clock of its cache."""
+    """An open run; the time is that of the clock of its cache."""
 
     run: Run
     seen: MappedFile | None
     """The state of its file before that was mapped; None where no file is mapped."""
     opened_s: float
-    asked_s: float
-    """When it was last asked for."""
 
 
 @dataclass
@@ -511,8 +509,12 @@ class RunCache:
     of it is verified once more. For faults that a file system does not tell: a disk may give other
     bytes when they are read into memory again."""
     clock: Callable[[], float] = time.monotonic
-    _runs: OrderedDict[tuple[str, str], _Opened] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._runs: LruMap[tuple[str, str], _Opened] = LruMap(
+            self.count_max, rest_s=self.rest_s, rested_max=self.rested_max, clock=self.clock
+        )
 
     def open(self, store: Store, file: RunFile) -> Run:
         """Return the open run of a file.
@@ -525,9 +527,6 @@ class RunCache:
         key = (store.url, file.path)
         with self._lock:
             known = self._runs.get(key)
-            if known is not None:
-                self._runs[key] = _Opened(*known[:3], self.clock())
-                self._runs.move_to_end(key)
         # Before it is mapped, so that what is written meanwhile is another state.
         seen = store.mapped_file(file.path)
         if known is not None and self._is_as_verified(known, seen):
@@ -537,7 +536,7 @@ class RunCache:
             # It may be the local copy of a remote object: the next try fetches another.
             store.forget(file.path)
             with self._lock:
-                self._runs.pop(key, None)
+                self._runs.pop(key)
 
         def mapped() -> Run:
             buffer = store.map(file.path)
@@ -555,10 +554,7 @@ class RunCache:
         with self._lock:
             # A copy of an object was not there before it was fetched.
             seen = seen or store.mapped_file(file.path)
-            self._runs[key] = _Opened(run, seen, self.clock(), self.clock())
-            self._runs.move_to_end(key)
-            while len(self._runs) > self.count_max or self._has_rested():
-                self._runs.popitem(last=False)
+            self._runs.put(key, _Opened(run, seen, self.clock()))
         return run
 
     def _is_as_verified(self, known: _Opened, seen: MappedFile | None) -> bool:
@@ -570,13 +566,6 @@ class RunCache:
         if seen is None:
             return True
         return seen == known.seen and self.clock() - known.opened_s < self.trusted_s
-
-    def _has_rested(self) -> bool:
-        """Return whether the run that was asked for least recently is to be closed."""
-        if len(self._runs) <= self.rested_max:
-            return False
-        oldest = next(iter(self._runs.values()))
-        return self.clock() - oldest.asked_s > self.rest_s
 
     def settle(self, rows: int) -> None:
         """Give mapped memory back if it is more than some rows call for; between steps of work.

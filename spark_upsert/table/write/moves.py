@@ -1,6 +1,6 @@
 """The rule by which a kept table takes each step of its view exactly once.
 
-Each write into a table of contributions brings one marker (`model.kept`): the positions ``from``
+Each write into a table of contributions brings one marker (`model.engines`): the positions ``from``
 and ``to`` of its step. The table's own marker is the position that it has *recorded*.
 
     from = recorded    apply
@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import DataError, OtherTableError
+from spark_upsert.model.engines import FROM, MARKER_PART, PART, TO
 from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.kept import FROM, MARKER_PART, PART, TO
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.kept_position import KeptPosition
 from spark_upsert.table.log.manifest import Slice

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.conversions import convert
+from spark_upsert.model.engines import FROM, GROUP_PART, MARKER_PART, PART, TO, value_column
 from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.kept import FROM, GROUP_PART, MARKER_PART, PART, TO, value_column
 from spark_upsert.model.schema import DIFF, HASH, PUT, is_live
 from spark_upsert.table.entries.fold import fold
 from spark_upsert.table.entries.sums import apart

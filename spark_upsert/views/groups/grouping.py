@@ -5,7 +5,7 @@
 The table keeps only what can be taken back: counts and sums. For a sum, an average or a count of a
 column it keeps the count of its values and, for the first two, their sum. The smallest and the
 greatest value need a count per value, which stands in a part of the table of its own
-(`model.kept`).
+(`model.engines`).
 
 ==================  ========================  ==================================
 sum of              is kept as                is shown as
@@ -38,8 +38,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, did_you_mean
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.kept import FROM, PART, TO, value_column
+from spark_upsert.model.engines import FROM, PART, TO, Engine, MergeEngine, Rule, value_column
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.types import type_of, type_text
 from spark_upsert.model.words import is_hashable

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.conversions import try_convert
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART, value_column
+from spark_upsert.model.engines import GROUP_PART, MARKER_PART, PART, value_column
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.words import ordered_words
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind

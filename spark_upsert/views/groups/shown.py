@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.model.engines import GROUP_PART, MARKER_PART, PART
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.kept import GROUP_PART, MARKER_PART, PART
 from spark_upsert.store import Store
 from spark_upsert.table.changes.stretches import Stretch
 from spark_upsert.table.entries.snapshot import Snapshot

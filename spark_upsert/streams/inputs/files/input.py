@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from spark_upsert.errors import (
     masked,
     setting,
 )
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.schema import widens
 from spark_upsert.options.files import FileFormat, FileOptions
 from spark_upsert.payloads.files.formats import (
@@ -161,7 +161,7 @@ class FileInput:
 
     def _forget(self) -> None:
         self._listed: Listed | None = None
-        self._known: OrderedDict[str, Delivered] = OrderedDict()
+        self._known: LruMap[str, Delivered] = LruMap(_KNOWN_MAX)
         self._warned: set[FileStatus] = set()
         self._rows: dict[FileStatus, int] = {}
 
@@ -264,7 +264,7 @@ class FileInput:
                 if self._options.fail_on_data_loss:
                     raise
                 _LOGGER.warning("files are passed over: %s", error.message)
-        self._remember(position, known)
+            self._known.put(position.text, known)
         return known
 
     def _behind(self, start: Position | None, files: Sequence[FileStatus], count: int) -> Position:
@@ -275,14 +275,8 @@ class FileInput:
     def _after(self, start: Delivered, files: Sequence[FileStatus], listed: Listed) -> Position:
         reached = start.plus(files, listed)
         position = reached.position.packed()
-        self._remember(position, reached)
+        self._known.put(position.text, reached)
         return position
-
-    def _remember(self, position: Position, delivered: Delivered) -> None:
-        self._known[position.text] = delivered
-        self._known.move_to_end(position.text)
-        while len(self._known) > _KNOWN_MAX:
-            self._known.popitem(last=False)
 
     def _report_replaced(self, files: list[FileStatus]) -> None:
         if not files:
