@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.streams.planner.patience import Debounce, Held
+from spark_upsert.streams.planner.debounce import Debounce, Held
 from spark_upsert.streams.planner.pressed import Pressed
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.log.caps import Caps, OnFull
@@ -91,5 +91,5 @@ def rows_held_for_ever() -> Patch:
     return wrapped(Debounce, "hold", hold)
 
 
-def no_patience() -> Patch:
+def no_debounce() -> Patch:
     return patch.object(Debounce, "hold", lambda *_: None)

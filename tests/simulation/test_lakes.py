@@ -472,7 +472,7 @@ PLANTED = [
         first=303,
     ),
     Planted("a batch waits for rows for ever", of_pressure.rows_held_for_ever, that_waits),
-    Planted("no batch waits for rows", of_pressure.no_patience, that_waits),
+    Planted("no batch waits for rows", of_pressure.no_debounce, that_waits),
     *(
         Planted(name, old_bug(name), where, first)
         for name, where, first in (

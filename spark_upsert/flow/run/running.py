@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_upsert.errors import GraphError, MemoryLimitError, about
 from spark_upsert.flow.checks import columns
 from spark_upsert.flow.expansion import Replica
-from spark_upsert.flow.run.handed import Coroutine
+from spark_upsert.flow.run.coroutine import Coroutine
 from spark_upsert.flow.work import PythonFunction
 from spark_upsert.task import Node, Task
 

@@ -22,12 +22,12 @@ from spark_upsert.streams.inputs.inputs import Batched, Heads, Inputs, SeenHeads
 from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.planner.ahead import Ahead
+from spark_upsert.streams.planner.debounce import Debounce
 from spark_upsert.streams.planner.exact import ExactOrder, refuse_exact
 from spark_upsert.streams.planner.fairness import waiting_by_band
 from spark_upsert.streams.planner.lives import require_same_beginning, with_began
 from spark_upsert.streams.planner.lookout import Lookout
 from spark_upsert.streams.planner.pace import Limits, pace
-from spark_upsert.streams.planner.patience import Debounce
 from spark_upsert.streams.planner.pressed import Pressed
 from spark_upsert.streams.planner.progress import Progress
 from spark_upsert.streams.planner.standings import Standings
@@ -79,7 +79,7 @@ class Stream:
         self._wall = wall
         self._frozen: Heads | None = None
         self._clock = clock
-        self._patience = Debounce(query.rows_min, query.delay_ms, clock=clock, wall=wall)
+        self._debounce = Debounce(query.rows_min, query.delay_ms, clock=clock, wall=wall)
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
         self._idle_until_s = inf
         self._progress = Progress()
@@ -183,7 +183,7 @@ class Stream:
         gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()
         is_same = not gone and backlogs.keys() <= standing.keys()
         if limits is not None and self._frozen is None and is_same:
-            held = self._patience.hold(backlogs)
+            held = self._debounce.hold(backlogs)
             if held is not None:
                 self._idle_until_s = held.until_s
                 self._progress.planned(backlogs, standing)
