@@ -184,7 +184,7 @@ class about:
     __slots__ = ("_kind", "_name")
 
     def __init__(self, kind: Subject, name: str) -> None:
-        self._kind = kind
+        self._kind: Subject = kind
         self._name = name
 
     def __enter__(self) -> Self:
