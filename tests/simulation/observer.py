@@ -198,14 +198,15 @@ class Observer:
     ) -> None:
         """Forget deletes that the table has forgotten, of keys of which a command has no order.
 
-        Such a command is not late, and meets nothing then. What the table still knew at the version
-        of the plan it is judged by: that a compaction came between is no reason to look again.
+        Such a command is not late, and meets nothing then. A delete is counted by what the table
+        knew at the version of the plan: a compaction since is no reason to look again.
         """
-        known = [self._known[version] for version in {base, head} if version >= 0]
+        known, planned = self._known[head], self._known[base]
         for command in (each for task in script for each in task):
-            if command.order == NO_ORDER and all(
-                keys is not None and command.key not in keys for keys in known
-            ):
+            if command.order != NO_ORDER or known is None or command.key in known:
+                continue
+            was_known = base >= 0 and (planned is None or command.key in planned)
+            if command.values is not None or not was_known:
                 self._reference.applied.pop(command.key, None)
 
     def _are_ties_refused(self, base: int, head: int) -> bool:
