@@ -94,7 +94,7 @@ def as_flag(name: str, value: str) -> str:
 
 
 Subject = Literal["input", "node", "operator", "table"]
-"""The kind of thing that an error is about: one of several in a stream, a plan, a graph, a write."""
+"""The kind of thing an error is about: one of several in a stream, a plan, a graph or a write."""
 
 
 class UpsertFlowError(Exception):

@@ -178,8 +178,8 @@ class ReadPlan:
             Options.text,
             Life(
                 Change.REFUSED,
-                "where one is missing (`allowInputRemoval`); one that is new begins; their order means "
-                "nothing, but in an exact order another one is refused",
+                "where one is missing (`allowInputRemoval`); one that is new begins; their order "
+                "means nothing, but in an exact order another one is refused",
             ),
         ).means(
             "Comma-separated names of the inputs, instead of `path`. The checkpoint and errors "
