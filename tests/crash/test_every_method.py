@@ -233,7 +233,10 @@ class Life:
             late_rows=LateRows.REJECT,
         )
         incoming = pa.schema([*rows, *others])
-        self.see("plan", lambda: plan_upon(self.table, options, incoming).base.schema.columns.names)
+        self.see(
+            "plan_upon",
+            lambda: plan_upon(self.table, options, incoming).base.schema.columns.names,
+        )
 
     def table_schema(self) -> Any:
         """Return the table's schema, read without faults."""
@@ -386,4 +389,4 @@ def test_every_public_method_is_called() -> None:
     [world, *_] = WORLDS.values()
     called = undisturbed(world, [world.draw_script(2) for _ in range(9)]).called
     public = {name for name, what in vars(Table).items() if callable(what) and name[0] != "_"}
-    assert called - {"compact_runs"} == public - {"open", "create", "unborn"}
+    assert called - {"compact_runs", "plan_upon"} == public - {"open", "create", "unborn"}

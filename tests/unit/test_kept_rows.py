@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from spark_upsert.errors import DataError, OtherTableError, PlanError
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import open_store
+from spark_upsert.table.log.log import Clock
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
@@ -26,8 +29,8 @@ WRITES = {
 }
 
 
-def made(path: Path, plan: str = "a plan") -> Table:
-    table = Table(open_store(str(path)))
+def made(path: Path, plan: str = "a plan", clock: Clock = time.time) -> Table:
+    table = Table(open_store(str(path)), clock=clock)
     options = WriteOptions.parse({**WRITES, "path": str(path)})
     made_for_rows(table, plan, options, pa.schema([*ROWS, *CHANGELOG_FIELDS]))
     return table
@@ -73,7 +76,8 @@ def test_another_query_is_refused_also_if_both_begin_at_once(tmp_path: Path) -> 
 
 
 def test_a_query_that_was_forgotten_is_not_taken_for_none(tmp_path: Path) -> None:
-    table = made(tmp_path / "kept")
+    now = itertools.count(1_000)
+    table = made(tmp_path / "kept", clock=lambda: next(now))
     assert write(table, "one", 0, (1, "a", 7))
     table.expire(retain_versions=1, safety_ms=0, writers_ms=0)
     assert not table.log.head().transactions
