@@ -64,7 +64,7 @@ from spark_upsert.flow import (
     sampled,
 )
 from spark_upsert.flow.work import Given
-from spark_upsert.task import ArrowScan, Filter, Project
+from spark_upsert.task import ArrowScan, Filter, Named, Project
 
 COSTS = ROOT / "spark_upsert" / "flow" / "costs.json"
 ROWS = pa.schema({"id": pa.int64(), "v": pa.int64()})
@@ -74,7 +74,7 @@ REPLICAS_MAX = 8
 
 SCAN = ArrowScan(id="input", schema=ROWS)
 FEWER = Filter(id="fewer", input=SCAN, where="v % 10 <> 0")
-DOUBLED = Project(id="doubled", input=SCAN, columns=(("id", "id"), ("v", "v * 2")))
+DOUBLED = Project(id="doubled", input=SCAN, columns=(Named("id", "id"), Named("v", "v * 2")))
 LARGE = Filter(id="large", input=SCAN, where="v > 100")
 
 

@@ -12,19 +12,20 @@ import pyarrow as pa
 from benchmarks.measure import spread
 from spark_upsert.task import (
     Aggregate,
-    Aggregation,
     ArrowScan,
+    Group,
     HashJoin,
-    JoinKind,
+    How,
     MergeJoin,
     Node,
+    On,
     Task,
 )
 
 BATCH_ROWS = 1 << 16
 """Of the splits."""
 
-AGGREGATES = (Aggregate("sum", "sum", "value"), Aggregate("rows", "count"))
+AGGREGATES = (Aggregate.of("sum", "sum", "value"), Aggregate.of("rows", "count"))
 
 
 class _Case(NamedTuple):
@@ -94,7 +95,7 @@ def _groups(rows: int) -> dict[str, _Case]:
 
 
 def _grouped(rows: pa.Table, *, is_clustered: bool = False) -> _Case:
-    plan = Aggregation(
+    plan = Group(
         id="groups",
         input=ArrowScan(id="rows", schema=rows.schema),
         keys=("key",),
@@ -122,26 +123,23 @@ def _joins(rows: int) -> dict[str, _Case]:
         for name, each in (("key", keys), ("other", others))
     ]
     return {
-        "hash join, inner": _joined(HashJoin, left, right, JoinKind.INNER),
-        "hash join, left": _joined(HashJoin, left, right, JoinKind.LEFT),
-        "merge join, inner": _joined(MergeJoin, ordered, behind, JoinKind.INNER),
-        "merge join, full": _joined(MergeJoin, ordered, behind, JoinKind.FULL),
-        "merge join by a text, inner": _joined(MergeJoin, texts[0], texts[1], JoinKind.INNER),
+        "hash join, inner": _joined(HashJoin, left, right, How.INNER),
+        "hash join, left": _joined(HashJoin, left, right, How.LEFT),
+        "merge join, inner": _joined(MergeJoin, ordered, behind, How.INNER),
+        "merge join, full": _joined(MergeJoin, ordered, behind, How.FULL),
+        "merge join by a text, inner": _joined(MergeJoin, texts[0], texts[1], How.INNER),
     }
 
 
-def _joined(
-    kind: type[HashJoin | MergeJoin], left: pa.Table, right: pa.Table, join: JoinKind
-) -> _Case:
+def _joined(kind: type[HashJoin | MergeJoin], left: pa.Table, right: pa.Table, join: How) -> _Case:
     plan = kind(
         id="joined",
         left=ArrowScan(id="left", schema=left.schema),
         right=ArrowScan(id="right", schema=right.schema),
-        join=join,
-        left_keys=("key",),
-        right_keys=("other",),
+        how=join,
+        on=On.pairs(("key",), ("other",)),
     )
-    name = join.value if join is JoinKind.INNER else f"{join.value} outer"
+    name = join.value if join is How.INNER else f"{join.value} outer"
 
     def theirs() -> int:
         found = left.join(right, "key", "other", join_type=name, use_threads=False)

@@ -45,12 +45,14 @@ from spark_upsert.flow.work import Work
 from spark_upsert.table.table import Table
 from spark_upsert.task import (
     Aggregate,
-    Aggregation,
     ArrowScan,
     Filter,
+    Group,
     HashJoin,
-    JoinKind,
+    How,
     Limit,
+    Named,
+    On,
     Project,
 )
 from tests.support.flow_runs import sorted_rows
@@ -82,11 +84,11 @@ def pipeline(source: Work, sink: Work, *, clean: int = 3, totals: int = 2) -> Gr
         rows = flow.operator("some", some, rows, schema=ROWS)
     with flow.parallel("totals", totals, partition_by=["k"]):
         rows = flow.operator("where", PythonFunction(with_channel, TAGGED, True), rows)
-        sums = Aggregation(
+        sums = Group(
             id="sums",
             input=ArrowScan(id="input", schema=TAGGED),
             keys=("k", "channel"),
-            aggregates=(Aggregate("n", "count"), Aggregate("v", "sum", "v")),
+            aggregates=(Aggregate.of("n", "count"), Aggregate.of("v", "sum", "v")),
         )
         rows = flow.operator("sum", sums, rows, schema=SUMS)
     flow.sink("kept", sink, rows)
@@ -149,22 +151,21 @@ def diamond() -> Graph:
     with flow.parallel("outer", 2, partition_by=["k"]), flow.parallel("inner", 2):
         some = Filter(id="some", input=ArrowScan(id="input", schema=ROWS), where="v > 9")
         inside = flow.operator("some", some, rows, schema=ROWS)
-    summed = Aggregation(
+    summed = Group(
         id="sums",
         input=ArrowScan(id="input", schema=ROWS),
         keys=("k",),
-        aggregates=(Aggregate("total", "sum", "v"),),
+        aggregates=(Aggregate.of("total", "sum", "v"),),
     )
-    named = Project(id="named", input=summed, columns=(("of", "k"), ("total", "total")))
+    named = Project(id="named", input=summed, columns=(Named("of", "k"), Named("total", "total")))
     totals = flow.operator("sums", named, rows, schema=TOTALS)
     with flow.parallel("joined", 3, partition_by={"join.left": ["k"]}, broadcast=["join.right"]):
         join = HashJoin(
             id="join",
             left=ArrowScan(id="left", schema=ROWS),
             right=ArrowScan(id="right", schema=TOTALS),
-            join=JoinKind.INNER,
-            left_keys=("k",),
-            right_keys=("of",),
+            how=How.INNER,
+            on=On.pairs(("k",), ("of",)),
         )
         both = flow.operator("join", join, ports={"left": inside, "right": totals}, schema=JOINED)
     flow.sink("both", Collected(), both)
@@ -195,10 +196,10 @@ def test_a_diamond_gives_what_it_gives_in_one_process(spark: SparkSession, schem
 def test_frames_may_be_united_and_come_to_fewer_partitions(spark: SparkSession) -> None:
     flow = Flow()
     rows = flow.source("rows", Given(ROWS))
-    total = Aggregation(
+    total = Group(
         id="total",
         input=ArrowScan(id="input", schema=TAGGED),
-        aggregates=(Aggregate("n", "count"), Aggregate("channel", "max", "channel")),
+        aggregates=(Aggregate.of("n", "count"), Aggregate.of("channel", "max", "channel")),
     )
     with flow.parallel("wide", 3, partition_by=["k"]):
         rows = flow.operator("where", PythonFunction(with_channel, TAGGED, True), rows)

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from integration.spark_judge import Judge
 from spark_upsert.errors import DataError
-from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Task
+from spark_upsert.task import Aggregate, ArrowScan, Group, Task
 from tests.support.sql_answers import Answers, Refused, answers_here, differences
 from tests.support.sql_cases import Expressions, Written, random_rows
 from tests.support.sql_differences import DIFFERENCES, FEWEST_DIGITS, NO_VALUE, Difference
@@ -110,10 +110,10 @@ AVERAGED = {
 def test_an_average_of_decimals_is_that_of_spark(judge: Judge, digits: tuple[int, int]) -> None:
     values = pa.array(map(Decimal, AVERAGED[digits]), pa.decimal128(*digits))
     rows = pa.record_batch({"d": values})
-    plan = Aggregation(
+    plan = Group(
         id="group",
         input=ArrowScan(id="rows", schema=rows.schema),
-        aggregates=(Aggregate("mean", "avg", "d"),),
+        aggregates=(Aggregate.of("mean", "avg", "d"),),
     )
     there = judge.aggregate("avg(d)", rows)
     mean = there.as_py()

@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.options.view import ViewOptions
-from spark_upsert.plan.nodes import plan_from_json
+from spark_upsert.plan.text import plan_from_json
 from spark_upsert.streams.inputs.view import ViewInput
 from spark_upsert.streams.reads.conform import conformed
 from spark_upsert.streams.reads.view_records import split_from_json, split_to_json

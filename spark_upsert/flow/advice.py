@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_upsert.flow.graph import Edge, Graph, OperatorKind, PlacedOperator, Region
-from spark_upsert.task import Aggregation, JoinKind, Node
-from spark_upsert.task.plan import Join, scans_of
+from spark_upsert.plan.nodes import Join, scans_of
+from spark_upsert.task import Group, How, Node
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def advice(graph: Graph, *, is_stream: bool = False) -> Iterator[str]:
     for place in graph.places.values():
         work = place.operator.work
         nodes = list(work.walk()) if isinstance(work, Node) else []
-        groups = next((node for node in nodes if isinstance(node, Aggregation)), None)
+        groups = next((node for node in nodes if isinstance(node, Group)), None)
         if groups is not None:
             yield from _of_groups(graph, place, groups.keys, is_stream)
         for join in (node for node in nodes if isinstance(node, Join)):
@@ -150,11 +150,11 @@ def _keeps_matches(join: Join, left: _Shared, right: _Shared) -> bool:
     if left.is_in_all and right.is_in_all:
         return False
     if right.is_in_all:
-        return join.join in (JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
+        return join.how in (How.INNER, How.LEFT, How.SEMI, How.ANTI)
     if left.is_in_all:
         # A left row is given where its partners are, all of them in one channel.
-        is_once = join.join is JoinKind.SEMI and right.shared_by(join.right_keys) is not None
-        return is_once or join.join in (JoinKind.INNER, JoinKind.RIGHT)
+        is_once = join.how is How.SEMI and right.shared_by(join.right_keys) is not None
+        return is_once or join.how in (How.INNER, How.RIGHT)
     by = left.shared_by(join.left_keys)
     return by is not None and by == right.shared_by(join.right_keys)
 

@@ -49,7 +49,7 @@ from spark_upsert.flow.graph import (
     Region,
 )
 from spark_upsert.flow.work import Work
-from spark_upsert.task.plan import AssignUniqueId, Limit, Node
+from spark_upsert.plan.nodes import AssignUniqueId, Limit, Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)

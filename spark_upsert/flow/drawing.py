@@ -21,7 +21,7 @@ from spark_upsert.errors import masked
 from spark_upsert.flow.expansion import Physical, Splitter, SplitterKind
 from spark_upsert.flow.graph import INPUT, Edge, OperatorKind
 from spark_upsert.flow.work import PythonFunction, Work
-from spark_upsert.task.plan import Node
+from spark_upsert.plan.nodes import Node
 
 DRAWN_MAX = 200
 """Connections of a picture: with more, lines are all that is seen."""

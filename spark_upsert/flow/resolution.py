@@ -12,8 +12,8 @@ from spark_upsert.errors import GraphError, about, did_you_mean
 from spark_upsert.flow.checks import check, columns
 from spark_upsert.flow.graph import Composite, Graph, GraphMember, LogicalOperator, OperatorKind
 from spark_upsert.flow.work import PythonFunction
+from spark_upsert.plan.nodes import scans_of
 from spark_upsert.task import Node, Task
-from spark_upsert.task.plan import scans_of
 
 
 def schemas_of(graph: Graph, sources: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:

@@ -1,6 +1,6 @@
 """The work of an operator of a graph, as values: read, compute, write.
 
-An operator that computes is a plan (`spark_upsert.task.plan`) or a Python function. In a plan the
+An operator that computes is a plan (`spark_upsert.plan.nodes`) or a Python function. In a plan the
 rows of a port are a scan of Arrow that has the port's name:
 
     Filter(id="large", input=ArrowScan(id="input", schema=...), where="amount > 100")
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from spark_upsert.flow.channels import ChannelPath
-from spark_upsert.task.plan import ArrowScan, Filter, Node, Project, Unnest
+from spark_upsert.plan.nodes import ArrowScan, Filter, Node, Project, Unnest
 
 Function: TypeAlias = Callable[..., Iterable[pa.RecordBatch]]
 """A function from the batches that one replica takes to those that it gives; it is called anew

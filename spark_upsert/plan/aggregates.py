@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
+from spark_upsert.errors import PlanError, did_you_mean
+
 
 class AggregateKind(Enum):
     """The kind of an aggregate over a column of a group."""
@@ -28,6 +30,22 @@ class Aggregate(NamedTuple):
     """A column of the rows; None to count rows."""
     scale: int | None = None
     """Digits behind the point to which each float is rounded before it is added."""
+
+    @classmethod
+    def of(cls, name: str, function: str, column: str | None = None) -> Aggregate:
+        """Return an aggregate by the name of its function.
+
+        Raises
+        ------
+        PlanError
+            There is no such function.
+        """
+        known = [each.value for each in AggregateKind]
+        if function not in known:
+            raise PlanError(
+                f"there is no aggregate '{function}'.", hint=did_you_mean(function, known)
+            )
+        return cls(name, AggregateKind(function), column)
 
     @classmethod
     def from_json(cls, record: Any) -> Aggregate:

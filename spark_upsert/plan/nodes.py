@@ -1,30 +1,39 @@
-"""The plan of a view, as values: a tree of nodes over scans of tables.
+"""The plan of a query, as values: a tree of nodes, which tasks, views and flows share.
 
-A plan says *what*; which tables stand at its paths is found when it is bound (`binding`). It has a
-text, a JSON object, which leaves out the defaults of a node:
+A plan says *what*. A task runs it over splits, set by set: its leaves are scans to which splits are
+added by their names (``id``), and what its rows are is read beside the plan. A view runs it over
+the changes of tables: its leaves are scans of tables (`Scan`), found when it is bound
+(`views.binding`). A flow replicates and fuses operators each of which is a plan. Fields such as
+``batch_rows`` and ``memory_bytes_max`` say how a task runs a node; they change no row, and a view
+needs none.
+
+A plan has a text, a JSON object, which leaves out the defaults of a node (`plan.text` reads it):
 
     {"v":1,"node":"join","how":"left","on":[["customer_id","id"]],
      "left":{"node":"scan","path":"…","columns":[["id","int64"]],"key":["id"]},"right":{…}}
 
-A scan freezes the names and the types of the columns that the table had when the plan was made:
-columns that the table gains later are not seen. The *fingerprint* of a plan is a hash of that text
-with the keys of all objects in order: a checkpoint names it, so that no other plan goes on there.
+Arrow's schemas and rows are its own bytes in base64: no text of ours holds every type of Arrow. The
+*fingerprint* of a plan is a hash of that text with the keys of all objects in order: a checkpoint
+names it, so that no other plan goes on there.
+
+A scan of a table freezes the names and the types of the columns that the table had when the plan
+was made: columns that the table gains later are not seen.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import PlanError, about, did_you_mean
+from spark_upsert.errors import PlanError
 from spark_upsert.model.types import type_of, type_text
 from spark_upsert.plan.aggregates import Aggregate
 
@@ -32,13 +41,14 @@ VERSION = 1
 """Version of the JSON form."""
 
 DEPTH_MAX = 100
-"""Most nodes on the way from the root to a scan; a deeper plan was not written by hand."""
+"""Most nodes on the way from the root to a scan; a deeper plan was not written by hand, and plans
+are walked by functions that call themselves."""
 
-_NESTING_MAX = 4 * DEPTH_MAX
-"""Objects and lists within each other in the text of a plan: a node is one, and what it lists."""
+NODES_MAX = 1000
+"""Most nodes of a task's plan."""
 
-_TEXT_MAX = 4 << 20
-"""Characters of a plan: a hundred scans of some thousand columns each."""
+BATCH_ROWS = 1 << 14
+"""Rows of the batches that a node makes anew, if the plan does not say."""
 
 Formula: TypeAlias = str | pc.Expression
 """SQL, or an expression of Arrow, which has no text: such a plan has no JSON."""
@@ -49,9 +59,11 @@ class How(Enum):
 
     INNER = "inner"
     LEFT = "left"
+    RIGHT = "right"
+    """Only in tasks: a view swaps the sides."""
     FULL = "full"
     SEMI = "semi"
-    """Left rows that have a match."""
+    """Left rows that have a match, each once."""
     ANTI = "anti"
     """Left rows that have none."""
 
@@ -62,7 +74,7 @@ class How(Enum):
 
 
 class Reverse(Enum):
-    """How the rows are found that a change of the other side touches."""
+    """How a view finds the rows that a change of the other side touches."""
 
     INDEX = "index"
     SCAN = "scan"
@@ -90,50 +102,22 @@ class On(NamedTuple):
     left: str
     right: str
 
+    @classmethod
+    def pairs(cls, left: Sequence[str], right: Sequence[str]) -> tuple[On, ...]:
+        """Return the columns of two sides, pair by pair.
 
-# -- how fields are read from text -----------------------------------------------------------
-
-
-FieldReader: TypeAlias = Callable[[Any, int], Any]
-"""Makes the value of a field of what JSON holds, and of the node's depth; a TypeError or a
-ValueError says that it cannot."""
-
-
-def _str(value: Any, _: int = 0) -> str:
-    if not isinstance(value, str):
-        raise TypeError("no text")
-    return value
-
-
-def _whole(value: Any, _: int = 0) -> int:
-    if type(value) is not int or value < 0:
-        raise TypeError("no version")
-    return value
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError("no list")
-    return value
-
-
-def _strs(value: Any, _: int = 0) -> tuple[str, ...]:
-    return tuple(map(_str, _list(value)))
-
-
-def _pairs_of(type_: Any) -> FieldReader:
-    def read(value: Any, _: int) -> tuple[Any, ...]:
-        return tuple(type_(*map(_str, _list(each))) for each in _list(value))
-
-    return read
-
-
-def read_node(value: Any, depth: int) -> Node:
-    """Return a node that stands below another."""
-    return _node(value, depth + 1)
-
-
-# -- nodes ------------------------------------------------------------------------------------
+        Raises
+        ------
+        PlanError
+            One side has more of them.
+        """
+        if len(left) != len(right):
+            raise PlanError(
+                f"a join has as many columns on the left as on the right, found {len(left)} and "
+                f"{len(right)}.",
+                hint="give the columns of both sides in the same order.",
+            )
+        return tuple(map(cls, left, right))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,24 +125,26 @@ class Node:
     """A node of a plan."""
 
     kind: ClassVar[str]
-    readers: ClassVar[Mapping[str, FieldReader]]
-    """By the fields; those that have no reader cannot be in a text."""
+    id: str = ""
+    """The name of the node, unique in the plan of a task, which adds splits and tells errors by it;
+    a view needs none."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes below it, in their order."""
         found = (getattr(self, each.name) for each in fields(self))
-        return tuple(each for each in found if isinstance(each, Node))
+        nodes = (each if isinstance(each, tuple) else (each,) for each in found)
+        return tuple(node for each in nodes for node in each if isinstance(node, Node))
 
     @property
     def label(self) -> str:
         """The name of the node's rows in errors: that of the table that they come from."""
-        return self.inputs[0].label
+        return self.inputs[0].label if self.inputs else self.id
 
     @property
     def title(self) -> str:
         """The name of the node in errors."""
-        return f"{self.kind} of {self.label}"
+        return self.id or f"{self.kind} of {self.label}"
 
     def walk(self) -> Iterator[Node]:
         """Yield the nodes of the plan: this one first, then each input's."""
@@ -174,12 +160,26 @@ class Node:
         PlanError
             It holds an expression of Arrow, which has no text.
         """
-        return _text({"v": VERSION, **_record(self)})
+        return to_text({"v": VERSION, **_record(self)})
 
     def fingerprint(self) -> str:
         """Return a hash of the plan, 32 hex digits."""
         canonical = json.dumps(json.loads(self.to_json()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+
+    def _require_at_least(self, least: int, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise PlanError(
+                    f"node '{self.title}': '{name}' of a {self.kind} is at least {least}, found "
+                    f"{value}.",
+                    hint=f"give '{name}' as such a number.",
+                    node=self.title,
+                )
+
+
+# -- leaves ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,12 +187,6 @@ class Scan(Node):
     """The rows of a table."""
 
     kind: ClassVar[str] = "scan"
-    readers: ClassVar[Mapping[str, FieldReader]] = {
-        "path": _str,
-        "columns": _pairs_of(Column),
-        "key": _strs,
-        "version": _whole,
-    }
     path: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
@@ -216,131 +210,255 @@ class Scan(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowScan(Node):
+    """Splits that are Arrow: tables, batches, or iterators of batches."""
+
+    kind: ClassVar[str] = "arrow_scan"
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScan(Node):
+    """Splits that are paths of local files (`readers.of_files`), or what the task can read."""
+
+    kind: ClassVar[str] = "file_scan"
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableScan(Node):
+    """Splits that are rows of a version of a table (`readers.rows_of_version`)."""
+
+    kind: ClassVar[str] = "table_scan"
+    schema: pa.Schema | None = None
+    """None: whatever its reader gives. Such a scan is a plan by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeScan(Node):
+    """Splits that are changes of a table (`readers.changes_of`) or of a view.
+
+    The changelog is computed whole: if it were cut into a scan, a join and a projection, values
+    would be gathered before duplicates fall.
+    """
+
+    kind: ClassVar[str] = "change_scan"
+    schema: pa.Schema | None = None
+    """None: whatever its reader gives. Such a scan is a plan by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values(Node):
+    """Rows that are given once for each barrier, because nothing is kept across one."""
+
+    kind: ClassVar[str] = "values"
+    rows: pa.Table
+
+
+SplitScan: TypeAlias = Scan | ArrowScan | FileScan | TableScan | ChangeScan
+"""The leaves to which a task adds splits."""
+
+
+# -- row by row ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(Node):
-    """Rows for which a condition is TRUE."""
+    """The rows for which a condition is TRUE; neither FALSE nor NULL passes."""
 
     kind: ClassVar[str] = "filter"
-    readers: ClassVar[Mapping[str, FieldReader]] = {"input": read_node, "where": _str}
     input: Node
     where: Formula
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project(Node):
-    """Other columns of each row."""
+    """Other columns of each row, each computed from it."""
 
     kind: ClassVar[str] = "project"
-    readers: ClassVar[Mapping[str, FieldReader]] = {"input": read_node, "columns": _pairs_of(Named)}
     input: Node
     columns: tuple[Named, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unnest(Node):
-    """A row per element of a list, with the element's place, from 0, in the column ``pos``."""
+    """A row for each element of a list, beside the other columns of its row.
+
+    A NULL and an empty list give no row. The column keeps its name; ``position`` names one that
+    counts the elements of a list from 0 (int64), None for none. That of a view is ``pos``.
+    """
 
     kind: ClassVar[str] = "unnest"
-    readers: ClassVar[Mapping[str, FieldReader]] = {"input": read_node, "column": _str}
     input: Node
     column: str
+    position: str | None = "pos"
+    batch_rows: int = BATCH_ROWS
+
+    def __post_init__(self) -> None:
+        self._require_at_least(1, "batch_rows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit(Node):
+    """The rows behind the first ``offset``, no more than ``count``, over all barriers together."""
+
+    kind: ClassVar[str] = "limit"
+    input: Node
+    count: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        self._require_at_least(0, "count", "offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignUniqueId(Node):
+    """A column of numbers (int64), no two alike over all barriers, ascending from ``first``."""
+
+    kind: ClassVar[str] = "assign_unique_id"
+    input: Node
+    column: str
+    first: int = 0
+
+
+# -- several inputs --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPartition(Node):
+    """The rows of all its inputs, shared out among the drivers of what stands above it.
+
+    With ``keys``, rows of equal keys come to the same driver; without, batches go in turn.
+    """
+
+    kind: ClassVar[str] = "local_partition"
+    parts: tuple[Node, ...]
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedUnion(Node):
+    """The batches of all its inputs in turn: one of each that has one, in their order."""
+
+    kind: ClassVar[str] = "mixed_union"
+    parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(Node):
-    """Rows of two inputs that are equal in some columns."""
+    """Rows of two inputs that are equal in some columns.
+
+    A view joins by the changes of both sides, and looks the other one up by its key or by an index;
+    a task by a hash table of the right side, unless the plan says how (`HashJoin`, `MergeJoin`).
+    """
 
     kind: ClassVar[str] = "join"
-    readers: ClassVar[Mapping[str, FieldReader]] = {
-        "how": lambda value, _: How(value),
-        "on": _pairs_of(On),
-        "left": read_node,
-        "right": read_node,
-        "reverse": lambda value, _: Reverse(value),
-    }
     how: How = How.INNER
     on: tuple[On, ...]
     left: Node
     right: Node
     reverse: Reverse = Reverse.INDEX
+    batch_rows: int = BATCH_ROWS
+    memory_bytes_max: int | None = None
+    """The bound of the right rows that a task holds at once."""
+
+    def __post_init__(self) -> None:
+        self._require_at_least(1, "batch_rows", "memory_bytes_max")
 
     @property
     def title(self) -> str:
-        return f"join of {self.left.label} and {self.right.label}"
+        return self.id or f"join of {self.left.label} and {self.right.label}"
+
+    @property
+    def left_keys(self) -> tuple[str, ...]:
+        """The columns of the left side that are joined."""
+        return tuple(each.left for each in self.on)
+
+    @property
+    def right_keys(self) -> tuple[str, ...]:
+        """The columns of the right side that are joined."""
+        return tuple(each.right for each in self.on)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeJoin(Join):
+    """A join in a task of two sides that are sorted by their keys.
+
+    The right rows of one key are held until the left side has passed it.
+    """
+
+    kind: ClassVar[str] = "merge_join"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashJoin(Join):
+    """A join in a task that holds its right side whole until the barrier."""
+
+    kind: ClassVar[str] = "hash_join"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexLookupJoin(Node):
+    """Rows joined in a task with what is found under their keys, in a table or in Arrow rows.
+
+    Where is looked up is given to the task, under this node's name.
+    """
+
+    kind: ClassVar[str] = "index_lookup_join"
+    input: Node
+    how: How
+    keys: tuple[str, ...]
+    prefetch: int = 4
+    """How many batches may have look-ups under way at once."""
+    batch_rows: int = BATCH_ROWS
+
+    def __post_init__(self) -> None:
+        self._require_at_least(1, "prefetch", "batch_rows")
+
+
+# -- groups ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group(Node):
-    """Aggregates over groups of rows. Only at the root: a table keeps them (`views.groups`)."""
+    """Aggregates over groups of rows with equal keys; without aggregates, the distinct keys.
+
+    In a view only at the root: a table keeps the groups (`views.groups`). A task makes those of
+    each barrier anew.
+    """
 
     kind: ClassVar[str] = "group"
-    readers: ClassVar[Mapping[str, FieldReader]] = {
-        "input": read_node,
-        "keys": _strs,
-        "aggregates": lambda value, _: tuple(map(Aggregate.from_json, _list(value))),
-    }
     input: Node
-    keys: tuple[str, ...]
+    # By factories, which are no defaults of a text: texts have always said both.
+    keys: tuple[str, ...] = field(default_factory=tuple)
     """None for one group of all rows."""
-    aggregates: tuple[Aggregate, ...]
+    aggregates: tuple[Aggregate, ...] = field(default_factory=tuple)
+    is_clustered: bool = False
+    """Whether equal keys come one after the other, so that a task holds one group at a time."""
+    batch_rows: int = BATCH_ROWS
+    memory_bytes_max: int | None = None
+
+    def __post_init__(self) -> None:
+        self._require_at_least(1, "batch_rows", "memory_bytes_max")
 
 
 KINDS: dict[str, type[Node]] = {
-    kind.kind: kind for kind in (Scan, Filter, Project, Unnest, Join, Group)
+    each.kind: each
+    for each in (
+        *(Scan, ArrowScan, FileScan, TableScan, ChangeScan, Values),
+        *(Filter, Project, Unnest, Limit, AssignUniqueId),
+        *(LocalPartition, MixedUnion, Join, MergeJoin, HashJoin, IndexLookupJoin, Group),
+    )
 }
 """The nodes that a plan may have, by their names in its text."""
 
 
-def plan_from_json(text: str) -> Node:
-    """Return the plan that a text holds.
-
-    Raises
-    ------
-    PlanError
-        It holds none, or one of a later form.
-    """
-    record = read_text(text)
-    if not isinstance(record, dict) or record.get("v") != VERSION:
-        found = record.get("v") if isinstance(record, dict) else None
-        raise PlanError(
-            f"the plan is of the form {found!r}, and this version reads the form {VERSION}.",
-            hint="make the plan anew with the version that reads it.",
-        )
-    return _node({name: value for name, value in record.items() if name != "v"}, 0)
+# -- what a plan may be ----------------------------------------------------------------------
 
 
-def read_text(text: str) -> Any:
-    """Return the JSON of a plan's text, which is small and shallow enough for what walks it.
-
-    Raises
-    ------
-    PlanError
-        It is no JSON, too long or too deep.
-    """
-    found: Any = None
-    is_read = False
-    if len(text) <= _TEXT_MAX:
-        with suppress(ValueError, RecursionError):
-            found, is_read = json.loads(text), True
-    if not is_read or _is_nested_beyond(found, _NESTING_MAX):
-        raise PlanError(
-            f"the plan is no JSON, or longer or deeper than a plan can be: {text:.200}",
-            hint="give the text that `to_json()` returned.",
-        )
-    return found
-
-
-def _is_nested_beyond(value: Any, most: int) -> bool:
-    level = [value]
-    for _ in range(most):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return False
-    return True
+def scans_of(plan: Node) -> tuple[SplitScan, ...]:
+    """Return the leaves that take splits, in the order of the plan."""
+    return tuple(node for node in plan.walk() if isinstance(node, SplitScan))
 
 
 def require_depth(node: Node) -> None:
@@ -350,33 +468,78 @@ def require_depth(node: Node) -> None:
         level = [inner for each in level for inner in each.inputs]
         if not level:
             return
-    raise _too_deep()
+    raise too_deep()
 
 
-def _too_deep() -> PlanError:
+def too_deep() -> PlanError:
+    """Return the error of a plan that is deeper than one may be."""
     return PlanError(
         f"the plan is deeper than {DEPTH_MAX} nodes.",
         hint="write several filters or projections behind each other as one.",
     )
 
 
-# -- to text ---------------------------------------------------------------------------------
+def require_names(plan: Node) -> None:
+    """Refuse a task's plan in which two nodes have one name, or that is absurdly large or deep.
+
+    Raises
+    ------
+    PlanError
+    """
+    seen: dict[str, str] = {}
+    waiting = [(plan, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        waiting.extend((each, depth + 1) for each in reversed(node.inputs))
+        if depth > DEPTH_MAX:
+            raise too_deep()
+        if len(seen) == NODES_MAX:
+            raise PlanError(
+                f"the plan of a task has at most {NODES_MAX} nodes; this one has more.",
+                hint="cut it into several.",
+            )
+        if not node.id:
+            raise PlanError(f"a {node.kind} has no name.", hint="give each node an 'id'.")
+        if node.id in seen:
+            raise PlanError(
+                f"node '{node.id}': a {seen[node.id]} and a {node.kind} have this name.",
+                hint="give each node an 'id' of its own.",
+                node=node.id,
+            )
+        seen[node.id] = node.kind
+
+
+# -- what a plan is as text ------------------------------------------------------------------
 
 
 def _record(node: Node) -> dict[str, Any]:
     values = ((each, getattr(node, each.name)) for each in fields(node))
-    kept = {own.name: _plain(node, value) for own, value in values if value is not own.default}
+    kept = {f.name: _plain(node, value) for f, value in values if not _is_same(value, f.default)}
     return {"node": node.kind, **kept}
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Return whether a field has its default; those of Arrow have none, and may not compare."""
+    return type(value) is type(default) and value == default
 
 
 def _plain(node: Node, value: Any) -> Any:
     match value:
         case Node():
             return _record(value)
+        case Aggregate():
+            return value.to_json()
         case Enum():
             return value.value
         case tuple():
             return [_plain(node, each) for each in value]
+        case pa.Schema():
+            return base64.b64encode(value.serialize().to_pybytes()).decode()
+        case pa.Table():
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, value.schema) as writer:
+                writer.write_table(value)
+            return base64.b64encode(sink.getvalue().to_pybytes()).decode()
         case pc.Expression():
             raise PlanError(
                 f"node '{node.title}' holds an expression of Arrow, which has no text: {value}.",
@@ -386,48 +549,6 @@ def _plain(node: Node, value: Any) -> Any:
             return value
 
 
-def _text(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
-
-
-# -- from text -------------------------------------------------------------------------------
-
-
-def _node(record: Any, depth: int) -> Node:
-    if not isinstance(record, dict) or not isinstance(record.get("node"), str):
-        raise PlanError(
-            f"expected a node of a plan, found {_text(record):.200}.",
-            hint="a node is an object with its kind under 'node'.",
-        )
-    kind = KINDS.get(record["node"])
-    if kind is None:
-        raise PlanError(
-            f"a plan has no node '{record['node']}'.", hint=did_you_mean(record["node"], KINDS)
-        )
-    if depth > DEPTH_MAX:
-        raise _too_deep()
-    with about("node", kind.kind):
-        return _built(kind, record, depth)
-
-
-def _built(kind: type[Node], record: dict[str, Any], depth: int) -> Node:
-    known = {each.name: each for each in fields(kind)}
-    given = {}
-    for name, value in record.items():
-        if name == "node":
-            continue
-        if name not in known:
-            raise PlanError(f"it has no field '{name}'.", hint=did_you_mean(name, known))
-        try:
-            given[name] = kind.readers[name](value, depth)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, PlanError):
-                raise
-            raise PlanError(
-                f"its field '{name}' is {_text(value):.200}, which it cannot be.",
-                hint="give the text that `to_json()` returned.",
-            ) from error
-    missing = [f.name for f in known.values() if f.default is MISSING and f.name not in given]
-    if missing:
-        raise PlanError(f"its field '{missing[0]}' is missing.", hint="give all fields.")
-    return kind(**given)
+def to_text(value: Any) -> str:
+    """Return JSON in the form that plans have."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

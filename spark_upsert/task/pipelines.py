@@ -23,6 +23,25 @@ import pyarrow as pa
 from spark_upsert.errors import PlanError, about, did_you_mean
 from spark_upsert.model.words import is_hashable
 from spark_upsert.plan.expressions import bind, bind_condition
+from spark_upsert.plan.nodes import (
+    ArrowScan,
+    AssignUniqueId,
+    FileScan,
+    Filter,
+    Group,
+    IndexLookupJoin,
+    Join,
+    Limit,
+    LocalPartition,
+    MergeJoin,
+    MixedUnion,
+    Node,
+    Project,
+    SplitScan,
+    Unnest,
+    Values,
+    require_names,
+)
 from spark_upsert.task import exchange as exchanges
 from spark_upsert.task.driver import ChainStage, Driver
 from spark_upsert.task.exchange import Consumer, Exchange, Feed, InTurn, Partitioner, by_keys
@@ -34,26 +53,6 @@ from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.merge_join import MergeJoinRows
 from spark_upsert.task.operators.operator import Operator, Signal, Streaming
 from spark_upsert.task.operators.rows import limited, numbered, unnested
-from spark_upsert.task.plan import (
-    Aggregation,
-    ArrowScan,
-    AssignUniqueId,
-    FileScan,
-    Filter,
-    HashJoin,
-    IndexLookupJoin,
-    Join,
-    Limit,
-    LocalPartition,
-    MergeJoin,
-    MixedUnion,
-    Node,
-    Project,
-    Scan,
-    Unnest,
-    Values,
-    check,
-)
 from spark_upsert.task.progress import Monitor
 from spark_upsert.task.readers import of_files, read_arrow
 from spark_upsert.task.scanning import ScanFeed, SplitQueue, SplitReader, ValuesFeed
@@ -134,8 +133,8 @@ def build(plan: Node, settings: TaskSettings) -> Pipelines:
     PlanError
         A node is not what it may be over the columns that come to it; it is named.
     """
-    check(plan)
-    _require_nodes(plan, settings.readers, Scan, "a reader", "scan")
+    require_names(plan)
+    _require_nodes(plan, settings.readers, SplitScan, "a reader", "scan")
     _require_nodes(plan, settings.lookups, IndexLookupJoin, "a lookup", "index lookup join")
     builder = _Builder(plan, settings)
     # One driver gives rows in one order, whatever has to wait for storage meanwhile.
@@ -165,14 +164,14 @@ class _Chain:
 
 def _chain_of(top: Node, *, width: int, is_ordered: bool) -> _Chain:
     nodes = [top]
-    while not isinstance(nodes[-1], Scan | Values | LocalPartition | MixedUnion):
+    while not isinstance(nodes[-1], SplitScan | Values | LocalPartition | MixedUnion):
         below = nodes[-1]
         nodes.append(below.left if isinstance(below, Join) else below.inputs[0])
     nodes.reverse()
     is_ordered = is_ordered or any(map(_needs_order, nodes))
     is_single = (
         is_ordered
-        or any(isinstance(node, Values | HashJoin) for node in nodes)
+        or any(isinstance(node, Values | Join) for node in nodes)
         or not _are_groups_whole(nodes)
     )
     return _Chain(nodes, 1 if is_single else width, is_ordered)
@@ -180,19 +179,19 @@ def _chain_of(top: Node, *, width: int, is_ordered: bool) -> _Chain:
 
 def _needs_order(node: Node) -> bool:
     """Say whether what comes out depends on the order of the rows that come."""
-    is_clustered = isinstance(node, Aggregation) and node.is_clustered
+    is_clustered = isinstance(node, Group) and node.is_clustered
     return is_clustered or isinstance(node, MergeJoin | Limit | AssignUniqueId | MixedUnion)
 
 
 def _are_groups_whole(nodes: Sequence[Node]) -> bool:
     """Say whether equal keys of each aggregation of a chain come to one driver."""
     for index, node in enumerate(nodes):
-        if isinstance(node, Aggregation):
+        if isinstance(node, Group):
             feed, between = nodes[0], nodes[1:index]
             # Other nodes may give other values to a column of the same name.
             if not isinstance(feed, LocalPartition) or not feed.keys:
                 return False
-            if not all(isinstance(each, Filter | Aggregation) for each in between):
+            if not all(isinstance(each, Filter | Group) for each in between):
                 return False
             if not set(feed.keys) <= set(node.keys):
                 return False
@@ -298,11 +297,11 @@ class _Builder:
                 return limited(node, schema)
             case AssignUniqueId():
                 return numbered(node, schema)
-            case Aggregation():
+            case Group():
                 return aggregation(node, schema)
             case MergeJoin():
                 return MergeJoinRows(node, schema, rights[node.id], self.built)
-            case HashJoin():
+            case Join():
                 return HashJoinRows(node, schema, rights[node.id])
             case IndexLookupJoin():
                 return LookupJoinRows(node, schema, self._lookup(node))
@@ -333,7 +332,7 @@ class _Builder:
                 return self._scans(node, chain.width)
 
     def _scans(self, node: Node, width: int) -> Sequence[Feed]:
-        assert isinstance(node, Scan)
+        assert isinstance(node, SplitScan)
         reader = self._settings.readers.get(node.id) or _own_reader(node)
         if reader is None:
             raise PlanError(
@@ -378,17 +377,17 @@ class _Builder:
 def _stage(node: Node, operator: Operator, right: Consumer | None) -> ChainStage:
     """Return what a driver has to know of an operator."""
     match node:
-        case Aggregation():
+        case Group():
             is_silent = bool(node.keys)
         case Join():
-            is_silent = node.join not in SHOWS_RIGHT_ALONE
+            is_silent = node.how not in SHOWS_RIGHT_ALONE
         case _:
             is_silent = True
     is_counting = isinstance(node, Limit | AssignUniqueId)
     return ChainStage(node.id, operator, is_silent, is_counting, right)
 
 
-def _own_reader(node: Scan) -> SplitReader | None:
+def _own_reader(node: SplitScan) -> SplitReader | None:
     """Return what reads the splits of a scan for which the task was given nothing."""
     match node:
         case ArrowScan():
@@ -415,7 +414,7 @@ def _project(node: Project, schema: pa.Schema) -> Streaming:
 
 def _told_name(node: Node) -> str:
     """Return what errors of a feed are to tell; a plan of one scan needs no names."""
-    return "" if isinstance(node, Scan) and node.schema is None else node.id
+    return "" if isinstance(node, SplitScan) and node.schema is None else node.id
 
 
 def _drop_all(drivers: Sequence[Driver]) -> None:

@@ -11,7 +11,7 @@ from threading import Lock
 from types import TracebackType
 
 from spark_upsert.model.bounded import LruMap
-from spark_upsert.task.plan import Node
+from spark_upsert.plan.nodes import Node
 from spark_upsert.task.states import Phase
 from spark_upsert.task.task import Task
 

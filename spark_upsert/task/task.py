@@ -37,11 +37,11 @@ from typing import Any, Self
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, did_you_mean
+from spark_upsert.plan.nodes import Node
 from spark_upsert.task.driver import Driver
 from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.operator import Signal
 from spark_upsert.task.pipelines import TaskSettings, build
-from spark_upsert.task.plan import Node
 from spark_upsert.task.progress import Monitor
 from spark_upsert.task.scanning import SplitReader
 from spark_upsert.task.states import (

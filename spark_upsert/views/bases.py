@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from spark_upsert.errors import PlanError
-from spark_upsert.plan.nodes import Scan, read_text
+from spark_upsert.plan.nodes import Scan
+from spark_upsert.plan.text import read_text
 from spark_upsert.table.table import Table
 from spark_upsert.views.groups.kept_base import KeptBase
 from spark_upsert.views.groups.shown import PLAN, grouping_of

@@ -104,10 +104,15 @@ def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) 
                     return UnnestRelation(node, *inputs)
                 case Join():
                     return joined(node, *inputs)
+                case Group():
+                    raise PlanError(
+                        "'group' gives no rows with changes.",
+                        hint="a group must be kept first: .keep(path).",
+                    )
                 case _:
                     raise PlanError(
-                        f"'{node.kind}' gives no rows with changes.",
-                        hint="a group must be kept first: .keep(path).",
+                        f"'{node.kind}' is a node for tasks: it gives no rows with changes.",
+                        hint="build the plan of a view by its methods, and give that text.",
                     )
 
     return relation_of(plan)

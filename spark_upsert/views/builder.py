@@ -313,8 +313,7 @@ _Choice = TypeVar("_Choice", How, Reverse)
 def _one_of(choices: type[_Choice], name: str, value: str) -> _Choice:
     known = [each.value for each in choices]
     if value not in known:
-        remedy = "swap the sides." if value == "right" else did_you_mean(value, known)
-        raise PlanError(f"a join has no {name}='{value}'.", hint=remedy)
+        raise PlanError(f"a join has no {name}='{value}'.", hint=did_you_mean(value, known))
     return choices(value)
 
 

@@ -453,6 +453,8 @@ def joined(node: Join, left: Relation, right: Relation) -> Relation:
     """
     assert left.key is not None
     assert right.key is not None
+    if node.how is How.RIGHT:
+        raise PlanError("a view has no right join.", hint="swap the sides.")
     _require_columns(node, left, right)
     left_on, right_on = ({on.left for on in node.on}, {on.right for on in node.on})
     left_is_whole, right_is_whole = set(left.key) <= left_on, set(right.key) <= right_on

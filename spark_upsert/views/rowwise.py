@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.plan.nodes import Filter, Formula, Project, Unnest
+from spark_upsert.plan.unnest import unnest, unnested_schema
 from spark_upsert.views.failing import ComputeColumn, NodeFormulas
 from spark_upsert.views.formulas import BoundFormula, columns_read, is_true, plain_column
 from spark_upsert.views.matching import NOWHERE
@@ -27,9 +27,6 @@ from spark_upsert.views.relation import (
     renamed,
 )
 from spark_upsert.views.spans import Spans
-
-POSITION = "pos"
-"""The column that holds an element's place in its list."""
 
 
 class FilterRelation:
@@ -225,36 +222,17 @@ class UnnestRelation:
     """A row per element of a list (`Relation`)."""
 
     def __init__(self, node: Unnest, input_: Relation) -> None:
-        schema = input_.schema
-        if node.column not in schema.names:
-            raise PlanError.missing_column(node.column, schema.names)
-        list_type = schema.field(node.column).type
-        if not (pa.types.is_list(list_type) or pa.types.is_large_list(list_type)):
+        if node.position is None:
             raise PlanError(
-                f"'{node.column}' is {list_type}, and a list is unnested.",
-                hint="name a column of lists.",
-                column=node.column,
+                "a view tells the elements of a list apart by their places, and has no column for "
+                "them.",
+                hint="name one: position='pos'.",
             )
-        if POSITION in schema.names:
-            raise PlanError(
-                f"the input has a column '{POSITION}' already: rename one.",
-                hint=f"select it under another name before: '{POSITION}' is the place in the list.",
-                column=POSITION,
-            )
+        self._node = node
         self._input = input_
-        self._column = node.column
-        fields = []
-        for each in schema:
-            if each.name == node.column:
-                fields += [
-                    pa.field(POSITION, pa.int64()),
-                    pa.field(each.name, list_type.value_type),
-                ]
-            else:
-                fields.append(each)
-        self.schema = pa.schema(fields)
+        self.schema = unnested_schema(node, input_.schema)
         assert input_.key is not None
-        self.key = (*input_.key, POSITION)
+        self.key = (*input_.key, node.position)
         self.may_lack_key = False  # The place is never NULL.
         self.dropped = None
         self.sources = input_.sources
@@ -269,7 +247,7 @@ class UnnestRelation:
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless the input finds one of the columns that are its own."""
-        stored = [name for name in columns if name not in (self._column, POSITION)]
+        stored = self._stored(columns)
         if not stored:
             raise PlanError(
                 f"an index is on stored columns, and '{columns[0]}' is unnested.",
@@ -281,7 +259,8 @@ class UnnestRelation:
     def spans(self, step: Step) -> Iterator[Spans]:
         """Yield the rows of keys that a step touched (`Relation.spans`)."""
         for spans in self._input.spans(step):
-            yield spans.owning(self._exploded(spans.rows), self._owners(spans.rows))
+            found = unnest(self._node, spans.rows, self.schema)
+            yield spans.owning(found.rows, found.owners)
 
     def look_up(self, keys: RelationRows, at: At) -> Looked:
         """Return the rows of keys (`Relation.look_up`)."""
@@ -293,8 +272,7 @@ class UnnestRelation:
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
-        own = (self._column, POSITION)
-        stored = [name for name in values.schema.names if name not in own]
+        stored = self._stored(values.schema.names)
         if not stored:
             yield matching(self.scan(at, hash_range), values)
             return
@@ -305,22 +283,12 @@ class UnnestRelation:
         """Return all rows (`Relation.scan`)."""
         return self._exploded(self._input.scan(at, hash_range))
 
-    def _owners(self, rows: RelationRows) -> Positions:
-        """Return of which row each element is."""
-        return np.repeat(np.arange(rows.num_rows), self._counts(rows))
-
-    def _counts(self, rows: RelationRows) -> Positions:
-        lengths = pc.list_value_length(rows.column(self._column))
-        return np.asarray(lengths.fill_null(0)).astype(np.int64)
+    def _stored(self, columns: Sequence[str]) -> list[str]:
+        """Return the columns that are the input's own."""
+        return [name for name in columns if name not in (self._node.column, self._node.position)]
 
     def _exploded(self, rows: RelationRows) -> RelationRows:
-        counts = self._counts(rows)
-        owners = self._owners(rows)
-        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        beside = taken(rows, owners)
-        own = {POSITION: pa.array(within), self._column: rows.column(self._column).flatten()}
-        arrays = [own[name] if name in own else beside.column(name) for name in self.schema.names]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return unnest(self._node, rows, self.schema).rows
 
 
 class _Side:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.plan.nodes import Node, plan_from_json
+from spark_upsert.plan.nodes import Node
+from spark_upsert.plan.text import plan_from_json
 from spark_upsert.table.log.codec import manifest_to_json
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan

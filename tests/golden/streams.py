@@ -16,7 +16,8 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark_upsertflow.readers import read_schema
 from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.plan import agg
-from spark_upsert.plan.nodes import Node, plan_from_json
+from spark_upsert.plan.nodes import Node
+from spark_upsert.plan.text import plan_from_json
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.golden.case import Case, Seen, sorted_rows

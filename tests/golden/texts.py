@@ -1,4 +1,4 @@
-"""Texts that stand alone: plans of tasks, what a flow remembers, and offsets of version 1."""
+"""Texts that stand alone: what a flow remembers, and offsets of version 1."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pathlib import Path
 from spark_upsert.flow import Flow, Graph
 from spark_upsert.flow.checkpoint import NAME, remember
 from spark_upsert.streams.offsets.offset import Offset
-from spark_upsert.task.plan_json import plan_from_json, plan_to_json
 from tests.golden.case import Case, Seen, plain
 from tests.support.flows import SINK, SOURCE
-from tests.unit.test_task_plan import PLANS
 
 PLACE = ["6ad1", 7, "91ef"]
 OFFSETS = (
@@ -31,28 +29,24 @@ def graph() -> Graph:
 
 
 def build() -> Seen:
-    """Return the texts of plans, and let a flow remember what it has."""
+    """Return offsets, and let a flow remember what it has."""
     remember(graph(), "flow", {})
-    return {"plans": {plan.id: plan_to_json(plan) for plan in PLANS}, "offsets": OFFSETS}
+    return {"offsets": OFFSETS}
 
 
 def see(kept: Seen) -> Seen:
     """Return what the texts are read as."""
     return {
         "flow": Path("flow", NAME).read_text(encoding="utf-8"),
-        "plans": {name: plain(plan_from_json(text)) for name, text in kept["plans"].items()},
         "offsets": [plain(Offset.from_json(each)) for each in kept["offsets"]],
     }
 
 
 def go_on(kept: Seen) -> Seen:
     """Write what was read anew."""
-    plans = {name: plan_to_json(plan_from_json(text)) for name, text in kept["plans"].items()}
-    assert plans == kept["plans"]
     return {
         "id": remember(graph(), "flow", {}),
         "flow": Path("flow", NAME).read_text(encoding="utf-8"),
-        "plans": plans,
         "offsets": [json.dumps(Offset.from_json(each).to_json()) for each in kept["offsets"]],
     }
 

@@ -39,7 +39,7 @@ from spark_upsert.flow.run import running as running_module
 from spark_upsert.flow.run.local import collect, run
 from spark_upsert.flow.width import changed_width
 from spark_upsert.table.table import Table
-from spark_upsert.task import ArrowScan, Filter, HashJoin, JoinKind
+from spark_upsert.task import ArrowScan, Filter, HashJoin, How, On
 from tests.hints.hint import Told, follows
 from tests.support import flow_runs
 
@@ -65,9 +65,8 @@ def same(name: str = "A", *ports: str, **more: Any) -> LogicalOperator:
         id="both",
         left=ArrowScan(id="left", schema=SCHEMA),
         right=ArrowScan(id="right", schema=SCHEMA),
-        join=JoinKind.SEMI,
-        left_keys=("k",),
-        right_keys=("k",),
+        how=How.SEMI,
+        on=On.pairs(("k",), ("k",)),
     )
     operator = LogicalOperator(
         name=name,
@@ -693,9 +692,8 @@ def _(told: Told) -> None:
         id="both",
         left=ArrowScan(id="left", schema=many.schema),
         right=ArrowScan(id="right", schema=many.schema),
-        join=JoinKind.SEMI,
-        left_keys=("k",),
-        right_keys=("k",),
+        how=How.SEMI,
+        on=On.pairs(("k",), ("k",)),
     )
 
     def held(rows: pa.Table, *, width: int) -> None:

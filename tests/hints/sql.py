@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from spark_upsert.task import (
     Aggregate,
-    Aggregation,
     ArrowScan,
+    Group,
     HashJoin,
-    JoinKind,
+    How,
+    On,
     Values,
     bind,
     bind_condition,
@@ -168,10 +169,10 @@ def _(told: Told) -> None:
     with told:
         bind("sum(n)", ROWS.schema)
     told("use an aggregation")
-    plan = Aggregation(
+    plan = Group(
         id="sum",
         input=ArrowScan(id="rows", schema=ROWS.schema),
-        aggregates=(Aggregate("n", "sum", "n"),),
+        aggregates=(Aggregate.of("n", "sum", "n"),),
     )
     assert rows_of(plan, {"rows": [ROWS]}) == [{"n": 1}]
 
@@ -241,9 +242,8 @@ def _(told: Told) -> None:
         id="of",
         left=ArrowScan(id="rows", schema=ROWS.schema),
         right=Values(id="values", rows=pa.table({"value": values})),
-        join=JoinKind.SEMI,
-        left_keys=("n",),
-        right_keys=("value",),
+        how=How.SEMI,
+        on=On.pairs(("n",), ("value",)),
     )
     assert len(rows_of(plan, {"rows": [ROWS]})) == 2
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_upsert.plan.aggregates import AggregateKind
+from spark_upsert.plan.nodes import NODES_MAX, Named, On
 from spark_upsert.task import (
     Aggregate,
-    Aggregation,
     ArrowLookup,
     ArrowScan,
     AssignUniqueId,
     FileScan,
     Filter,
+    Group,
     HashJoin,
+    How,
     IndexLookupJoin,
-    JoinKind,
     LocalPartition,
     MergeJoin,
     MixedUnion,
@@ -31,10 +31,7 @@ from spark_upsert.task import (
     Task,
     Unnest,
     Values,
-    plan_from_json,
-    plan_to_json,
 )
-from spark_upsert.task.plan import DEPTH_MAX
 from spark_upsert.task.readers import read_arrow
 from tests.hints.hint import Told, follows
 
@@ -63,32 +60,28 @@ def rows_of(
 
 
 def project(input: Node, *names: str, **columns: Any) -> Project:
-    named = (*((name, name) for name in names), *columns.items())
-    return Project(id=f"p{len(input.id)}", input=input, columns=tuple(named))
+    named = {**dict(zip(names, names, strict=True)), **columns}
+    return Project(
+        id=f"p{len(input.id)}",
+        input=input,
+        columns=tuple(map(Named, *zip(*named.items(), strict=True))),
+    )
 
 
-def grouped(*aggregates: Aggregate, input: Node = SCAN, **more: Any) -> Aggregation:
+def grouped(*aggregates: Aggregate, input: Node = SCAN, **more: Any) -> Group:
     keys = more.pop("keys", ("t",))
-    return Aggregation(id="groups", input=input, keys=keys, aggregates=aggregates, **more)
+    return Group(id="groups", input=input, keys=keys, aggregates=aggregates, **more)
 
 
 def flat(name: str, **renamed: str) -> Project:
     scan = ArrowScan(id=name, schema=SCHEMA)
-    columns = tuple((new, old) for old, new in {"k": "k", "t": "t", **renamed}.items())
+    columns = tuple(Named(new, old) for old, new in {"k": "k", "t": "t", **renamed}.items())
     return Project(id=f"of_{name}", input=scan, columns=columns)
 
 
 def joined(kind: type[HashJoin | MergeJoin], left: Node, right: Node, **more: Any) -> Node:
-    keys = more.pop("on", ("k", "k2"))
-    return kind(
-        id="both",
-        left=left,
-        right=right,
-        join=more.pop("join", JoinKind.INNER),
-        left_keys=more.pop("left_keys", keys[:1]),
-        right_keys=more.pop("right_keys", keys[1:]),
-        **more,
-    )
+    how, on = more.pop("how", How.INNER), more.pop("on", On.pairs(("k",), ("k2",)))
+    return kind(id="both", left=left, right=right, how=how, on=on, **more)
 
 
 LEFT, RIGHT = flat("left"), flat("right", k="k2", t="t2")
@@ -97,26 +90,26 @@ Plans = Mapping[str, Node]
 
 PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
     (
-        "task.plan:_at_least",
-        lambda: grouped(Aggregate("n", "count"), batch_rows=0),
-        {"give 'batch_rows' as such a number": grouped(Aggregate("n", "count"), batch_rows=1)},
+        "plan.nodes:Node._require_at_least",
+        lambda: grouped(Aggregate.of("n", "count"), batch_rows=0),
+        {"give 'batch_rows' as such a number": grouped(Aggregate.of("n", "count"), batch_rows=1)},
     ),
     (
-        "task.plan:Join.__post_init__",
-        lambda: joined(HashJoin, LEFT, RIGHT, left_keys=("k", "t"), right_keys=("k2",)),
+        "plan.nodes:On.pairs",
+        lambda: joined(HashJoin, LEFT, RIGHT, on=On.pairs(("k", "t"), ("k2",))),
         {
-            "give the keys of both sides in the same order": joined(
-                HashJoin, LEFT, RIGHT, left_keys=("k", "t"), right_keys=("k2", "t2")
+            "give the columns of both sides in the same order": joined(
+                HashJoin, LEFT, RIGHT, on=On.pairs(("k", "t"), ("k2", "t2"))
             )
         },
     ),
     (
-        "task.plan:check:2",
+        "plan.nodes:require_names:2",
         Filter(id="", input=SCAN, where="k > 1"),
         {"give each node an 'id'": Filter(id="f", input=SCAN, where="k > 1")},
     ),
     (
-        "task.plan:check:3",
+        "plan.nodes:require_names:3",
         Filter(id="rows", input=SCAN, where="k > 1"),
         {"give each node an 'id' of its own": Filter(id="f", input=SCAN, where="k > 1")},
     ),
@@ -136,21 +129,37 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         {"cast it in a projection below": grouped(input=project(SCAN, t="CAST(k AS STRING)"))},
     ),
     (
+        "plan.aggregates:Aggregate.of",
+        lambda: grouped(Aggregate.of("n", "summ", "k")),
+        {"Did you mean 'sum'": grouped(Aggregate.of("n", "sum", "k"))},
+    ),
+    (
         "task.operators.grouping:GroupComputation._accumulator",
-        grouped(Aggregate("n", "summ", "k")),
-        {"Did you mean 'sum'": grouped(Aggregate("n", "sum", "k"))},
+        grouped(Aggregate("n", AggregateKind.SUM, "k", scale=2)),
+        {
+            "leave it out": grouped(Aggregate("n", AggregateKind.SUM, "k")),
+            "cast the column to a decimal": grouped(
+                Aggregate("n", AggregateKind.SUM, "k"),
+                input=project(SCAN, "t", k="CAST(k AS DECIMAL(10, 2))"),
+            ),
+        },
+    ),
+    (
+        "task.operators.join_rows:Shape.__post_init__",
+        joined(HashJoin, LEFT, RIGHT, on=()),
+        {"say in 'on' which are equal": joined(HashJoin, LEFT, RIGHT)},
     ),
     (
         "task.operators.grouping:GroupComputation._accumulator:2",
-        grouped(Aggregate("n", "sum")),
-        {"name a column": grouped(Aggregate("n", "sum", "k"))},
+        grouped(Aggregate.of("n", "sum")),
+        {"name a column": grouped(Aggregate.of("n", "sum", "k"))},
     ),
     (
         "task.operators.grouping:GroupComputation._accumulator:2",
-        grouped(Aggregate("n", "sum", "t"), keys=("k",)),
+        grouped(Aggregate.of("n", "sum", "t"), keys=("k",)),
         {
             "cast it in a projection below": grouped(
-                Aggregate("n", "sum", "t"),
+                Aggregate.of("n", "sum", "t"),
                 keys=("k",),
                 input=project(SCAN, "k", t="CAST(CASE WHEN t = 'a' THEN '1' END AS INT)"),
             )
@@ -158,25 +167,28 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
     ),
     (
         "task.operators.grouping:GroupComputation._require_names",
-        grouped(Aggregate("t", "count")),
-        {"give the aggregate another name": grouped(Aggregate("n", "count"))},
+        grouped(Aggregate.of("t", "count")),
+        {"give the aggregate another name": grouped(Aggregate.of("n", "count"))},
     ),
     (
         "task.operators.join_rows:require_types",
-        joined(HashJoin, LEFT, RIGHT, on=("k", "t2")),
+        joined(HashJoin, LEFT, RIGHT, on=On.pairs(("k",), ("t2",))),
         {
             "cast one of them in a projection below the join": joined(
                 HashJoin,
                 project(LEFT, k="CAST(k AS STRING)", t="t"),
                 RIGHT,
-                on=("k", "t2"),
+                on=On.pairs(("k",), ("t2",)),
             )
         },
     ),
     (
         "task.operators.join_rows:require_types:2",
         joined(
-            HashJoin, SCAN, project(ArrowScan(id="other", schema=SCHEMA), x2="x"), on=("x", "x2")
+            HashJoin,
+            SCAN,
+            project(ArrowScan(id="other", schema=SCHEMA), x2="x"),
+            on=On.pairs(("x",), ("x2",)),
         ),
         {
             "cast both sides in a projection below the join": joined(
@@ -185,33 +197,23 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
                 Project(
                     id="other_texts",
                     input=ArrowScan(id="other", schema=SCHEMA),
-                    columns=(("x2", "CAST(k AS STRING)"),),
+                    columns=(Named("x2", "CAST(k AS STRING)"),),
                 ),
-                on=("x", "x2"),
+                on=On.pairs(("x",), ("x2",)),
             )
         },
     ),
     (
         "task.operators.join_rows:require_names",
-        joined(HashJoin, LEFT, flat("right", k="k2"), on=("k", "k2")),
+        joined(HashJoin, LEFT, flat("right", k="k2"), on=On.pairs(("k",), ("k2",))),
         {
             "rename it": joined(HashJoin, LEFT, RIGHT),
             "leave it out": joined(
                 HashJoin,
                 LEFT,
-                Project(id="less", input=flat("right"), columns=(("k2", "k"),)),
+                Project(id="less", input=flat("right"), columns=(Named("k2", "k"),)),
             ),
         },
-    ),
-    (
-        "task.operators.rows:unnested",
-        Unnest(id="u", input=SCAN, column="t"),
-        {"name a column of lists": Unnest(id="u", input=SCAN, column="x")},
-    ),
-    (
-        "task.operators.rows:unnested:2",
-        Unnest(id="u", input=SCAN, column="x", position="k"),
-        {"give 'position' another name": Unnest(id="u", input=SCAN, column="x", position="n")},
     ),
     (
         "task.operators.rows:numbered",
@@ -225,10 +227,12 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
     ),
     (
         "task.operators.grouping:GroupComputation.answers",
-        grouped(Aggregate("n", "sum", "n"), keys=(), input=project(SCAN, n="9223372036854775807")),
+        grouped(
+            Aggregate.of("n", "sum", "n"), keys=(), input=project(SCAN, n="9223372036854775807")
+        ),
         {
             "cast 'n' to a wider type in a projection below it": grouped(
-                Aggregate("n", "sum", "n"),
+                Aggregate.of("n", "sum", "n"),
                 keys=(),
                 input=project(SCAN, n="CAST(9223372036854775807 AS DECIMAL(38, 0))"),
             )
@@ -236,10 +240,10 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
     ),
     (
         "task.operators.aggregation:HashAggregation._require_memory",
-        grouped(Aggregate("n", "count"), memory_bytes_max=1),
+        grouped(Aggregate.of("n", "count"), memory_bytes_max=1),
         {
             "raise the node's 'memory_bytes_max'": grouped(
-                Aggregate("n", "count"), memory_bytes_max=1 << 20
+                Aggregate.of("n", "count"), memory_bytes_max=1 << 20
             )
         },
     ),
@@ -264,8 +268,12 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
     ),
     (
         "task.pipelines:_project",
-        Project(id="p", input=SCAN, columns=(("k", "k"), ("k", "t"))),
-        {"rename one of them": Project(id="p", input=SCAN, columns=(("k", "k"), ("l", "t")))},
+        Project(id="p", input=SCAN, columns=(Named("k", "k"), Named("k", "t"))),
+        {
+            "rename one of them": Project(
+                id="p", input=SCAN, columns=(Named("k", "k"), Named("l", "t"))
+            )
+        },
     ),
     (
         "task.pipelines:_require_parts",
@@ -320,21 +328,18 @@ for _site, _wrong, _advice in PLANS:
     of_plan(_site, _wrong, _advice)
 
 
-def filters(count: int) -> Node:
-    plan: Node = SCAN
-    for number in range(count):
-        plan = Filter(id=f"f{number}", input=plan, where="k > 1")
-    return plan
+def union(count: int) -> Node:
+    parts = (ArrowScan(id=f"s{number}", schema=SCHEMA) for number in range(count))
+    return MixedUnion(id="all", parts=tuple(parts))
 
 
-@follows("task.plan:check")
+@follows("plan.nodes:require_names")
 def _(told: Told) -> None:
     with told:
-        rows_of(filters(DEPTH_MAX))
+        rows_of(union(NODES_MAX))
     told("cut it into several")
-    half = DEPTH_MAX // 2
-    first = pa.Table.from_pylist(rows_of(filters(half)), schema=SCHEMA)
-    rows_of(filters(DEPTH_MAX - half), {"rows": [first]})
+    half = NODES_MAX // 2
+    assert len(rows_of(union(half))) == len(ROWS) * half
 
 
 @follows("task.operators.merge_join:_Arriving._require_order")
@@ -362,17 +367,17 @@ LOOKUP = ArrowLookup(pa.table({"id": [1], "name": ["one"]}), ["id"])
 
 
 def looked_up(**more: Any) -> IndexLookupJoin:
-    given = {"join": JoinKind.LEFT, "keys": ("k",), **more}
+    given = {"how": How.LEFT, "keys": ("k",), **more}
     return IndexLookupJoin(id="names", input=flat("rows"), **given)
 
 
 @follows("task.operators.lookup_join:LookupJoinRows._check")
 def _(told: Told) -> None:
     with told:
-        rows_of(looked_up(join=JoinKind.FULL), lookups={"names": LOOKUP})
+        rows_of(looked_up(how=How.FULL), lookups={"names": LOOKUP})
     for kind, how in ((MergeJoin, "use a merge join"), (HashJoin, "or a hash join")):
         told(how)
-        assert rows_of(joined(kind, LEFT, RIGHT, join=JoinKind.FULL))
+        assert rows_of(joined(kind, LEFT, RIGHT, how=How.FULL))
 
 
 @follows("task.operators.lookup_join:LookupJoinRows._check:2")
@@ -525,84 +530,6 @@ def _(told: Told) -> None:
         task.next()
     told("make a new task")
     assert rows_of(SCAN)
-
-
-# Plans as JSON ------------------------------------------------------------------------------
-
-PLAN = Filter(id="f", input=SCAN, where="k > 1")
-RECORD = json.loads(plan_to_json(PLAN))
-NODE = RECORD["plan"]
-
-
-def text_of(node: Any, **more: Any) -> str:
-    return json.dumps({**RECORD, "plan": node, **more})
-
-
-def without(name: str) -> dict[str, Any]:
-    return {key: value for key, value in NODE.items() if key != name}
-
-
-TEXTS: tuple[tuple[str, str, str, str], ...] = (
-    ("task.plan_json:plan_from_json", "{", "write plans by `plan_to_json`", plan_to_json(PLAN)),
-    ("task.plan_json:plan_from_json:2", "{}", "write plans by `plan_to_json`", plan_to_json(PLAN)),
-    (
-        "task.plan_json:plan_from_json:3",
-        text_of(NODE, version=99),
-        "write the plan anew",
-        plan_to_json(PLAN),
-    ),
-    ("task.plan_json:_node", text_of("f"), "write plans by `plan_to_json`", text_of(NODE)),
-    ("task.plan_json:_node:2", text_of(without("id")), "give each node an 'id'", text_of(NODE)),
-    (
-        "task.plan_json:_node:3",
-        text_of({**NODE, "node": "fliter"}),
-        "Did you mean 'filter'",
-        text_of({**NODE, "node": "filter"}),
-    ),
-    (
-        "task.plan_json:_node:4",
-        text_of({**without("where"), "were": "k > 1"}),
-        "Did you mean 'where'",
-        text_of({**without("where"), "where": "k > 1"}),
-    ),
-    ("task.plan_json:_field", text_of(without("where")), "give 'where'", text_of(NODE)),
-    ("task.plan_json:_field:2", text_of({**NODE, "where": 5}), "give 'where' as", text_of(NODE)),
-)
-
-
-def of_text(site: str, wrong: str, quoted: str, right: str) -> None:
-    @follows(site)
-    def _(told: Told) -> None:
-        with told:
-            plan_from_json(wrong)
-        told(quoted)
-        assert plan_from_json(right) == PLAN
-
-
-for _text in TEXTS:
-    of_text(*_text)
-
-
-@follows("task.plan_json:plan_from_json:4")
-def _(told: Told) -> None:
-    def nested(depth: int) -> str:
-        inner = json.dumps(NODE["input"])
-        begin = '{"node": "filter", "id": "f%d", "where": "k > 1", "input": '
-        text = "".join(begin % number for number in range(depth)) + inner + "}" * depth
-        return f'{{"version": {RECORD["version"]}, "plan": {text}}}'
-
-    with told:
-        plan_from_json(nested(400))
-    told("cut it into several")
-    plan_from_json(nested(DEPTH_MAX - 1))
-
-
-@follows("task.plan_json:_condition_text")
-def _(told: Told) -> None:
-    with told:
-        plan_to_json(Filter(id="f", input=SCAN, where=pc.field("k") > 1))
-    told("write it as SQL")
-    plan_to_json(Filter(id="f", input=SCAN, where="k > 1"))
 
 
 @follows("task.pipelines:_Builder._operator")

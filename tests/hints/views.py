@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from spark_upsert.model.types import type_of
 from spark_upsert.plan import agg
-from spark_upsert.plan.nodes import DEPTH_MAX, Filter, Node, plan_from_json
+from spark_upsert.plan.nodes import DEPTH_MAX, Filter, Limit, Node, Unnest
+from spark_upsert.plan.text import plan_from_json
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from spark_upsert.views.groups.grouping import Grouping
@@ -76,12 +77,12 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         {"rename one": lambda w: w.orders.select("id", other="id")},
     ),
     (
-        "views.rowwise:UnnestRelation.__init__",
+        "plan.unnest:unnested_schema",
         lambda w: w.orders.unnest("amount"),
         {"name a column of lists": lambda w: w.orders.unnest("tags")},
     ),
     (
-        "views.rowwise:UnnestRelation.__init__:2",
+        "plan.unnest:unnested_schema:2",
         lambda w: w.orders.select("id", "tags", pos="amount").unnest("tags"),
         {
             "select it under another name before": lambda w: (
@@ -134,7 +135,7 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         },
     ),
     (
-        "views.join:joined:4",
+        "views.join:joined:5",
         lambda w: w.orders.join(w.customers.select("id", amount="name"), on={"customer": "id"}),
         {
             "select it under another name before: select(..., other='amount')": lambda w: (
@@ -162,7 +163,7 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         {"Did you mean 'left'": lambda w: w.orders.join(w.customers, on="id", how="left")},
     ),
     (
-        "views.builder:_one_of",
+        "views.join:joined",
         lambda w: w.orders.join(w.customers, on="id", how="right"),
         {"swap the sides": lambda w: w.customers.join(w.orders, on="id", how="left")},
     ),
@@ -234,18 +235,18 @@ def texts(told: Told) -> tuple[Node, dict[str, Any]]:
 Damage = Callable[[dict[str, Any]], Any]
 
 TEXTS: tuple[tuple[str, Damage, str], ...] = (
-    ("plan.nodes:read_text", lambda r: "{", "give the text that `to_json()` returned"),
-    ("plan.nodes:plan_from_json", lambda r: {**r, "v": 99}, "make the plan anew"),
-    ("plan.nodes:_node", lambda r: {**r, "input": 5}, "a node is an object with its kind"),
-    ("plan.nodes:_node:2", lambda r: {**r, "node": "fliter"}, "Did you mean 'filter'"),
-    ("plan.nodes:_built", lambda r: {**r, "were": "n > 1"}, "Did you mean 'where'"),
+    ("plan.text:read_text", lambda r: "{", "give the text that `to_json()` returned"),
+    ("plan.text:plan_from_json", lambda r: {**r, "v": 99}, "make the plan anew"),
+    ("plan.text:_node", lambda r: {**r, "input": 5}, "a node is an object with its kind"),
+    ("plan.text:_node:2", lambda r: {**r, "node": "fliter"}, "Did you mean 'filter'"),
+    ("plan.text:_built", lambda r: {**r, "were": "n > 1"}, "Did you mean 'where'"),
     (
-        "plan.nodes:_built:2",
+        "plan.text:_built:2",
         lambda r: {**r, "where": 5},
         "give the text that `to_json()` returned",
     ),
     (
-        "plan.nodes:_built:3",
+        "plan.text:_built:3",
         lambda r: {name: value for name, value in r.items() if name != "where"},
         "give all fields",
     ),
@@ -267,7 +268,7 @@ for _text in TEXTS:
     of_text(*_text)
 
 
-@follows("plan.nodes:_too_deep")
+@follows("plan.nodes:too_deep")
 def _(told: Told) -> None:
     plan, record = texts(told)
     version = record.pop("v")
@@ -289,6 +290,25 @@ def _(told: Told) -> None:
         Filter(input=plan.input, where=pc.field("amount") > 1).to_json()
     told("write it as SQL")
     Filter(input=plan.input, where="amount > 1").to_json()
+
+
+@follows("views.rowwise:UnnestRelation.__init__")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    node = world.orders.node
+    with told:
+        world.rows(Plan(Unnest(input=node, column="tags", position=None)))
+    told("name one: position='pos'")
+    assert world.rows(Plan(Unnest(input=node, column="tags", position="pos")))
+
+
+@follows("views.binding:bind_below_group.relation_of:2")
+def _(told: Told) -> None:
+    world = World(told.folder)
+    with told:
+        world.rows(Plan(Limit(input=world.orders.node, count=1)))
+    told("build the plan of a view by its methods, and give that text")
+    assert world.rows(Plan(plan_from_json(world.orders.to_json())))
 
 
 # Kept tables --------------------------------------------------------------------------------
@@ -417,7 +437,7 @@ def _(told: Told) -> None:
     assert len(world.rows(pairs.filter("a = b").join(others, on={"a": "c", "b": "d"}))) == 1
 
 
-@follows("views.join:joined")
+@follows("views.join:joined:2")
 def _(told: Told) -> None:
     world = World(told.folder)
     pairs, others = world.of(PAIRS, "pairs", keys="a,b"), world.of(OTHERS, "others", keys="c,d")
@@ -427,7 +447,7 @@ def _(told: Told) -> None:
     assert len(world.rows(pairs.join(others, on={"a": "c", "b": "d"}, how="left"))) == 2
 
 
-@follows("views.join:joined:2")
+@follows("views.join:joined:3")
 def _(told: Told) -> None:
     world = World(told.folder)
     by_code = {"id": pa.array([1]), "code": pa.array([None], pa.int64())}
@@ -444,7 +464,7 @@ def _(told: Told) -> None:
     assert len(world.rows(first.join(second, on={"code": "sign"}, how="left"))) == 1
 
 
-@follows("views.join:joined:3")
+@follows("views.join:joined:4")
 def _(told: Told) -> None:
     world = World(told.folder)
     other = world.of({"id": [5], "who": [7]}, "other", indexBy="who")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Positions
+from spark_upsert.plan.nodes import How
 from spark_upsert.task.operators import accumulators, grouping, hash_join, key_index, merge_join
 from spark_upsert.task.operators.accumulators import Average, ExactSum, Extreme
 from spark_upsert.task.operators.aggregation import HashAggregation, StreamingAggregation
@@ -18,7 +19,6 @@ from spark_upsert.task.operators.join_rows import Joined, Side
 from spark_upsert.task.operators.key_index import KeyIndex
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.merge_join import MergeJoinRows
-from spark_upsert.task.plan import JoinKind
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_operator_promises as promises
 from tests.unit import test_task_aggregation as aggregations
@@ -259,7 +259,7 @@ def _() -> Patch:
     promises.test_p7_a_side_that_is_of_no_use_is_read_no_further,
 )
 def _() -> Patch:
-    return patch.object(merge_join, "_DROPS_RIGHT", frozenset(JoinKind))
+    return patch.object(merge_join, "_DROPS_RIGHT", frozenset(How))
 
 
 @bug("groups may take all memory", promises.test_p7_what_is_held_has_a_bound)

@@ -17,7 +17,7 @@ from spark_upsert.flow import (
     fused,
 )
 from spark_upsert.flow.run.local import collect
-from spark_upsert.task import Aggregate, Aggregation, ArrowScan
+from spark_upsert.task import Aggregate, ArrowScan, Group
 from tests.support.flow_recipes import check_rows_of_fusions, drawn
 from tests.support.flow_runs import ROWS, by_stages, rows_of
 
@@ -34,10 +34,10 @@ def test_p6_every_fusion_gives_the_rows_of_width_one(seed: int) -> None:
 def test_p6_a_sum_over_nothing_is_a_row(other: bool) -> None:
     flow = Flow()
     rows = flow.source("rows", ArrowSource(rows_of(0)))
-    total = Aggregation(
+    total = Group(
         id="total",
         input=ArrowScan(id="input", schema=ROWS),
-        aggregates=(Aggregate("n", "count"),),
+        aggregates=(Aggregate.of("n", "count"),),
     )
     if other:
         with flow.parallel("before", 2):

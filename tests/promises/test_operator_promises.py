@@ -5,6 +5,7 @@ Plain functions, as those of `test_promises`, and for the same reason.
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -12,11 +13,12 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError
+from spark_upsert.plan.aggregates import Aggregate
+from spark_upsert.plan.nodes import ArrowScan, Group, HashJoin, How, MergeJoin, On
 from spark_upsert.task.operators import aggregation as aggregations
 from spark_upsert.task.operators.aggregation import aggregation
 from spark_upsert.task.operators.hash_join import HashJoinRows
 from spark_upsert.task.operators.merge_join import MergeJoinRows
-from spark_upsert.task.plan import Aggregate, Aggregation, ArrowScan, HashJoin, JoinKind, MergeJoin
 from tests.support.aggregation_worlds import World as Groups
 from tests.support.aggregation_worlds import comparable, overflows, run
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
@@ -44,7 +46,7 @@ by_seeds = pytest.mark.parametrize("seed", range(2), ids="seed {}".format)
 @by_seeds
 def test_p2_a_join_is_that_of_nested_loops_over_one_set_of_splits(seed: int) -> None:
     for number in worlds(seed):
-        for kind in JoinKind:
+        for kind in How:
             expected = [*World(number).expected(kind), []]
             merged = merge_joined(World(number), kind, is_waiting=True)
             assert [alike(rows) for rows in merged] == expected
@@ -57,9 +59,9 @@ def test_p2_rows_that_are_looked_up_are_those_of_nested_loops(seed: int) -> None
     for number in worlds(seed):
         world = World(number)
         right = world.sets[0][1]
-        found = lookup_joined(world, JoinKind.LEFT, right)
+        found = lookup_joined(world, How.LEFT, right)
         for rows, (left, _) in zip(found, world.sets, strict=False):
-            expected = joined_rows(JoinKind.LEFT, left, right, world.keys, world.right.names)
+            expected = joined_rows(How.LEFT, left, right, world.keys, world.right.names)
             assert alike(rows) == alike(expected)
 
 
@@ -80,11 +82,11 @@ def test_p2_many_groups_keep_their_sums_and_their_order() -> None:
     keys = (7919 * np.arange(5000)) % 10_007
     schema = pa.schema({"k": pa.int64()})
     for is_clustered in (False, True):
-        plan = Aggregation(
+        plan = Group(
             id="sums",
             input=ArrowScan(id="rows", schema=schema),
             keys=("k",),
-            aggregates=(Aggregate("s", "sum", "k"),),
+            aggregates=(Aggregate.of("s", "sum", "k"),),
             is_clustered=is_clustered,
         )
         batch = pa.RecordBatch.from_arrays([pa.array(np.repeat(keys, 2))], schema=schema)
@@ -92,14 +94,13 @@ def test_p2_many_groups_keep_their_sums_and_their_order() -> None:
         assert [(row["k"], row["s"]) for row in rows_of(given)] == [(k, 2 * k) for k in keys]
 
 
-def merge(kind: JoinKind, right: Scripted, **settings: int) -> MergeJoinRows:
+def merge(kind: How, right: Scripted, **settings: Any) -> MergeJoinRows:
     plan = MergeJoin(
         id="join",
         left=LEFT_SCAN,
         right=RIGHT_SCAN,
-        join=kind,
-        left_keys=("a",),
-        right_keys=("b",),
+        how=kind,
+        on=On.pairs(("a",), ("b",)),
         **settings,
     )
     return MergeJoinRows(plan, LEFT, right, Dropping(right=right))
@@ -109,15 +110,15 @@ def test_p5_rows_out_of_order_are_refused() -> None:
     for left, right in (([2, 1], [1, 2]), ([1, 2], [2, 1])):
         side = Scripted(RIGHT, [of(RIGHT, *right)])
         with pytest.raises(DataError, match="must ascend"):
-            Chain([merge(JoinKind.FULL, side)], [side]).run([of(LEFT, *left)])
+            Chain([merge(How.FULL, side)], [side]).run([of(LEFT, *left)])
 
 
 def test_p7_a_side_that_is_of_no_use_is_read_no_further() -> None:
     for kind, is_read in (
-        (JoinKind.INNER, False),
-        (JoinKind.LEFT, False),
-        (JoinKind.ANTI, False),
-        (JoinKind.FULL, True),
+        (How.INNER, False),
+        (How.LEFT, False),
+        (How.ANTI, False),
+        (How.FULL, True),
     ):
         side = Scripted(RIGHT, [of(RIGHT, *range(2, 50))])
         Chain([merge(kind, side)], [side]).run([of(LEFT, 1, 2)], is_ended=False)
@@ -131,23 +132,22 @@ def test_p7_what_is_held_has_a_bound() -> None:
 
     bound = 64
     side = Scripted(RIGHT, [of(RIGHT, *[1] * 50)])
-    fails(Chain([merge(JoinKind.INNER, side, memory_bytes_max=bound)], [side]), of(LEFT, 1))
+    fails(Chain([merge(How.INNER, side, memory_bytes_max=bound)], [side]), of(LEFT, 1))
     side = Scripted(RIGHT, [of(RIGHT, *range(50))])
     plan = HashJoin(
         id="join",
         left=LEFT_SCAN,
         right=RIGHT_SCAN,
-        join=JoinKind.INNER,
-        left_keys=("a",),
-        right_keys=("b",),
+        how=How.INNER,
+        on=On.pairs(("a",), ("b",)),
         memory_bytes_max=bound,
     )
     fails(Chain([HashJoinRows(plan, LEFT, side)], [side]), of(LEFT, 1))
-    groups = Aggregation(id="groups", input=LEFT_SCAN, keys=("a",), memory_bytes_max=bound)
+    groups = Group(id="groups", input=LEFT_SCAN, keys=("a",), memory_bytes_max=bound)
     fails(Chain([aggregation(groups, LEFT)]), of(LEFT, *range(50)))
 
 
 def test_p7_many_rows_of_few_groups_are_few_groups() -> None:
-    plan = Aggregation(id="groups", input=LEFT_SCAN, keys=("a",), memory_bytes_max=500)
+    plan = Group(id="groups", input=LEFT_SCAN, keys=("a",), memory_bytes_max=500)
     (given, _) = Chain([aggregation(plan, LEFT)]).run([of(LEFT, *[1, 2, 3] * 50)])
     assert len(rows_of(given)) == 3

@@ -14,11 +14,13 @@ import pytest
 from spark_upsert.task import (
     AssignUniqueId,
     Filter,
-    JoinKind,
+    How,
     Limit,
     LocalPartition,
     MergeJoin,
     MixedUnion,
+    Named,
+    On,
     Project,
     Task,
     Unnest,
@@ -69,7 +71,7 @@ def test_p2_what_comes_before_a_barrier_is_made_of_the_splits_before_it(seed: in
         plan = Project(
             id="made",
             input=Filter(id="some", input=parts, where="n <> 1"),
-            columns=(("m", "n + 1"),),
+            columns=(Named("m", "n + 1"),),
         )
         expected = [
             in_order(
@@ -125,18 +127,17 @@ def test_p2_places_in_lists_begin_anew_in_each() -> None:
     plan = Unnest(id="each", input=scan("a", rows.schema), column="l", position="at", batch_rows=2)
     with Task(plan) as task:
         [found] = run(task, [{"a": [rows]}])
-    assert found == [(value, at) for each in lists for at, value in enumerate(each or [])]
+    assert found == [(at, value) for each in lists for at, value in enumerate(each or [])]
 
 
 def test_p2_a_side_that_was_given_up_is_read_again_behind_the_barrier() -> None:
-    right = Project(id="renamed", input=scan("b"), columns=(("m", "n"),))
+    right = Project(id="renamed", input=scan("b"), columns=(Named("m", "n"),))
     plan = MergeJoin(
         id="joined",
         left=scan("a"),
         right=right,
-        join=JoinKind.INNER,
-        left_keys=("n",),
-        right_keys=("m",),
+        how=How.INNER,
+        on=On.pairs(("n",), ("m",)),
     )
     reader = Watched()
     with Task(plan, readers={"b": reader}) as task:

@@ -33,7 +33,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.table import Table
-from spark_upsert.task import Aggregate, Aggregation, ArrowScan
+from spark_upsert.task import Aggregate, ArrowScan, Group
 from tests.simulation.lake_reader import Process
 from tests.support.clocked import ClockedStore, Now
 from tests.support.flow_recipes import plan_of
@@ -221,11 +221,11 @@ class Mill:
         return sorted(tuple(row.values()) for row in table.snapshot().to_pylist())
 
 
-COUNTED = Aggregation(
+COUNTED = Group(
     id="counted",
     input=ArrowScan(id="input", schema=LATEST),
     keys=("device",),
-    aggregates=(Aggregate("n", "count"),),
+    aggregates=(Aggregate.of("n", "count"),),
 )
 
 SINKS = {

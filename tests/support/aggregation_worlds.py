@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import DataError
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.nodes import ArrowScan, Group
 from spark_upsert.task.operators.aggregation import aggregation
-from spark_upsert.task.plan import Aggregate, Aggregation, ArrowScan
 from tests.support.chains import Chain, rows_of
 from tests.support.operator_rows import VALUES, Row, cut, key_of, place_of
 
@@ -47,7 +48,7 @@ class World:
         columns = {f"v{index}": type_ for index, type_ in enumerate(values)}
         self.schema = pa.schema([*zip(self.keys, keys, strict=True), *columns.items()])
         self.aggregates = tuple(
-            Aggregate(f"{function} {name}", function, name)
+            Aggregate.of(f"{function} {name}", function, name)
             for name, type_ in columns.items()
             for function in FUNCTIONS[type_]
         )
@@ -63,8 +64,8 @@ class World:
             for _ in range(self.random.randint(0, 14))
         ]
 
-    def plan(self, *, is_clustered: bool = False, batch_rows: int | None = None) -> Aggregation:
-        return Aggregation(
+    def plan(self, *, is_clustered: bool = False, batch_rows: int | None = None) -> Group:
+        return Group(
             id="sums",
             input=ArrowScan(id="rows", schema=self.schema),
             keys=self.keys,
@@ -87,7 +88,7 @@ class World:
     def _answer(self, members: Sequence[Row]) -> Row:
         keys = {name: members[0][name] for name in self.keys}
         return keys | {
-            each.name: answer_of(each.function, [row[each.column or ""] for row in members])
+            each.name: answer_of(each.kind.value, [row[each.column or ""] for row in members])
             for each in self.aggregates
         }
 
@@ -132,11 +133,11 @@ def overflows(world: World) -> bool:
         for rows in world.sets
         for answer in world.answers(rows)
         for each in world.aggregates
-        if each.function == "sum" and world.schema.field(each.column).type == pa.int64()
+        if each.kind is AggregateKind.SUM and world.schema.field(each.column).type == pa.int64()
     )
 
 
-def run(world: World, plan: Aggregation, sets: Sequence[Sequence[Row]]) -> list[list[Row]] | None:
+def run(world: World, plan: Group, sets: Sequence[Sequence[Row]]) -> list[list[Row]] | None:
     """Return what comes out of each set and at the end; None if a sum does not fit."""
     chain = Chain([aggregation(plan, world.schema)])
     try:

@@ -34,7 +34,7 @@ from spark_upsert.flow import (
 )
 from spark_upsert.flow.builder import Output
 from spark_upsert.flow.run.local import collect
-from spark_upsert.task import Aggregate, Aggregation, ArrowScan, Filter, HashJoin, JoinKind, Node
+from spark_upsert.task import Aggregate, ArrowScan, Filter, Group, HashJoin, How, Node, On
 from tests.support.flow_runs import (
     ROWS,
     Rows,
@@ -55,9 +55,7 @@ ANYWHERE: dict[str, Work] = {
 """Work that gives the same whoever gets which rows."""
 
 PER_KEY: dict[str, Work] = {
-    "sums": Aggregation(
-        id="sums", input=SCAN, keys=("k",), aggregates=(Aggregate("v", "sum", "v"),)
-    ),
+    "sums": Group(id="sums", input=SCAN, keys=("k",), aggregates=(Aggregate.of("v", "sum", "v"),)),
 }
 """Work that needs all rows of a key together."""
 
@@ -65,9 +63,8 @@ KNOWN = HashJoin(
     id="known",
     left=ArrowScan(id="left", schema=ROWS),
     right=ArrowScan(id="right", schema=ROWS),
-    join=JoinKind.SEMI,
-    left_keys=("k",),
-    right_keys=("k",),
+    how=How.SEMI,
+    on=On.pairs(("k",), ("k",)),
 )
 """The left rows whose key the right ones have: needs both of a key together, or all right ones."""
 

@@ -9,12 +9,12 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from spark_upsert.plan.nodes import ArrowScan, HashJoin, How, IndexLookupJoin, Join, MergeJoin, On
 from spark_upsert.task.operators import merge_join
 from spark_upsert.task.operators.hash_join import HashJoinRows
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.lookups import ArrowLookup
 from spark_upsert.task.operators.merge_join import MergeJoinRows
-from spark_upsert.task.plan import ArrowScan, HashJoin, IndexLookupJoin, Join, JoinKind, MergeJoin
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 from tests.support.operator_rows import (
     VALUES,
@@ -49,15 +49,14 @@ class World:
     def scan(self, name: str) -> ArrowScan:
         return ArrowScan(id=name, schema=getattr(self, name))
 
-    def join(self, node: type[AnyJoin], kind: JoinKind) -> AnyJoin:
+    def join(self, node: type[AnyJoin], kind: How) -> AnyJoin:
         """Return a plan that joins both sides."""
         return node(
             id="join",
             left=self.scan("left"),
             right=self.scan("right"),
-            join=kind,
-            left_keys=self.left_keys,
-            right_keys=self.right_keys,
+            how=kind,
+            on=On.pairs(self.left_keys, self.right_keys),
             batch_rows=self.random.choice([1, 2, 100]),
         )
 
@@ -71,7 +70,7 @@ class World:
             cut(self.random, self.right, sorted_by(right, self.right_keys)),
         )
 
-    def expected(self, kind: JoinKind) -> list[list[str]]:
+    def expected(self, kind: How) -> list[list[str]]:
         return [
             alike(joined_rows(kind, *rows, self.keys, self.right.names, self.left.names))
             for rows in self.sets
@@ -88,7 +87,7 @@ def sorted_by(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     return [keyed.pop() if None not in [row[name] for name in names] else row for row in rows]
 
 
-def merge_joined(world: World, kind: JoinKind, *, is_waiting: bool) -> list[list[Row]]:
+def merge_joined(world: World, kind: How, *, is_waiting: bool) -> list[list[Row]]:
     lefts, rights = [], list[list[Any]]()
     for rows in world.sets:
         left, right = world.ordered(rows)
@@ -106,7 +105,7 @@ def merge_joined(world: World, kind: JoinKind, *, is_waiting: bool) -> list[list
     return [rows_of(batches) for batches in given]
 
 
-def hash_joined(world: World, kind: JoinKind) -> list[list[Row]]:
+def hash_joined(world: World, kind: How) -> list[list[Row]]:
     lefts = [cut(world.random, world.left, rows) for rows, _ in world.sets]
     rights = [
         with_waits(world.random, cut(world.random, world.right, rows)) for _, rows in world.sets
@@ -119,14 +118,14 @@ def hash_joined(world: World, kind: JoinKind) -> list[list[Row]]:
     return [rows_of(batches) for batches in given]
 
 
-def lookup_joined(world: World, kind: JoinKind, right: list[Row]) -> list[list[Row]]:
+def lookup_joined(world: World, kind: How, right: list[Row]) -> list[list[Row]]:
     """Look rows up in Arrow rows; the key of what is found is shown, too."""
     rows = pa.Table.from_batches(cut(world.random, world.right, right), world.right)
     lookup = ArrowLookup(rows, world.right_keys, world.right.names)
     plan = IndexLookupJoin(
         id="join",
         input=world.scan("left"),
-        join=kind,
+        how=kind,
         keys=world.left_keys,
         prefetch=world.random.choice([1, 3]),
         batch_rows=world.random.choice([1, 2, 100]),

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.plan.nodes import How
 from spark_upsert.task.operators.operator import Signal
-from spark_upsert.task.plan import JoinKind
 
 Row = dict[str, Any]
 
@@ -89,7 +89,7 @@ def with_waits(
 
 
 def joined_rows(
-    kind: JoinKind,
+    kind: How,
     left: Sequence[Row],
     right: Sequence[Row],
     keys: Sequence[tuple[str, str]],
@@ -107,13 +107,13 @@ def joined_rows(
     found: list[Row] = []
     for one in left:
         others = [other for other in right if matches(one, other)]
-        if kind is JoinKind.SEMI or kind is JoinKind.ANTI:
-            found += [one] if bool(others) is (kind is JoinKind.SEMI) else []
+        if kind is How.SEMI or kind is How.ANTI:
+            found += [one] if bool(others) is (kind is How.SEMI) else []
         else:
             found += [one | other for other in others]
-            if not others and kind in (JoinKind.LEFT, JoinKind.FULL):
+            if not others and kind in (How.LEFT, How.FULL):
                 found.append(one | dict.fromkeys(right_names))
-    if kind in (JoinKind.RIGHT, JoinKind.FULL):
+    if kind in (How.RIGHT, How.FULL):
         found += [
             dict.fromkeys(left_names) | other
             for other in right

@@ -19,19 +19,21 @@ import pyarrow as pa
 
 from spark_upsert.task import (
     Aggregate,
-    Aggregation,
     ArrowLookup,
     ArrowScan,
     AssignUniqueId,
     Filter,
+    Group,
     HashJoin,
+    How,
     IndexLookupJoin,
-    JoinKind,
     Limit,
     LocalPartition,
     MergeJoin,
     MixedUnion,
+    Named,
     Node,
+    On,
     Project,
     Task,
     Values,
@@ -132,7 +134,7 @@ class TaskWorld:
         """Return the first columns under other names."""
         name = self.name()
         names = [f"{name}_{letter}" for letter in NAMES[: min(most, len(side.names))]]
-        columns = tuple(zip(names, side.names, strict=False))
+        columns = tuple(map(Named, names, side.names))
         return Side(Project(id=name, input=side.node, columns=columns), names, side.is_sorted)
 
     def numbered(self, depth: int, is_sorted: bool) -> Side:
@@ -152,22 +154,21 @@ class TaskWorld:
     def join(
         self, kind: type[HashJoin | MergeJoin], left: Side, right: Side, is_sorted: bool
     ) -> Side:
-        kinds = [JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI]
+        kinds = [How.INNER, How.LEFT, How.SEMI, How.ANTI]
         if not is_sorted:
-            kinds += [JoinKind.RIGHT, JoinKind.FULL]
+            kinds += [How.RIGHT, How.FULL]
         join = self.random.choice(kinds)
         node = kind(
             id=self.name(),
             left=left.node,
             right=right.node,
-            join=join,
-            left_keys=(left.names[0],),
-            right_keys=(right.names[0],),
+            how=join,
+            on=(On(left.names[0], right.names[0]),),
             batch_rows=self.batch_rows(),
         )
-        is_alone = join in (JoinKind.SEMI, JoinKind.ANTI)
+        is_alone = join in (How.SEMI, How.ANTI)
         names = left.names if is_alone else [*left.names, *right.names]
-        return Side(node, names, left.is_sorted and join not in (JoinKind.RIGHT, JoinKind.FULL))
+        return Side(node, names, left.is_sorted and join not in (How.RIGHT, How.FULL))
 
     def looked_up(self, depth: int, is_sorted: bool) -> Side:
         side = self.side(depth, is_sorted=is_sorted)
@@ -180,7 +181,7 @@ class TaskWorld:
         node = IndexLookupJoin(
             id=name,
             input=side.node,
-            join=self.random.choice([JoinKind.INNER, JoinKind.LEFT]),
+            how=self.random.choice([How.INNER, How.LEFT]),
             keys=(side.names[0],),
             prefetch=self.random.choice([1, 3]),
             batch_rows=self.batch_rows(),
@@ -198,10 +199,10 @@ class TaskWorld:
         name = self.name()
         keys = side.names[: 1 if is_clustered else self.random.choice([0, 1, 2])]
         aggregates = [
-            Aggregate(f"{name}_count", "count"),
-            Aggregate(f"{name}_sum", "sum", side.names[-1]),
+            Aggregate.of(f"{name}_count", "count"),
+            Aggregate.of(f"{name}_sum", "sum", side.names[-1]),
         ]
-        node = Aggregation(
+        node = Group(
             id=name,
             input=side.node,
             keys=tuple(keys),
@@ -221,7 +222,7 @@ class TaskWorld:
             Project(
                 id=self.name(),
                 input=each.node,
-                columns=tuple(zip(names, each.names, strict=False)),
+                columns=tuple(map(Named, names, each.names)),
             )
             for each in sides
         )
@@ -294,10 +295,10 @@ class Model:
                 return not self._left[node.id][1] or self.is_over(node.input)
             case Filter() | Project() | AssignUniqueId() | IndexLookupJoin():
                 return self.is_over(node.input)
-            case Aggregation():
+            case Group():
                 return bool(node.keys) and self.is_over(node.input)
             case HashJoin() | MergeJoin():
-                shows = node.join in (JoinKind.RIGHT, JoinKind.FULL)
+                shows = node.how in (How.RIGHT, How.FULL)
                 return not shows and self.is_over(node.left)
             case _:
                 return False
@@ -327,7 +328,7 @@ class Model:
                 found = [self._limited(node.id, batch) for batch in self._of(node.input)]
             case AssignUniqueId():
                 found = [self._numbered(node.id, batch) for batch in self._of(node.input)]
-            case Aggregation():
+            case Group():
                 found = self._aggregated(node)
             case HashJoin():
                 found = self._hash_joined(node)
@@ -352,7 +353,7 @@ class Model:
         self._next[name] += len(batch)
         return [(*row, begin + at) for at, row in enumerate(batch)]
 
-    def _aggregated(self, node: Aggregation) -> Batches:
+    def _aggregated(self, node: Group) -> Batches:
         names = _names(node.input)
         places = [names.index(key) for key in node.keys]
         column = node.aggregates[1].column
@@ -387,9 +388,9 @@ class Model:
             for row in batch:
                 others = _matches(row[left_at], right, right_at)
                 matched.update(others)
-                given += _shown(node.join, row, [right[at] for at in others], width)
+                given += _shown(node.how, row, [right[at] for at in others], width)
             found += _cut(given, node.batch_rows)
-        if node.join in (JoinKind.RIGHT, JoinKind.FULL):
+        if node.how in (How.RIGHT, How.FULL):
             nothing = (None,) * len(_names(node.left))
             alone = [nothing + row for at, row in enumerate(right) if at not in matched]
             found += _cut(alone, node.batch_rows)
@@ -406,8 +407,8 @@ class Model:
         for rank, row in _ranked(left, left_at):
             others = _matches(row[left_at], right, right_at)
             matched.update(others)
-            given.append((rank, 0, _shown(node.join, row, [right[at] for at in others], width)))
-        if node.join in (JoinKind.RIGHT, JoinKind.FULL):
+            given.append((rank, 0, _shown(node.how, row, [right[at] for at in others], width)))
+        if node.how in (How.RIGHT, How.FULL):
             nothing = (None,) * len(_names(node.left))
             for at, (rank, row) in enumerate(_ranked(right, right_at)):
                 if at not in matched:
@@ -422,7 +423,7 @@ class Model:
             given: list[Row] = []
             for row in batch:
                 others: list[Row] = [(rows[place][1],) for place in _matches(row[at], rows, 0)]
-                given += _shown(node.join, row, others, 1)
+                given += _shown(node.how, row, others, 1)
             found += _cut(given, node.batch_rows)
         return found
 
@@ -443,10 +444,10 @@ def _names(node: Node) -> list[str]:
             return [name for name, _ in node.columns]
         case AssignUniqueId():
             return [*_names(node.input), node.column]
-        case Aggregation():
+        case Group():
             return [*node.keys, *(each.name for each in node.aggregates)]
         case HashJoin() | MergeJoin():
-            is_alone = node.join in (JoinKind.SEMI, JoinKind.ANTI)
+            is_alone = node.how in (How.SEMI, How.ANTI)
             return _names(node.left) + ([] if is_alone else _names(node.right))
         case IndexLookupJoin():
             return [*_names(node.input), f"{node.id}_value"]
@@ -476,11 +477,11 @@ def _matches(key: int | None, rows: list[Row], at: int) -> list[int]:
     return [] if key is None else [place for place, row in enumerate(rows) if row[at] == key]
 
 
-def _shown(kind: JoinKind, row: Row, others: list[Row], width: int) -> list[Row]:
+def _shown(kind: How, row: Row, others: list[Row], width: int) -> list[Row]:
     """Return what a join shows of a left row, given its matches."""
-    if kind in (JoinKind.SEMI, JoinKind.ANTI):
-        return [row] if bool(others) is (kind is JoinKind.SEMI) else []
-    if not others and kind in (JoinKind.LEFT, JoinKind.FULL):
+    if kind in (How.SEMI, How.ANTI):
+        return [row] if bool(others) is (kind is How.SEMI) else []
+    if not others and kind in (How.LEFT, How.FULL):
         return [row + (None,) * width]
     return [row + other for other in others]
 

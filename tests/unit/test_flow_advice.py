@@ -10,7 +10,7 @@ import pytest
 from spark_upsert.flow import ArrowSource, Collected, Flow, Graph, PythonFunction
 from spark_upsert.flow.advice import advice
 from spark_upsert.flow.run.local import collect
-from spark_upsert.task import Aggregate, Aggregation, ArrowScan, HashJoin, JoinKind
+from spark_upsert.task import Aggregate, ArrowScan, Group, HashJoin, How, On
 
 ROWS = pa.table({"k": [1, 1, 2], "t": ["a", "b", "a"]})
 
@@ -18,11 +18,11 @@ ROWS = pa.table({"k": [1, 1, 2], "t": ["a", "b", "a"]})
 def counted(by: list[str], keys: tuple[str, ...], *, width: int = 2) -> Graph:
     flow = Flow()
     rows = flow.source("rows", ArrowSource(ROWS))
-    plan = Aggregation(
+    plan = Group(
         id="n",
         input=ArrowScan(id="input", schema=ROWS.schema),
         keys=keys,
-        aggregates=(Aggregate("n", "count"),),
+        aggregates=(Aggregate.of("n", "count"),),
     )
     with flow.parallel("R", width, partition_by=by or None):
         rows = flow.operator("sum", plan, rows)
@@ -61,7 +61,7 @@ OTHER_ROWS = pa.table({"of": [1, 2, 3, 3, 6, 7], "u": [0, 1, 1, 0, 4, 4], "w": l
 WAYS = ("by the key", "by another column", "to all", "in turn")
 
 
-def joined(kind: JoinKind, left: str, right: str, *, width: int) -> Graph:
+def joined(kind: How, left: str, right: str, *, width: int) -> Graph:
     flow = Flow()
     inputs = {
         "left": flow.source("one", ArrowSource(JOINED_ROWS)),
@@ -71,9 +71,8 @@ def joined(kind: JoinKind, left: str, right: str, *, width: int) -> Graph:
         id="join",
         left=ArrowScan(id="left", schema=JOINED_ROWS.schema),
         right=ArrowScan(id="right", schema=OTHER_ROWS.schema),
-        join=kind,
-        left_keys=("k",),
-        right_keys=("of",),
+        how=kind,
+        on=On.pairs(("k",), ("of",)),
     )
     ways = {"both.left": (left, "k", "t"), "both.right": (right, "of", "u")}
     by = {
@@ -90,9 +89,9 @@ def joined(kind: JoinKind, left: str, right: str, *, width: int) -> Graph:
 
 @pytest.mark.parametrize("right", WAYS, ids="right {}".format)
 @pytest.mark.parametrize("left", WAYS, ids="left {}".format)
-@pytest.mark.parametrize("kind", JoinKind, ids=lambda kind: kind.value)
+@pytest.mark.parametrize("kind", How, ids=lambda kind: kind.value)
 def test_matches_of_channels_are_told_exactly_where_they_are_parts(
-    kind: JoinKind, left: str, right: str
+    kind: How, left: str, right: str
 ) -> None:
     wide, narrow = (joined(kind, left, right, width=width) for width in (2, 1))
     rows, whole = (sorted(map(str, collect(each)["kept"].to_pylist())) for each in (wide, narrow))
@@ -111,9 +110,8 @@ def test_a_join_behind_other_operators_is_judged_by_what_enters_their_region() -
             id="join",
             left=ArrowScan(id="left", schema=schema),
             right=ArrowScan(id="right", schema=schema),
-            join=JoinKind.SEMI,
-            left_keys=("k",),
-            right_keys=("k",),
+            how=How.SEMI,
+            on=On.pairs(("k",), ("k",)),
         )
         with flow.parallel("R", 2, partition_by=by or None):
             cut = [flow.operator(name, PythonFunction(iter, schema), source) for name in "ab"]
@@ -124,11 +122,11 @@ def test_a_join_behind_other_operators_is_judged_by_what_enters_their_region() -
 
 def test_a_source_in_a_region_shares_its_rows_out_in_turn() -> None:
     flow = Flow()
-    plan = Aggregation(
+    plan = Group(
         id="n",
         input=ArrowScan(id="input", schema=ROWS.schema),
         keys=("k",),
-        aggregates=(Aggregate("n", "count"),),
+        aggregates=(Aggregate.of("n", "count"),),
     )
     with flow.parallel("R", 2):
         rows = flow.operator("sum", plan, flow.source("rows", ArrowSource(ROWS)))
@@ -137,7 +135,7 @@ def test_a_source_in_a_region_shares_its_rows_out_in_turn() -> None:
 
 
 def test_matches_of_a_stream_are_those_of_a_batch() -> None:
-    graph = joined(JoinKind.INNER, "by the key", "by the key", width=2)
+    graph = joined(How.INNER, "by the key", "by the key", width=2)
     [told] = advice(graph, is_stream=True)
     assert told.startswith("'R.both' joins the rows of each micro-batch")
 

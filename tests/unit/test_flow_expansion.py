@@ -22,7 +22,7 @@ from spark_upsert.flow import (
     expanded,
 )
 from spark_upsert.flow.builder import Output
-from spark_upsert.task import ArrowScan, HashJoin, JoinKind
+from spark_upsert.task import ArrowScan, HashJoin, How, On
 
 ROWS = pa.table({"k": pa.array([], pa.int64()), "t": pa.array([], pa.string())})
 SOURCE = ArrowSource(ROWS)
@@ -32,9 +32,8 @@ JOIN = HashJoin(
     id="join",
     left=ArrowScan(id="left", schema=ROWS.schema),
     right=ArrowScan(id="right", schema=ROWS.schema),
-    join=JoinKind.SEMI,
-    left_keys=("k",),
-    right_keys=("k",),
+    how=How.SEMI,
+    on=On.pairs(("k",), ("k",)),
 )
 
 

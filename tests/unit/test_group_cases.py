@@ -12,7 +12,8 @@ import pytest
 from spark_upsert.errors import PlanError
 from spark_upsert.model.engines import FROM, PART, TO, value_column
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, On, Project, plan_from_json
+from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, On, Project
+from spark_upsert.plan.text import plan_from_json
 from spark_upsert.views.binding import bind_below_group, bind_group
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.grouping import Grouping

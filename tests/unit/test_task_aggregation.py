@@ -11,14 +11,15 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.nodes import ArrowScan, Group
 from spark_upsert.task.operators.aggregation import aggregation
 from spark_upsert.task.operators.grouping import GroupComputation
-from spark_upsert.task.plan import Aggregate, Aggregation, ArrowScan
 from tests.support.chains import Chain, rows_of
 
 ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})
-SUM = Aggregate("s", "sum", "v")
-COUNT = Aggregate("n", "count")
+SUM = Aggregate.of("s", "sum", "v")
+COUNT = Aggregate.of("n", "count")
 
 
 def node(
@@ -26,14 +27,12 @@ def node(
     keys: Sequence[str] = ("k",),
     aggregates: Sequence[Aggregate] = (SUM,),
     **settings: Any,
-) -> Aggregation:
+) -> Group:
     scan = ArrowScan(id="rows", schema=schema)
-    return Aggregation(
-        id="sums", input=scan, keys=tuple(keys), aggregates=tuple(aggregates), **settings
-    )
+    return Group(id="sums", input=scan, keys=tuple(keys), aggregates=tuple(aggregates), **settings)
 
 
-def chain(plan: Aggregation) -> Chain:
+def chain(plan: Group) -> Chain:
     assert isinstance(plan.input, ArrowScan)
     return Chain([aggregation(plan, plan.input.schema)])
 
@@ -172,7 +171,7 @@ def test_answers_come_in_batches_of_bounded_size(is_clustered: bool) -> None:
 @pytest.mark.parametrize("is_clustered", [False, True], ids=["hash", "streaming"])
 def test_groups_come_in_the_order_in_which_they_first_appear(is_clustered: bool) -> None:
     keys = [(7919 * key) % 10_007 for key in range(5000)]
-    plan = node(is_clustered=is_clustered, aggregates=[Aggregate("n", "count")])
+    plan = node(is_clustered=is_clustered, aggregates=[Aggregate.of("n", "count")])
     (given, _) = chain(plan).run([[batch([(key, 1) for key in keys for _ in range(2)])]])
     assert [(row["k"], row["n"]) for row in rows_of(given)] == [(key, 2) for key in keys]
 
@@ -303,7 +302,7 @@ ANSWERS = [
 def test_answers_are_those_of_the_table_of_functions(answer: Answer, is_clustered: bool) -> None:
     schema = pa.schema({"k": pa.int64(), "v": answer.type})
     plan = node(
-        schema, aggregates=[Aggregate("a", answer.function, "v")], is_clustered=is_clustered
+        schema, aggregates=[Aggregate.of("a", answer.function, "v")], is_clustered=is_clustered
     )
     # Cut into batches of one row, so that states are folded more than once.
     rows = [batch([(1, value)], schema) for value in answer.values]
@@ -325,10 +324,10 @@ TRUTHS = pa.schema({"k": pa.int8(), "v": pa.bool_()})
 
 REFUSED = {
     "there is no column 'kk' among k, v": node(keys=["kk"]),
-    "there is no column 'w'": node(aggregates=[Aggregate("s", "sum", "w")]),
-    "there is no aggregate 'sums'": node(aggregates=[Aggregate("s", "sums", "v")]),
-    "there is no sum of rows": node(aggregates=[Aggregate("s", "sum")]),
-    "there would be two columns 'k'": node(aggregates=[Aggregate("k", "sum", "v")]),
+    "there is no column 'w'": node(aggregates=[Aggregate.of("s", "sum", "w")]),
+    "'s' has a scale": node(aggregates=[Aggregate("s", AggregateKind.SUM, "v", scale=2)]),
+    "there is no sum of rows": node(aggregates=[Aggregate.of("s", "sum")]),
+    "there would be two columns 'k'": node(aggregates=[Aggregate.of("k", "sum", "v")]),
     "it has neither keys nor aggregates": node(keys=[], aggregates=[]),
     "'k' cannot be grouped by, because it is list": node(LISTS),
     "there is no sum of 'v', which is bool": node(TRUTHS),
@@ -366,3 +365,8 @@ def test_close_releases_what_is_held(is_clustered: bool) -> None:
     list(driver.feed([batch([(1, 1), (2, 2)])]))
     driver.close()
     assert list(driver.flow(0)) == []
+
+
+def test_a_function_that_there_is_not_is_refused() -> None:
+    with pytest.raises(PlanError, match="there is no aggregate 'sums'(?s:.*)Did you mean 'sum'"):
+        Aggregate.of("s", "sums", "v")

@@ -17,16 +17,18 @@ from hypothesis import strategies as st
 from spark_upsert.errors import DataError, PlanError
 from spark_upsert.task import (
     Aggregate,
-    Aggregation,
     AssignUniqueId,
     Filter,
+    Group,
     HashJoin,
-    JoinKind,
+    How,
     Limit,
     LocalPartition,
     MergeJoin,
     MixedUnion,
+    Named,
     Node,
+    On,
     Project,
     Task,
     Unnest,
@@ -53,25 +55,23 @@ def singles(*values: Any) -> Rows:
 
 
 def sums(*, is_clustered: bool = False, batch_rows: int = 1 << 14) -> Node:
-    return Aggregation(
+    return Group(
         id="sums",
         input=scan(schema=PAIRS),
         keys=("k",),
-        aggregates=(Aggregate("s", "sum", "v"),),
+        aggregates=(Aggregate.of("s", "sum", "v"),),
         is_clustered=is_clustered,
         batch_rows=batch_rows,
     )
 
 
 def of_all(function: str, column: str | None) -> Node:
-    return Aggregation(id="all", input=scan(), aggregates=(Aggregate("a", function, column),))
+    return Group(id="all", input=scan(), aggregates=(Aggregate.of("a", function, column),))
 
 
-def join(kind: type[MergeJoin | HashJoin], how: JoinKind) -> Node:
-    right = Project(id="renamed", input=scan("right"), columns=(("m", "n"),))
-    return kind(
-        id="joined", left=scan("left"), right=right, join=how, left_keys=("n",), right_keys=("m",)
-    )
+def join(kind: type[MergeJoin | HashJoin], how: How) -> Node:
+    right = Project(id="renamed", input=scan("right"), columns=(Named("m", "n"),))
+    return kind(id="joined", left=scan("left"), right=right, how=how, on=On.pairs(("n",), ("m",)))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ LISTS = pa.schema([pa.field("id", pa.int64()), pa.field("l", pa.list_(pa.int64()
 
 CASES = [
     Case(
-        join(HashJoin, JoinKind.INNER),
+        join(HashJoin, How.INNER),
         [{"left": [numbers(1, 2)], "right": [numbers(2)]}, {"left": [numbers(2)]}],
         [[(2, 2)], []],
         [(2, 2), (2, 2)],
@@ -131,7 +131,7 @@ CASES = [
         id="16: global count",
     ),
     Case(
-        Aggregation(id="distinct", input=scan(), keys=("n",)),
+        Group(id="distinct", input=scan(), keys=("n",)),
         of_rows([numbers(1, 2, 1)], [numbers(1, 3, 4)]),
         [singles(1, 2), singles(1, 3, 4)],
         singles(1, 2, 3, 4),
@@ -151,7 +151,7 @@ CASES = [
         id="filter",
     ),
     Case(
-        Project(id="made", input=scan(), columns=(("m", "n * 2"), ("n", "n"))),
+        Project(id="made", input=scan(), columns=(Named("m", "n * 2"), Named("n", "n"))),
         of_rows([numbers(1)], [numbers(None)]),
         [[(2, 1)], [(None, None)]],
         [(2, 1), (None, None)],
@@ -163,7 +163,7 @@ CASES = [
             [pa.table({"id": [1, 2, 3, 4], "l": [[4, 5], [], None, [6]]}, schema=LISTS)],
             [pa.table({"id": [5], "l": [[None]]}, schema=LISTS)],
         ),
-        [[(1, 4, 0), (1, 5, 1), (4, 6, 0)], [(5, None, 0)]],
+        [[(1, 0, 4), (1, 1, 5), (4, 0, 6)], [(5, 0, None)]],
         id="unnest with places, which begin anew in each list",
     ),
     Case(
@@ -197,7 +197,7 @@ CASES = [
         id="local partition",
     ),
     Case(
-        Aggregation(
+        Group(
             id="sums",
             input=LocalPartition(
                 id="shared",
@@ -205,7 +205,7 @@ CASES = [
                 keys=("k",),
             ),
             keys=("k",),
-            aggregates=(Aggregate("s", "sum", "v"),),
+            aggregates=(Aggregate.of("s", "sum", "v"),),
         ),
         of_rows(
             [pairs(*[(n % 7, 1) for n in range(70)]), pairs((1, 5), (None, 3), (2, -9))],
@@ -215,7 +215,7 @@ CASES = [
         id="groups whose rows are partitioned by their key",
     ),
     Case(
-        join(MergeJoin, JoinKind.FULL),
+        join(MergeJoin, How.FULL),
         [
             {"left": [numbers(1, 2)], "right": [numbers(2, 3, 4)]},
             {"left": [numbers(5)]},
@@ -310,14 +310,17 @@ def test_numbers_come_to_an_end() -> None:
     ("plan", "message"),
     [
         (Unnest(id="u", input=scan(), column="l"), "node 'u': there is no column 'l'"),
-        (Unnest(id="u", input=scan(), column="n"), "node 'u': an unnest takes a column of lists"),
+        (
+            Unnest(id="u", input=scan(), column="n"),
+            "node 'u': 'n' is int64, and a list is unnested",
+        ),
         (
             Unnest(id="u", input=scan(schema=LISTS), column="l", position="id"),
-            "node 'u': there is a column 'id' already",
+            "node 'u': the input has a column 'id' already",
         ),
         (AssignUniqueId(id="a", input=scan(), column="n"), "node 'a': there is a column 'n'"),
         (
-            Project(id="p", input=scan(), columns=(("a", "n"), ("a", "n"))),
+            Project(id="p", input=scan(), columns=(Named("a", "n"), Named("a", "n"))),
             "node 'p': two columns are called 'a'",
         ),
     ],
@@ -355,21 +358,19 @@ def test_a_limit_below_a_join_ends_its_side_only() -> None:
 @pytest.mark.parametrize(
     ("how", "is_early", "expected"),
     [
-        pytest.param(JoinKind.INNER, True, [(2, 2)], id="22: inner, the rest is not read"),
-        pytest.param(JoinKind.LEFT, True, [(1, None), (2, 2)], id="left, the rest is not read"),
-        pytest.param(JoinKind.ANTI, True, [(1,)], id="24: anti, the rest is not read"),
-        pytest.param(JoinKind.SEMI, False, [(2,)], id="semi, all is read"),
+        pytest.param(How.INNER, True, [(2, 2)], id="22: inner, the rest is not read"),
+        pytest.param(How.LEFT, True, [(1, None), (2, 2)], id="left, the rest is not read"),
+        pytest.param(How.ANTI, True, [(1,)], id="24: anti, the rest is not read"),
+        pytest.param(How.SEMI, False, [(2,)], id="semi, all is read"),
         pytest.param(
-            JoinKind.FULL,
+            How.FULL,
             False,
             [(1, None), (2, 2), *[(None, n) for n in range(3, 1001)]],
             id="23: full, all is read",
         ),
     ],
 )
-def test_a_side_that_nobody_needs(
-    how: JoinKind, is_early: bool, expected: Rows, drivers: int
-) -> None:
+def test_a_side_that_nobody_needs(how: How, is_early: bool, expected: Rows, drivers: int) -> None:
     reader = Watched()
     with Task(join(MergeJoin, how), drivers=drivers, readers={"right": reader}) as task:
         sets = [{"left": [numbers(1, 2)], "right": [numbers(*range(2, 1001))]}]
@@ -500,13 +501,15 @@ def test_whole_batches_go_in_turn() -> None:
 
 PLANS: dict[str, Node] = {
     "filter and project": Project(
-        id="p", input=Filter(id="f", input=scan("a"), where="n <> 1"), columns=(("m", "n + 1"),)
+        id="p",
+        input=Filter(id="f", input=scan("a"), where="n <> 1"),
+        columns=(Named("m", "n + 1"),),
     ),
-    "sums over a partition": Aggregation(
+    "sums over a partition": Group(
         id="s",
         input=LocalPartition(id="l", parts=(scan("a"), scan("b")), keys=("n",)),
         keys=("n",),
-        aggregates=(Aggregate("c", "count"),),
+        aggregates=(Aggregate.of("c", "count"),),
     ),
     "limit over a partition": Limit(
         id="few", input=LocalPartition(id="l", parts=(scan("a"), scan("b"))), count=5
@@ -517,10 +520,9 @@ PLANS: dict[str, Node] = {
     "hash join": HashJoin(
         id="h",
         left=scan("a"),
-        right=Project(id="r", input=scan("b"), columns=(("m", "n"),)),
-        join=JoinKind.LEFT,
-        left_keys=("n",),
-        right_keys=("m",),
+        right=Project(id="r", input=scan("b"), columns=(Named("m", "n"),)),
+        how=How.LEFT,
+        on=On.pairs(("n",), ("m",)),
     ),
 }
 

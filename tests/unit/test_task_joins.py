@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
+from spark_upsert.plan.nodes import ArrowScan, HashJoin, How, MergeJoin, On
 from spark_upsert.task.operators import join_rows, merge_join
 from spark_upsert.task.operators.hash_join import HashJoinRows
 from spark_upsert.task.operators.key_order import ranks_of
 from spark_upsert.task.operators.merge_join import MergeJoinRows, side_to_drop
 from spark_upsert.task.operators.operator import Context, Operator, Signal
-from spark_upsert.task.plan import ArrowScan, HashJoin, JoinKind, MergeJoin
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 
 LEFT = pa.schema({"a": pa.int64()})
@@ -27,7 +27,7 @@ Join = TypeVar("Join", MergeJoin, HashJoin)
 
 
 def plan(
-    kind: JoinKind = JoinKind.INNER,
+    kind: How = How.INNER,
     left: pa.Schema = LEFT,
     right: pa.Schema = RIGHT,
     left_keys: Sequence[str] = ("a",),
@@ -39,7 +39,7 @@ def plan(
 
 def joining(
     cls: type[Join],
-    kind: JoinKind = JoinKind.INNER,
+    kind: How = How.INNER,
     left: pa.Schema = LEFT,
     right: pa.Schema = RIGHT,
     left_keys: Sequence[str] = ("a",),
@@ -50,9 +50,8 @@ def joining(
         id="join",
         left=ArrowScan(id="left", schema=left),
         right=ArrowScan(id="right", schema=right),
-        join=kind,
-        left_keys=tuple(left_keys),
-        right_keys=tuple(right_keys),
+        how=kind,
+        on=On.pairs(tuple(left_keys), tuple(right_keys)),
         **settings,
     )
 
@@ -79,7 +78,7 @@ class Case(NamedTuple):
     """A merge join of one split on each side, the right one in batches of 100 rows."""
 
     words: str
-    kind: JoinKind
+    kind: How
     left: Sequence[int]
     right: Sequence[int]
     rows: int
@@ -93,8 +92,8 @@ class Case(NamedTuple):
 
 
 TO_1000 = range(2, 1001)
-INNER, OUTER, RIGHTS = JoinKind.INNER, JoinKind.LEFT, JoinKind.RIGHT
-FULL, SEMI, ANTI = JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI
+INNER, OUTER, RIGHTS = How.INNER, How.LEFT, How.RIGHT
+FULL, SEMI, ANTI = How.FULL, How.SEMI, How.ANTI
 
 CASES = [
     Case("22 inner: the right side stops early", INNER, [1, 2], TO_1000, 1, ["right"], 1),
@@ -123,9 +122,9 @@ def test_a_drained_left_side_may_stop_the_right_one(case: Case) -> None:
 @pytest.mark.parametrize(
     ("kind", "dropped"),
     [(INNER, ["left"]), (RIGHTS, ["left"]), (OUTER, []), (FULL, []), (SEMI, []), (ANTI, [])],
-    ids=lambda value: value.value if isinstance(value, JoinKind) else "",
+    ids=lambda value: value.value if isinstance(value, How) else "",
 )
-def test_a_drained_right_side_may_stop_the_left_one(kind: JoinKind, dropped: list[str]) -> None:
+def test_a_drained_right_side_may_stop_the_left_one(kind: How, dropped: list[str]) -> None:
     right = Scripted(RIGHT, [batches(RIGHT, [1])])
     context = Dropping()
     driver = Chain([merging(plan(kind), right, context)], [right])
@@ -177,7 +176,7 @@ RULES = inspect.cleandoc("""
 @pytest.mark.parametrize("rule", RULES.splitlines(), ids=lambda rule: rule.split()[0])
 def test_which_side_is_of_no_use_once_the_other_is_over(rule: str) -> None:
     name, once_left_is_over, once_right_is_over = rule.split()
-    kind = JoinKind(name)
+    kind = How(name)
     for left, right, expected in [
         (True, False, once_left_is_over),
         (False, True, once_right_is_over),
@@ -277,10 +276,10 @@ def test_wide_rows_come_in_batches_of_some_bytes(way: str, wide_side: str) -> No
     script = Scripted(WIDE, [[right]])
     with patch.object(join_rows, "BATCH_BYTES", 50_000):
         if way == "merge":
-            node = plan(JoinKind.RIGHT, LONG, WIDE)
+            node = plan(How.RIGHT, LONG, WIDE)
             driver = Chain([merging(node, script, Dropping())], [script])
         else:
-            hashed = joining(HashJoin, JoinKind.RIGHT, LONG, WIDE)
+            hashed = joining(HashJoin, How.RIGHT, LONG, WIDE)
             driver = Chain([hashing(hashed, script)], [script])
         (given, _) = driver.run([[left]])
     assert sum(batch.num_rows for batch in given) == 40 * count + 1
@@ -339,7 +338,7 @@ def test_outer_sides_may_be_null() -> None:
             field.nullable
             for field in merging(plan(kind, left, right), Scripted(right, []), Dropping()).schema
         ]
-        for kind in JoinKind
+        for kind in How
     }
     assert found == {
         "inner": [False, False],
@@ -390,10 +389,10 @@ def test_a_right_side_that_does_not_fit_is_an_error_that_names_the_node() -> Non
         (SEMI, []),
         (ANTI, [(1,)]),
     ],
-    ids=lambda value: value.value if isinstance(value, JoinKind) else "",
+    ids=lambda value: value.value if isinstance(value, How) else "",
 )
 def test_a_hash_join_with_an_empty_right_side(
-    kind: JoinKind, expected: list[tuple[int | None, ...]]
+    kind: How, expected: list[tuple[int | None, ...]]
 ) -> None:
     right = Scripted(RIGHT, [[]])
     (given,) = Chain([hashing(joining(HashJoin, kind), right)], [right]).run(

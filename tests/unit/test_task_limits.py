@@ -11,18 +11,19 @@ import pytest
 
 from spark_upsert.task import (
     Aggregate,
-    Aggregation,
     ArrowLookup,
     ArrowScan,
     AssignUniqueId,
+    Group,
     HashJoin,
+    How,
     IndexLookupJoin,
-    JoinKind,
     Limit,
     LocalPartition,
     MergeJoin,
     MixedUnion,
     Node,
+    On,
     Task,
 )
 from spark_upsert.task.states import Phase
@@ -50,7 +51,7 @@ def rows_at_the_end(task: Task) -> int:
 def test_a_limit_over_groups_is_reached_behind_the_last_splits(drivers: int) -> None:
     """The groups come all at once, and more of them than a batch has."""
     plan = Limit(
-        id="few", input=Aggregation(id="groups", input=scan(), keys=("n",), batch_rows=10), count=15
+        id="few", input=Group(id="groups", input=scan(), keys=("n",), batch_rows=10), count=15
     )
     with Task(plan, drivers=drivers) as task:
         task.add_split("rows", numbers(*range(400), batch_rows=100))
@@ -61,10 +62,10 @@ def test_a_limit_over_groups_is_reached_behind_the_last_splits(drivers: int) -> 
 
 @DRIVERS
 def test_a_count_over_a_limit_that_was_reached_has_a_row_at_each_barrier(drivers: int) -> None:
-    plan = Aggregation(
+    plan = Group(
         id="count",
         input=Limit(id="few", input=scan(), count=5),
-        aggregates=(Aggregate("count", "count"),),
+        aggregates=(Aggregate.of("count", "count"),),
     )
     sets = [{"rows": [numbers(1, 2, 3)]} for _ in range(4)]
     with Task(plan, drivers=drivers) as task:
@@ -82,9 +83,8 @@ def test_the_right_side_of_a_join_below_a_limit_that_was_reached_is_not_waited_f
         id="joined",
         left=scan("left"),
         right=right,
-        join=JoinKind.LEFT,
-        left_keys=("n",),
-        right_keys=("m",),
+        how=How.LEFT,
+        on=On.pairs(("n",), ("m",)),
         batch_rows=1,
     )
     plan = MixedUnion(id="both", parts=(Limit(id="few", input=joined, count=1),))
@@ -97,26 +97,23 @@ def test_the_right_side_of_a_join_below_a_limit_that_was_reached_is_not_waited_f
             assert rows_at_the_end(task) == expected
 
 
-@pytest.mark.parametrize("join", [JoinKind.LEFT, JoinKind.ANTI], ids=lambda kind: kind.value)
+@pytest.mark.parametrize("join", [How.LEFT, How.ANTI], ids=lambda kind: kind.value)
 @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
-def test_rows_without_a_key_keep_their_place_in_a_merge_join(
-    join: JoinKind, batch_rows: int
-) -> None:
+def test_rows_without_a_key_keep_their_place_in_a_merge_join(join: How, batch_rows: int) -> None:
     """Clustered rows stay clustered: no group comes twice."""
     values = (7, 7, None, None, 8, 9, 9)
     joined = MergeJoin(
         id="joined",
         left=scan("left"),
         right=ArrowScan(id="right", schema=pa.schema([("m", pa.int64())])),
-        join=join,
-        left_keys=("n",),
-        right_keys=("m",),
+        how=join,
+        on=On.pairs(("n",), ("m",)),
     )
-    plan = Aggregation(
+    plan = Group(
         id="groups",
         input=joined,
         keys=("n",),
-        aggregates=(Aggregate("count", "count"),),
+        aggregates=(Aggregate.of("count", "count"),),
         is_clustered=True,
     )
     with Task(plan) as task:
@@ -138,9 +135,8 @@ def test_a_right_row_without_a_key_stands_behind_the_key_before_it() -> None:
         id="joined",
         left=scan("left"),
         right=ArrowScan(id="right", schema=schema),
-        join=JoinKind.RIGHT,
-        left_keys=("n",),
-        right_keys=("b",),
+        how=How.RIGHT,
+        on=On.pairs(("n",), ("b",)),
     )
     rows = [(0, None), (0, 1), (1, None), (1, 2), (1, None), (1, 2), (2, 3), (3, None)]
     right = pa.RecordBatch.from_pylist([{"a": a, "b": b} for a, b in rows], schema=schema)
@@ -165,9 +161,8 @@ def test_a_side_that_is_dropped_goes_on_counting(counter: str, drivers: int) -> 
         id="joined",
         left=below(counter),
         right=ArrowScan(id="right", schema=pa.schema([("m", pa.int64())])),
-        join=JoinKind.INNER,
-        left_keys=("n",),
-        right_keys=("m",),
+        how=How.INNER,
+        on=On.pairs(("n",), ("m",)),
     )
     one = [batch.rename_columns(["m"]) for batch in numbers(1, 5, batch_rows=2)]
     with Task(plan, drivers=drivers) as task:
@@ -194,7 +189,7 @@ def test_look_ups_below_a_local_partition_give_one_order_however_long_they_take(
         rows = pa.table({"k": [1, 2, 3], "m": [10, 20, 30]})
         lookups = {name: Held(rows, ["k"], ["m"]) for name in "ab"}
         parts = tuple(
-            IndexLookupJoin(id=name, input=scan(f"of {name}"), join=JoinKind.INNER, keys=("n",))
+            IndexLookupJoin(id=name, input=scan(f"of {name}"), how=How.INNER, keys=("n",))
             for name in "ab"
         )
         with Task(LocalPartition(id="all", parts=parts), lookups=lookups) as task:

@@ -15,22 +15,20 @@ import pytest
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.schema import ErrorPolicy
+from spark_upsert.plan.nodes import ArrowScan, How, IndexLookupJoin
 from spark_upsert.table.table import Table
 from spark_upsert.task import Task
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.lookups import ArrowLookup, Lookup, LookupResult, TableLookup
-from spark_upsert.task.plan import ArrowScan, IndexLookupJoin, JoinKind
 from tests.support.chains import Chain, rows_of
 
 LEFT = pa.schema({"a": pa.int64()})
 NAMES = pa.table({"id": pa.array([1, 2, 2, None]), "name": ["one", "two", "too", "none"]})
 
 
-def plan(
-    kind: JoinKind = JoinKind.INNER, keys: Sequence[str] = ("a",), **settings: Any
-) -> IndexLookupJoin:
+def plan(kind: How = How.INNER, keys: Sequence[str] = ("a",), **settings: Any) -> IndexLookupJoin:
     scan = ArrowScan(id="rows", schema=LEFT)
-    return IndexLookupJoin(id="found", input=scan, join=kind, keys=tuple(keys), **settings)
+    return IndexLookupJoin(id="found", input=scan, how=kind, keys=tuple(keys), **settings)
 
 
 def batch(*keys: int | None) -> pa.RecordBatch:
@@ -179,7 +177,7 @@ def test_an_abort_under_a_barrier_leaves_no_look_up_behind() -> None:
 
 
 def test_rows_without_a_key_are_not_looked_up() -> None:
-    given = Chain([LookupJoinRows(plan(JoinKind.LEFT), LEFT, ArrowLookup(NAMES, ["id"]))]).run(
+    given = Chain([LookupJoinRows(plan(How.LEFT), LEFT, ArrowLookup(NAMES, ["id"]))]).run(
         [[batch(None, None)], [batch(None, 2, 3, 1)]]
     )
     assert [[(row["a"], row["name"]) for row in rows_of(each)] for each in given] == [
@@ -191,11 +189,11 @@ def test_rows_without_a_key_are_not_looked_up() -> None:
 
 def test_an_empty_table_of_arrow_has_no_rows() -> None:
     lookup = ArrowLookup(NAMES.slice(0, 0), ["id"])
-    (given, _) = Chain([LookupJoinRows(plan(JoinKind.LEFT), LEFT, lookup)]).run([[batch(1)]])
+    (given, _) = Chain([LookupJoinRows(plan(How.LEFT), LEFT, lookup)]).run([[batch(1)]])
     assert rows_of(given) == [{"a": 1, "name": None}]
 
 
-INNER, OUTER = JoinKind.INNER, JoinKind.LEFT
+INNER, OUTER = How.INNER, How.LEFT
 
 
 @pytest.mark.parametrize("kind", [INNER, OUTER], ids=["inner", "left"])
@@ -203,7 +201,7 @@ INNER, OUTER = JoinKind.INNER, JoinKind.LEFT
     "policy", [ErrorPolicy.FAIL, ErrorPolicy.QUARANTINE], ids=lambda p: p.value
 )
 def test_rows_of_a_table_are_found_as_of_a_version(
-    kind: JoinKind, policy: ErrorPolicy, tmp_path: Path
+    kind: How, policy: ErrorPolicy, tmp_path: Path
 ) -> None:
     columns = pa.schema({"k": pa.int64(), "v": pa.string()})
     table = Table.create(str(tmp_path / "t"), columns, keys=["k"], on_error=policy)
@@ -232,7 +230,7 @@ def test_rows_of_a_table_are_found_as_of_a_version(
 
 
 REFUSED = {
-    "an index lookup join is inner or left, found full": plan(JoinKind.FULL),
+    "an index lookup join is inner or left, found full": plan(How.FULL),
     "rows are looked up by id, but there are 2 keys": plan(keys=["a", "a"]),
     "there is no column 'b' among a": plan(keys=["b"]),
 }

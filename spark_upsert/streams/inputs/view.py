@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.view import ViewOptions
-from spark_upsert.plan.nodes import plan_from_json
+from spark_upsert.plan.text import plan_from_json
 from spark_upsert.streams.inputs.input import Backlog, ReadPiece
 from spark_upsert.streams.inputs.rest import Rest
 from spark_upsert.streams.inputs.view_bounds import Start, start_of

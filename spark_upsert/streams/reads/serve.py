@@ -14,6 +14,7 @@ from typing import NamedTuple, assert_never
 import pyarrow as pa
 
 from spark_upsert.options.read import ReadOptions
+from spark_upsert.plan.nodes import ChangeScan, TableScan
 from spark_upsert.store import Store
 from spark_upsert.streams.reads.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
 from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
@@ -24,7 +25,6 @@ from spark_upsert.table.changes.stretches import Stretch
 from spark_upsert.table.entries.quarantine import read_quarantine
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.versions import expiry_is_no_damage
-from spark_upsert.task.plan import ChangeScan, TableScan
 from spark_upsert.task.pool import TaskPool
 from spark_upsert.task.task import Task
 from spark_upsert.views.groups.shown import ShownGroups

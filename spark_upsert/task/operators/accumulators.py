@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.conversions import UnfitError, convert
 from spark_upsert.model.words import is_hashable, ordered_words, validity
+from spark_upsert.plan.aggregates import AggregateKind
 from spark_upsert.table.entries.sums import (
     average_type,
     averages,
@@ -45,8 +46,6 @@ from spark_upsert.table.entries.sums import (
     limbs_of,
     wide_from_limbs,
 )
-
-FUNCTIONS = ("count", "sum", "min", "max", "avg")
 
 _INT64, _FLOAT64 = pa.int64(), pa.float64()
 
@@ -93,31 +92,30 @@ class Accumulator(Protocol):
         ...
 
 
-def accumulator_of(function: str, type_: pa.DataType | None) -> Accumulator | None:
-    """Return the accumulator of a function, None if it does not take the type.
+def accumulator_of(kind: AggregateKind, type_: pa.DataType | None) -> Accumulator | None:
+    """Return the accumulator of an aggregate, None if it does not take the type.
 
     Parameters
     ----------
-    function : str
-        One of `FUNCTIONS`.
+    kind : AggregateKind
     type_ : pyarrow.DataType, optional
         None: of the rows themselves.
     """
-    if function == "count":
+    if kind is AggregateKind.COUNT:
         return Count(is_of_rows=type_ is None)
     if type_ is None:
         return None
-    if function in ("min", "max") and is_hashable(type_):
-        return Extreme(function, type_)
+    if kind in (AggregateKind.MIN, AggregateKind.MAX) and is_hashable(type_):
+        return Extreme(kind.value, type_)
     is_float = pa.types.is_float32(type_) or pa.types.is_float64(type_)
-    match function:
-        case "sum" if pa.types.is_integer(type_) or pa.types.is_decimal128(type_):
+    match kind:
+        case AggregateKind.SUM if pa.types.is_integer(type_) or pa.types.is_decimal128(type_):
             return ExactSum(type_)
-        case "sum" if is_float:
+        case AggregateKind.SUM if is_float:
             return FloatSum()
-        case "avg" if pa.types.is_integer(type_) or is_float:
+        case AggregateKind.AVG if pa.types.is_integer(type_) or is_float:
             return Average(FloatSum() if is_float else ExactSum(type_))
-        case "avg" if pa.types.is_decimal128(type_):
+        case AggregateKind.AVG if pa.types.is_decimal128(type_):
             return Average(ExactSum(type_), type=average_type(type_))
     return None
 

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import MemoryLimitError, about
+from spark_upsert.plan.nodes import Group
 from spark_upsert.task.operators.grouping import GroupComputation
-from spark_upsert.task.plan import Aggregation
 
 MEMORY_BYTES_MAX = 256 << 20
 """Bytes that the groups of one barrier may take, if the plan does not say."""
@@ -29,7 +29,7 @@ _OPEN_ROWS = 1 << 10
 """Rows of small batches that wait before groups are looked for in clustered rows."""
 
 
-def aggregation(node: Aggregation, schema: pa.Schema) -> HashAggregation | StreamingAggregation:
+def aggregation(node: Group, schema: pa.Schema) -> HashAggregation | StreamingAggregation:
     """Return the operator of a node.
 
     Parameters
@@ -84,7 +84,7 @@ class HashAggregation:
     not spill.
     """
 
-    def __init__(self, node: Aggregation, grouping: GroupComputation) -> None:
+    def __init__(self, node: Group, grouping: GroupComputation) -> None:
         self._node = node
         self._grouping = grouping
         self.schema = grouping.schema
@@ -188,7 +188,7 @@ class StreamingAggregation:
     are clustered is not checked: a key that comes back has another row, as it has behind a barrier.
     """
 
-    def __init__(self, node: Aggregation, grouping: GroupComputation) -> None:
+    def __init__(self, node: Group, grouping: GroupComputation) -> None:
         self._node = node
         self._grouping = grouping
         self.schema = grouping.schema

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import DataError, PlanError, did_you_mean
+from spark_upsert.errors import DataError, PlanError
 from spark_upsert.model.arrays import Mask
 from spark_upsert.model.words import equal_rows, fixed_words, is_hashable, validity
-from spark_upsert.task.operators.accumulators import FUNCTIONS, Accumulator, accumulator_of
-from spark_upsert.task.plan import Aggregate
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.task.operators.accumulators import Accumulator, accumulator_of
 
 _OPTIONS = {"sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)}
 
@@ -64,7 +64,9 @@ class GroupComputation:
             [
                 *key_fields,
                 *(
-                    pa.field(each.name, accumulator.type, nullable=each.function != "count")
+                    pa.field(
+                        each.name, accumulator.type, nullable=each.kind is not AggregateKind.COUNT
+                    )
                     for each, accumulator in zip(aggregates, self._accumulators, strict=True)
                 ),
             ]
@@ -135,7 +137,7 @@ class GroupComputation:
                 columns.append(accumulator.lower(states))
             except OverflowError as error:
                 raise DataError(
-                    f"the {each.function} '{each.name}' of a group does not fit into "
+                    f"the {each.kind.value} '{each.name}' of a group does not fit into "
                     f"{accumulator.type}.",
                     hint=f"cast '{each.column}' to a wider type in a projection below it.",
                     column=each.column,
@@ -185,17 +187,18 @@ class GroupComputation:
         return field
 
     def _accumulator(self, schema: pa.Schema, aggregate: Aggregate) -> Accumulator:
-        if aggregate.function not in FUNCTIONS:
+        if aggregate.scale is not None:
             raise PlanError(
-                f"there is no aggregate '{aggregate.function}'.",
-                hint=did_you_mean(aggregate.function, FUNCTIONS),
+                f"'{aggregate.name}' has a scale, by which a view keeps sums of floats exactly.",
+                hint="leave it out, or cast the column to a decimal in a projection below.",
+                column=aggregate.column,
             )
         of = None if aggregate.column is None else _field(schema, aggregate.column).type
-        found = accumulator_of(aggregate.function, of)
+        found = accumulator_of(aggregate.kind, of)
         if found is None:
             what = "rows" if of is None else f"'{aggregate.column}', which is {of}"
             raise PlanError(
-                f"there is no {aggregate.function} of {what}.",
+                f"there is no {aggregate.kind.value} of {what}.",
                 hint="name a column." if of is None else "cast it in a projection below.",
                 column=aggregate.column,
             )

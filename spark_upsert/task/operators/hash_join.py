@@ -18,11 +18,11 @@ import pyarrow as pa
 from spark_upsert.errors import MemoryLimitError, about
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.precedence import NONE
+from spark_upsert.plan.nodes import Join
 from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE, Joined, Matches, Shape, Side
 from spark_upsert.task.operators.key_index import KeyIndex
 from spark_upsert.task.operators.operator import BatchSource, Signal
 from spark_upsert.task.operators.widths import Widths
-from spark_upsert.task.plan import HashJoin
 
 MEMORY_BYTES_MAX = 256 << 20
 """Bytes that the right side may take, if the plan does not say."""
@@ -62,11 +62,11 @@ class HashJoinRows:
     without a match come last, in their own order.
     """
 
-    def __init__(self, node: HashJoin, left: pa.Schema, right: BatchSource) -> None:
+    def __init__(self, node: Join, left: pa.Schema, right: BatchSource) -> None:
         self._node = node
         with about("node", node.id):
             self._shape = Shape(
-                node.join, Side(left, node.left_keys), Side(right.schema, node.right_keys)
+                node.how, Side(left, node.left_keys), Side(right.schema, node.right_keys)
             )
         self.schema = self._shape.schema
         self._source = right
@@ -98,7 +98,7 @@ class HashJoinRows:
         starts[found] = built.index.starts[groups[found]]
         counts[found] = built.index.counts[groups[found]]
         built.mark(groups[found])
-        self._show(Matches.of(self._node.join, starts, counts), batch, built, built.order)
+        self._show(Matches.of(self._node.how, starts, counts), batch, built, built.order)
 
     def output(self) -> pa.RecordBatch | None:
         if self._built is None and not self._is_done:
@@ -175,7 +175,7 @@ class HashJoinRows:
     def _show_the_rest(self, built: _Built) -> None:
         """Show the right rows without a match: all left rows were looked up."""
         self._built, self._is_done = None, True
-        if self._node.join in SHOWS_RIGHT_ALONE:
+        if self._node.how in SHOWS_RIGHT_ALONE:
             matches = Matches.right_alone(built.unmatched())
             self._show(matches, self._shape.left.nothing, built)
 

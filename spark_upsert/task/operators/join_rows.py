@@ -17,16 +17,16 @@ from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.precedence import NONE
 from spark_upsert.model.words import Words, is_hashable, validity
+from spark_upsert.plan.nodes import How
 from spark_upsert.task.operators.widths import BATCH_BYTES, Widths
-from spark_upsert.task.plan import JoinKind
 
-SHOWS_LEFT_ALONE = frozenset({JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI})
+SHOWS_LEFT_ALONE = frozenset({How.LEFT, How.FULL, How.ANTI})
 """Joins that give left rows without a match."""
 
-SHOWS_RIGHT_ALONE = frozenset({JoinKind.RIGHT, JoinKind.FULL})
+SHOWS_RIGHT_ALONE = frozenset({How.RIGHT, How.FULL})
 """Joins that give right rows without a match."""
 
-SHOWS_LEFT_ONLY = frozenset({JoinKind.SEMI, JoinKind.ANTI})
+SHOWS_LEFT_ONLY = frozenset({How.SEMI, How.ANTI})
 """Joins without the columns of the right side, which only ask whether there is a match."""
 
 
@@ -65,12 +65,17 @@ class Side:
 class Shape:
     """Both sides of a join, and the columns that it gives."""
 
-    kind: JoinKind
+    kind: How
     left: Side
     right: Side
 
     def __post_init__(self) -> None:
         pairs = (self.left, self.right)
+        if not self.left.keys:
+            raise PlanError(
+                "a join is on one column of each side at least.",
+                hint="say in 'on' which are equal.",
+            )
         for side in pairs:
             for name in side.keys:
                 if name not in side.schema.names:
@@ -85,7 +90,7 @@ class Shape:
         return schema_of(self.kind, self.left.schema, self.right.schema)
 
 
-def schema_of(kind: JoinKind, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+def schema_of(kind: How, left: pa.Schema, right: pa.Schema) -> pa.Schema:
     """Return the columns of a join: those of the left side, then those of the right one."""
     if kind in SHOWS_LEFT_ONLY:
         return left.remove_metadata()
@@ -155,7 +160,7 @@ class Matches:
     counts: Positions
 
     @classmethod
-    def of(cls, kind: JoinKind, starts: Positions, counts: Positions) -> Matches:
+    def of(cls, kind: How, starts: Positions, counts: Positions) -> Matches:
         """Return what a join shows of left rows, given where their matches begin and how many.
 
         Parameters
@@ -164,7 +169,7 @@ class Matches:
         """
         has_match = counts > 0
         if kind in SHOWS_LEFT_ONLY:
-            left = np.flatnonzero(has_match if kind is JoinKind.SEMI else ~has_match)
+            left = np.flatnonzero(has_match if kind is How.SEMI else ~has_match)
             return cls.alone(left)
         if kind in SHOWS_LEFT_ALONE:
             left = np.arange(len(counts))

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, about
+from spark_upsert.plan.nodes import How, IndexLookupJoin
 from spark_upsert.task.operators.join_rows import (
     Joined,
     Matches,
@@ -26,7 +27,6 @@ from spark_upsert.task.operators.join_rows import (
     schema_of,
 )
 from spark_upsert.task.operators.lookups import Lookup, LookupResult
-from spark_upsert.task.plan import IndexLookupJoin, JoinKind
 
 THREADS_MAX = 16
 """Threads of one join, however many look-ups are under way: storages answer no more at once."""
@@ -57,7 +57,7 @@ class LookupJoinRows:
         self._side = Side(left, node.keys)
         with about("node", node.id):
             self._check(left)
-            self.schema = schema_of(node.join, left, lookup.schema)
+            self.schema = schema_of(node.how, left, lookup.schema)
             require_names(self.schema)
         self._nothing = Side(lookup.schema, ()).nothing
         self._threads: ThreadPoolExecutor | None = None
@@ -67,10 +67,10 @@ class LookupJoinRows:
         self._is_at_end = False
 
     def _check(self, left: pa.Schema) -> None:
-        kinds = (JoinKind.INNER, JoinKind.LEFT)
-        if self._node.join not in kinds:
+        kinds = (How.INNER, How.LEFT)
+        if self._node.how not in kinds:
             raise PlanError(
-                f"an index lookup join is inner or left, found {self._node.join.value}: it sees "
+                f"an index lookup join is inner or left, found {self._node.how.value}: it sees "
                 "only the rows that it is asked for.",
                 hint="use a merge join or a hash join.",
             )
@@ -156,5 +156,5 @@ class LookupJoinRows:
             chosen = slice(None) if has_key is None else has_key
             starts[chosen], counts[chosen] = looked.starts, looked.counts
             rows, order = looked.rows, looked.order
-        matches = Matches.of(self._node.join, starts, counts)
+        matches = Matches.of(self._node.how, starts, counts)
         return Joined(self.schema, matches, batch, rows, order)

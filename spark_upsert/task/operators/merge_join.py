@@ -33,6 +33,7 @@ import pyarrow as pa
 from spark_upsert.errors import DataError, MemoryLimitError, about
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.words import Words
+from spark_upsert.plan.nodes import How, MergeJoin
 from spark_upsert.task.operators.join_rows import (
     SHOWS_LEFT_ALONE,
     SHOWS_LEFT_ONLY,
@@ -45,7 +46,6 @@ from spark_upsert.task.operators.join_rows import (
 )
 from spark_upsert.task.operators.key_order import first_descent, ranks_of
 from spark_upsert.task.operators.operator import BatchSource, Context, Signal
-from spark_upsert.task.plan import JoinKind, MergeJoin
 
 MEMORY_BYTES_MAX = 256 << 20
 """Bytes that the right rows of one key may take, if the plan does not say."""
@@ -54,11 +54,11 @@ _STEP_ROWS = 1 << 10
 """Rows that a step gathers of a side, or as many as the other side has, if these are more. So small
 batches of one side do not make the join look at the other side's rows again and again."""
 
-_DROPS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.ANTI})
-_DROPS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
+_DROPS_RIGHT = frozenset({How.INNER, How.LEFT, How.ANTI})
+_DROPS_LEFT = frozenset({How.INNER, How.RIGHT})
 
 
-def side_to_drop(kind: JoinKind, *, left_is_over: bool, right_is_over: bool) -> str | None:
+def side_to_drop(kind: How, *, left_is_over: bool, right_is_over: bool) -> str | None:
     """Return which side is of no use for the rest of the barrier, "left" or "right".
 
     Parameters
@@ -206,7 +206,7 @@ class MergeJoinRows:
         self._node = node
         with about("node", node.id):
             self._shape = Shape(
-                node.join, Side(left, node.left_keys), Side(right.schema, node.right_keys)
+                node.how, Side(left, node.left_keys), Side(right.schema, node.right_keys)
             )
         self.schema = self._shape.schema
         self._source = right
@@ -214,11 +214,9 @@ class MergeJoinRows:
         self._memory_bytes_max = (
             MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
         )
-        self._left = _Arriving(
-            "left", self._shape.left, shows_keyless=node.join in SHOWS_LEFT_ALONE
-        )
+        self._left = _Arriving("left", self._shape.left, shows_keyless=node.how in SHOWS_LEFT_ALONE)
         self._right = _Arriving(
-            "right", self._shape.right, shows_keyless=node.join in SHOWS_RIGHT_ALONE
+            "right", self._shape.right, shows_keyless=node.how in SHOWS_RIGHT_ALONE
         )
         self._joined: deque[Joined] = deque()
         self._full = Full(node.batch_rows)
@@ -311,7 +309,7 @@ class MergeJoinRows:
     def _is_of_use(self, batch: pa.RecordBatch) -> bool:
         """Say whether a right batch may still be shown or matched; what is under way may come."""
         return bool(batch.num_rows) and not (
-            self._left.is_over and self._node.join not in SHOWS_RIGHT_ALONE
+            self._left.is_over and self._node.how not in SHOWS_RIGHT_ALONE
         )
 
     def _match(self) -> bool:
@@ -334,8 +332,8 @@ class MergeJoinRows:
             return self._match_both()
         if counts[0]:
             nowhere = np.zeros(counts[0], dtype=np.int64)
-            self._show(Matches.of(self._node.join, nowhere, nowhere), left.rows, right.rows)
-        elif self._node.join in SHOWS_RIGHT_ALONE:
+            self._show(Matches.of(self._node.how, nowhere, nowhere), left.rows, right.rows)
+        elif self._node.how in SHOWS_RIGHT_ALONE:
             unmatched = np.arange(counts[1]) >= self._matched_rows
             has_key = right.side.has_key(right.rows)
             alone = unmatched if has_key is None else unmatched | ~has_key
@@ -364,7 +362,7 @@ class MergeJoinRows:
             side.keys() for side in (self._left, self._right)
         )
         left, right = ranks_of(left_keys, right_keys)
-        kind = self._node.join
+        kind = self._node.how
         left_count, right_count = len(left), len(right)
         if not self._right.is_whole:
             # A semi join needs no second row of a key, the others all of them.
@@ -422,7 +420,7 @@ class MergeJoinRows:
 
     def _drop_input(self) -> None:
         side = side_to_drop(
-            self._node.join, left_is_over=self._left.is_over, right_is_over=self._right.is_over
+            self._node.how, left_is_over=self._left.is_over, right_is_over=self._right.is_over
         )
         if side is not None and not self._was_dropped:
             self._was_dropped = True

@@ -5,15 +5,13 @@ Limits and unique numbers keep a counter over all barriers, which is the meaning
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError, PlanError
+from spark_upsert.plan.nodes import AssignUniqueId, Limit, Unnest
+from spark_upsert.plan.unnest import unnest, unnested_schema
 from spark_upsert.task.operators.operator import Streaming
-from spark_upsert.task.plan import AssignUniqueId, Limit, Unnest
 
 _INT64_END = 1 << 63
 
@@ -36,53 +34,13 @@ def limited(node: Limit, schema: pa.Schema) -> Streaming:
 
 
 def unnested(node: Unnest, schema: pa.Schema) -> Streaming:
-    """Return an operator that gives a row for each element of a list.
-
-    Raises
-    ------
-    PlanError
-        The column is none of lists, or there is one already of the name of the places.
-    """
-    if node.column not in schema.names:
-        raise PlanError.missing_column(node.column, schema.names)
-    place = schema.get_field_index(node.column)
-    kind = schema.field(place).type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        raise PlanError(
-            f"an unnest takes a column of lists, '{node.column}' is {kind}.",
-            hint="name a column of lists.",
-            column=node.column,
-        )
-    given = schema.set(place, pa.field(node.column, kind.value_type))
-    if node.position is not None:
-        if node.position in schema.names:
-            raise PlanError(
-                f"there is a column '{node.position}' already.",
-                hint="give 'position' another name.",
-                column=node.position,
-            )
-        given = given.append(pa.field(node.position, pa.int64(), nullable=False))
+    """Return an operator that gives a row for each element of a list."""
+    given = unnested_schema(node, schema)
 
     def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
-        lists = batch[node.column]
-        rows = pc.list_parent_indices(lists)
-        elements = pc.list_flatten(lists)
-        columns = [
-            elements if name == node.column else batch[name].take(rows) for name in schema.names
-        ]
-        if node.position is not None:
-            columns.append(pa.array(_places(rows.to_numpy())))
-        return pa.RecordBatch.from_arrays(columns, schema=given)
+        return unnest(node, batch, given).rows
 
     return Streaming(given, apply, batch_rows=node.batch_rows)
-
-
-def _places(rows: Any) -> Any:
-    """Return the place of each element in its own list; elements of a list are neighbours."""
-    count = len(rows)
-    begins = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]]) if count else np.zeros(0, np.int64)
-    lengths = np.diff(np.append(begins, count))
-    return np.arange(count) - np.repeat(begins, lengths)
 
 
 def numbered(node: AssignUniqueId, schema: pa.Schema) -> Streaming:

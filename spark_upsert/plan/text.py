@@ -1,0 +1,231 @@
+"""Plans out of their texts (`Node.to_json`): the type of a field says how it is read.
+
+A text may come from anywhere: what it holds is checked field by field, and an error names the node
+and the field.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, NamedTuple, get_type_hints
+
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError, about, did_you_mean
+from spark_upsert.plan.aggregates import Aggregate
+from spark_upsert.plan.nodes import (
+    DEPTH_MAX,
+    KINDS,
+    VERSION,
+    Column,
+    Formula,
+    How,
+    Named,
+    Node,
+    On,
+    Reverse,
+    to_text,
+    too_deep,
+)
+
+_NESTING_MAX = 4 * DEPTH_MAX
+"""Objects and lists within each other in the text of a plan: a node is one, and what it lists."""
+
+_TEXT_MAX = 4 << 20
+"""Characters of a plan: a hundred scans of some thousand columns each."""
+
+
+def plan_from_json(text: str) -> Node:
+    """Return the plan that a text holds.
+
+    Raises
+    ------
+    PlanError
+        It holds none, or one of a later form.
+    """
+    record = read_text(text)
+    if not isinstance(record, dict) or record.get("v") != VERSION:
+        found = record.get("v") if isinstance(record, dict) else None
+        raise PlanError(
+            f"the plan is of the form {found!r}, and this version reads the form {VERSION}.",
+            hint="make the plan anew with the version that reads it.",
+        )
+    return _node({name: value for name, value in record.items() if name != "v"}, 0)
+
+
+def read_text(text: str) -> Any:
+    """Return the JSON of a plan's text, which is small and shallow enough for what walks it.
+
+    Raises
+    ------
+    PlanError
+        It is no JSON, too long or too deep.
+    """
+    found: Any = None
+    is_read = False
+    if len(text) <= _TEXT_MAX:
+        with suppress(ValueError, RecursionError):
+            found, is_read = json.loads(text), True
+    if not is_read or _is_nested_beyond(found, _NESTING_MAX):
+        raise PlanError(
+            f"the plan is no JSON, or longer or deeper than a plan can be: {text:.200}",
+            hint="give the text that `to_json()` returned.",
+        )
+    return found
+
+
+def _is_nested_beyond(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _node(record: Any, depth: int) -> Node:
+    if not isinstance(record, dict) or not isinstance(record.get("node"), str):
+        raise PlanError(
+            f"expected a node of a plan, found {to_text(record):.200}.",
+            hint="a node is an object with its kind under 'node'.",
+        )
+    kind = KINDS.get(record["node"])
+    if kind is None:
+        raise PlanError(
+            f"a plan has no node '{record['node']}'.", hint=did_you_mean(record["node"], KINDS)
+        )
+    if depth > DEPTH_MAX:
+        raise too_deep()
+    with about("node", record.get("id") or kind.kind):
+        return _built(kind, record, depth)
+
+
+def _built(kind: type[Node], record: Mapping[str, Any], depth: int) -> Node:
+    readers = _readers(kind.kind)
+    given = {}
+    for name, value in record.items():
+        if name == "node":
+            continue
+        if name not in readers:
+            raise PlanError(f"it has no field '{name}'.", hint=did_you_mean(name, readers))
+        try:
+            given[name] = readers[name].read(value, depth)
+        except (TypeError, ValueError, pa.ArrowException) as error:
+            if isinstance(error, PlanError):
+                raise
+            raise PlanError(
+                f"its field '{name}' is {to_text(value):.200}, expected {readers[name].what}.",
+                hint="give the text that `to_json()` returned.",
+            ) from error
+    missing = [f.name for f in fields(kind) if f.default is MISSING and f.name not in given]
+    if missing:
+        raise PlanError(f"its field '{missing[0]}' is missing.", hint="give all fields.")
+    return kind(**given)
+
+
+class _Reader(NamedTuple):
+    """What a field holds, in words, and how it is read."""
+
+    what: str
+    read: Callable[[Any, int], Any]
+    """Makes the value of what JSON holds, and of the node's depth; a TypeError or a ValueError
+    says that it cannot."""
+
+
+def _is(type_: type) -> Callable[[Any, int], Any]:
+    def read(value: Any, _: int) -> Any:
+        if type(value) is not type_:
+            raise TypeError(value)
+        return value
+
+    return read
+
+
+def _whole(value: Any, _: int) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(value)
+    return value
+
+
+def _optional(reader: _Reader) -> _Reader:
+    def read(value: Any, depth: int) -> Any:
+        return None if value is None else reader.read(value, depth)
+
+    return _Reader(f"{reader.what} or null", read)
+
+
+def _several(what: str, read: Callable[[Any, int], Any]) -> _Reader:
+    def all_of(value: Any, depth: int) -> tuple[Any, ...]:
+        return tuple(read(each, depth) for each in _list(value))
+
+    return _Reader(what, all_of)
+
+
+def _list(value: Any) -> list[Any]:
+    return _is(list)(value, 0)
+
+
+def _pairs_of(type_: Callable[[str, str], Any], what: str) -> _Reader:
+    return _several(what, lambda value, _: type_(*(_TEXT.read(each, 0) for each in _list(value))))
+
+
+def _bytes(value: Any) -> pa.Buffer:
+    return pa.py_buffer(base64.b64decode(_TEXT.read(value, 0), validate=True))
+
+
+def _below(value: Any, depth: int) -> Node:
+    return _node(value, depth + 1)
+
+
+_TEXT = _Reader("a text", _is(str))
+_COUNT = _Reader("a whole number", _whole)
+_SCHEMA = _Reader(
+    "a schema as Arrow's bytes in base64", lambda value, _: pa.ipc.read_schema(_bytes(value))
+)
+
+_READERS: dict[Any, _Reader] = {
+    str: _TEXT,
+    str | None: _optional(_TEXT),
+    bool: _Reader("true or false", _is(bool)),
+    int: _COUNT,
+    int | None: _optional(_COUNT),
+    Formula: _Reader("SQL", _is(str)),
+    How: _Reader(f"one of {', '.join(each.value for each in How)}", lambda value, _: How(value)),
+    Reverse: _Reader(
+        f"one of {', '.join(each.value for each in Reverse)}", lambda value, _: Reverse(value)
+    ),
+    Node: _Reader("a node", _below),
+    tuple[Node, ...]: _several("a list of nodes", _below),
+    tuple[str, ...]: _several("a list of names", _is(str)),
+    tuple[Column, ...]: _pairs_of(Column, "a list of [name, type]"),
+    tuple[Named, ...]: _pairs_of(Named, "a list of [name, SQL]"),
+    tuple[On, ...]: _pairs_of(On, "a list of [left, right]"),
+    tuple[Aggregate, ...]: _several(
+        "a list of [name, function, column or null, scale or null]",
+        lambda value, _: Aggregate.from_json(_list(value)),
+    ),
+    pa.Schema: _SCHEMA,
+    pa.Schema | None: _optional(_SCHEMA),
+    pa.Table: _Reader(
+        "rows as a stream of Arrow's in base64",
+        lambda value, _: pa.ipc.open_stream(_bytes(value)).read_all(),
+    ),
+}
+"""By the types that the fields of nodes have."""
+
+
+@cache
+def _readers(name: str) -> dict[str, _Reader]:
+    kind = KINDS[name]
+    hints = get_type_hints(kind)
+    return {field.name: _READERS[hints[field.name]] for field in fields(kind)}
