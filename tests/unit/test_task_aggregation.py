@@ -368,5 +368,5 @@ def test_close_releases_what_is_held(is_clustered: bool) -> None:
 
 
 def test_a_function_that_there_is_not_is_refused() -> None:
-    with pytest.raises(PlanError, match="there is no aggregate 'sums'(?s:.*)Did you mean 'sum'"):
+    with pytest.raises(PlanError, match=r"there is no aggregate 'sums'(?s:.*)Did you mean 'sum'"):
         Aggregate.of("s", "sums", "v")
