@@ -9,55 +9,57 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Lock
 from types import TracebackType
+from typing import Generic, TypeVar
 
 from spark_upsert.model.bounded import LruMap
-from spark_upsert.plan.nodes import Node
 from spark_upsert.task.states import Phase
 from spark_upsert.task.task import Task
+
+K = TypeVar("K")
 
 IDLE_MAX = 8
 """Tasks that are kept: a worker of Spark runs one at a time, a program's threads some."""
 
 
-class TaskPool:
-    """Tasks by their plans.
+class TaskPool(Generic[K]):
+    """Tasks by what they read: a plan, or a key that says more than one.
 
     Parameters
     ----------
     make : callable
-        Makes a task of a plan.
+        Makes a task for a key.
     idle_max : int
         How many are kept; the one that was used least recently is closed.
     """
 
-    def __init__(self, make: Callable[[Node], Task], idle_max: int = IDLE_MAX) -> None:
+    def __init__(self, make: Callable[[K], Task], idle_max: int = IDLE_MAX) -> None:
         self._make = make
-        self._idle: LruMap[int, tuple[Node, Task]] = LruMap(idle_max)
+        self._idle: LruMap[int, tuple[K, Task]] = LruMap(idle_max)
         self._lock = Lock()
 
-    def taken(self, plan: Node) -> LentTask:
-        """Lend a task of a plan; no other reader has it meanwhile."""
-        return LentTask(self, plan)
+    def taken(self, key: K) -> LentTask[K]:
+        """Lend a task for a key; no other reader has it meanwhile."""
+        return LentTask(self, key)
 
-    def take_out(self, plan: Node) -> Task:
-        """Return a task of a plan, to be given to `put_back`."""
-        return self._taken_out(plan) or self._make(plan)
+    def take_out(self, key: K) -> Task:
+        """Return a task for a key, to be given to `put_back`."""
+        return self._taken_out(key) or self._make(key)
 
-    def _taken_out(self, plan: Node) -> Task | None:
+    def _taken_out(self, key: K) -> Task | None:
         with self._lock:
             for own, task in self._idle.values():
-                if own is plan or own == plan:
+                if own is key or own == key:
                     self._idle.pop(id(task))
                     return task
         return None
 
-    def put_back(self, plan: Node, task: Task, *, has_failed: bool) -> None:
+    def put_back(self, key: K, task: Task, *, has_failed: bool) -> None:
         """Keep a task that stands at a barrier; end any other."""
         if has_failed or task.phase is not Phase.OPEN:
             task.abort()
             return
         with self._lock:
-            gone = self._idle.put(id(task), (plan, task))
+            gone = self._idle.put(id(task), (key, task))
         for _, each in gone:
             each.abort()
 
@@ -65,17 +67,17 @@ class TaskPool:
         return len(self._idle)
 
 
-class LentTask:
+class LentTask(Generic[K]):
     """A task that is lent; a class, as a generator takes twice as long around each split."""
 
-    __slots__ = ("_plan", "_pool", "_task")
+    __slots__ = ("_key", "_pool", "_task")
 
-    def __init__(self, pool: TaskPool, plan: Node) -> None:
+    def __init__(self, pool: TaskPool[K], key: K) -> None:
         self._pool = pool
-        self._plan = plan
+        self._key = key
 
     def __enter__(self) -> Task:
-        self._task = self._pool.take_out(self._plan)
+        self._task = self._pool.take_out(self._key)
         return self._task
 
     def __exit__(
@@ -84,4 +86,4 @@ class LentTask:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pool.put_back(self._plan, self._task, has_failed=kind is not None)
+        self._pool.put_back(self._key, self._task, has_failed=kind is not None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from spark_upsert.errors import about
 from spark_upsert.model.log_fields import Fields
+from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import OnError
 from spark_upsert.plan.nodes import Group, Node, Scan
 from spark_upsert.store import open_store
@@ -72,6 +73,7 @@ class View:
             self.relation, self.grouping = bind_group(plan, self._open)
         else:
             self.relation = bind(plan, self._open)
+        self._schemas = self._seen_schemas()
         self.paths = tuple(dict.fromkeys(self.relation.paths))
         """Paths of the tables that are read live, in the order of the plan."""
 
@@ -80,6 +82,25 @@ class View:
             self.tables[scan.path] = Table(open_store(scan.path, self._storage))
         with about("table", scan.path):
             return open_base(scan, self.tables[scan.path])
+
+    def is_bound(self) -> bool:
+        """Return whether all tables have the columns that the plan was bound to.
+
+        Raises
+        ------
+        OtherTableError
+            Another table stands in the place of one.
+        TableNotFoundError
+            One is gone.
+        """
+        for path in self.tables:
+            self.log(path).head()
+        return self._seen_schemas() == self._schemas
+
+    def _seen_schemas(self) -> dict[str, TableSchema]:
+        """Return the columns of each table in the newest version that was seen."""
+        heads = {path: table.log.seen for path, table in self.tables.items()}
+        return {path: head.schema for path, head in heads.items() if head is not None}
 
     def pins(self) -> dict[str, int]:
         """Return the oldest fixed version of each table that has one."""

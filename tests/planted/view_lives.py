@@ -18,7 +18,7 @@ from spark_upsert.errors import DataError
 from spark_upsert.plan.nodes import Node
 from spark_upsert.streams.inputs.view import ViewInput
 from spark_upsert.streams.inputs.view_position import ViewPosition
-from spark_upsert.streams.reads import view_records, view_splits
+from spark_upsert.streams.reads import view_reads, view_records
 from spark_upsert.table.entries import snapshot
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.write.moves import Move, Verdict
@@ -35,6 +35,7 @@ from tests.unit import test_failing_rows as failing_rows
 from tests.unit import test_hot_partners as hot
 from tests.unit import test_keeping as keeping
 from tests.unit import test_view_catch_up as catch_up
+from tests.unit import test_view_tasks as view_tasks
 
 REAL = promises.test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query
 STREAM = laws.test_p2_the_folded_stream_of_a_view_is_the_batch_query
@@ -146,7 +147,7 @@ def test_p7_an_epoch_costs_the_same() -> None:
 
 @bug("each epoch of a batch is computed by itself", test_p7_an_epoch_costs_the_same)
 def _() -> Patch:
-    return patch.object(view_splits, "in_stretches", lambda found: [*map(steps.alone, found)])
+    return patch.object(view_reads, "in_stretches", lambda found: [*map(steps.alone, found)])
 
 
 def test_p7_a_limited_batch_looks_at_its_own() -> None:
@@ -243,3 +244,28 @@ def _() -> Patch:
         return islice(original(*asked), 1)
 
     return wrapped(ScanRelation, "_bridged", first)
+
+
+def test_p6_a_view_is_read_of_the_tables_that_are_there() -> None:
+    with TemporaryDirectory() as folder:
+        shop = view_tasks.some_shop(Path(folder))
+        view_tasks.test_a_table_that_was_made_anew_in_the_same_place_is_read_itself(shop)
+
+
+@bug(
+    "a task that is kept reads the tables that it was bound to, whatever stands there now",
+    test_p6_a_view_is_read_of_the_tables_that_are_there,
+)
+def _() -> Patch:
+    return patch.object(View, "is_bound", lambda self: True)
+
+
+def test_p6_each_view_has_a_task_of_its_own() -> None:
+    with TemporaryDirectory() as folder:
+        shop = view_tasks.some_shop(Path(folder))
+        view_tasks.test_views_of_other_plans_have_rows_of_their_own(shop)
+
+
+@bug("a task that is kept is lent whatever view is read", test_p6_each_view_has_a_task_of_its_own)
+def _() -> Patch:
+    return patch.object(view_reads, "_Read", lambda plan, storage: "a view")

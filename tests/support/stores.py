@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import ObjectInfo, ObjectSink, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile
+from spark_upsert.streams.reads.view_reads import TASKS as VIEWS
 from spark_upsert.table.log.memory import LOGS
 from spark_upsert.table.run.file import RUNS
 
@@ -344,3 +345,4 @@ def forget_runs_and_logs() -> None:
     """Close all runs and remember no log, as the end of the process would."""
     RUNS._runs.clear()
     LOGS.clear()
+    VIEWS._idle.clear()

@@ -28,7 +28,7 @@ def made() -> list[Task]:
 
 
 @pytest.fixture
-def pool(made: list[Task]) -> TaskPool:
+def pool(made: list[Task]) -> TaskPool[Node]:
     def make(plan: Node) -> Task:
         made.append(Task(plan))
         return made[-1]
@@ -36,7 +36,7 @@ def pool(made: list[Task]) -> TaskPool:
     return TaskPool(make, idle_max=2)
 
 
-def use(pool: TaskPool, plan: Node) -> Task:
+def use(pool: TaskPool[Node], plan: Node) -> Task:
     with pool.taken(plan) as task:
         task.add_split(plan.id, numbers(1))
         task.request_barrier()
@@ -44,19 +44,19 @@ def use(pool: TaskPool, plan: Node) -> Task:
     return task
 
 
-def test_a_task_is_used_again(pool: TaskPool, made: list[Task]) -> None:
+def test_a_task_is_used_again(pool: TaskPool[Node], made: list[Task]) -> None:
     assert use(pool, ONE) is use(pool, scan("one")), "an equal plan is the same"
     assert use(pool, OTHER) is not made[0]
     assert len(made) == 2
     assert made[0].statistics.barriers == 2
 
 
-def test_two_at_once_have_one_each(pool: TaskPool) -> None:
+def test_two_at_once_have_one_each(pool: TaskPool[Node]) -> None:
     with pool.taken(ONE) as first, pool.taken(ONE) as second:
         assert first is not second
 
 
-def test_what_is_kept_has_a_bound(pool: TaskPool, made: list[Task]) -> None:
+def test_what_is_kept_has_a_bound(pool: TaskPool[Node], made: list[Task]) -> None:
     for name in ("a", "b", "c"):
         use(pool, scan(name))
     assert len(pool) == 2
@@ -65,7 +65,7 @@ def test_what_is_kept_has_a_bound(pool: TaskPool, made: list[Task]) -> None:
 
 @pytest.mark.parametrize("is_raised", [True, False], ids=["by an error", "in mid-barrier"])
 def test_a_task_that_did_not_come_to_its_barrier_is_not_used_again(
-    pool: TaskPool, made: list[Task], is_raised: bool
+    pool: TaskPool[Node], made: list[Task], is_raised: bool
 ) -> None:
     try:
         with pool.taken(ONE) as task:

@@ -19,15 +19,14 @@ import pyarrow as pa
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.view import ViewOptions
-from spark_upsert.plan.text import plan_from_json
 from spark_upsert.streams.inputs.input import Backlog, ReadPiece
 from spark_upsert.streams.inputs.rest import Rest
 from spark_upsert.streams.inputs.view_bounds import Start, start_of
 from spark_upsert.streams.inputs.view_position import ViewPosition
 from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.reads.view_reads import open_view, read_view
 from spark_upsert.streams.reads.view_splits import (
     ViewSplit,
-    read_view,
     snapshot_splits,
     step_splits,
 )
@@ -37,11 +36,6 @@ from spark_upsert.views.view import View
 
 _RENEWALS = 4
 """An idle stream renews its leases this many times before they would lapse."""
-
-
-def open_view(options: ViewOptions) -> View:
-    """Return the view of a read."""
-    return View(plan_from_json(options.plan), options.storage)
 
 
 class ViewInput:
@@ -241,4 +235,4 @@ class ViewInput:
 
     def read(self, split: ViewSplit) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split (`Input.read`)."""
-        yield from read_view(self._opened(), split, self._options)
+        yield from read_view(split, self._options)

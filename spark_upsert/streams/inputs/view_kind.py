@@ -12,12 +12,12 @@ from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.streams.inputs.agreement import Described
 from spark_upsert.streams.inputs.input import Input
-from spark_upsert.streams.inputs.view import ViewInput, open_view
+from spark_upsert.streams.inputs.view import ViewInput
 from spark_upsert.streams.inputs.view_bounds import end_of, position_of, require_bounds, start_of
 from spark_upsert.streams.reads.explain_view import explain_view
+from spark_upsert.streams.reads.view_reads import open_view, read_view
 from spark_upsert.streams.reads.view_splits import (
     ViewSplit,
-    read_view,
     snapshot_splits,
     step_splits,
 )
@@ -93,4 +93,4 @@ class ViewRead:
 
     def read(self, split: ViewSplit) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split; called in a task."""
-        yield from read_view(open_view(self._options), split, self._options)
+        yield from read_view(split, self._options)

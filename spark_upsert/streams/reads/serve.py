@@ -14,7 +14,7 @@ from typing import NamedTuple, assert_never
 import pyarrow as pa
 
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.plan.nodes import ChangeScan, TableScan
+from spark_upsert.plan.nodes import ChangeScan, Node, TableScan
 from spark_upsert.store import Store
 from spark_upsert.streams.reads.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
 from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
@@ -142,5 +142,5 @@ def _changes(
     return new_values(batches, keys=keys, ignore_deletes=ignore_deletes)
 
 
-TASKS = TaskPool(lambda plan: Task(plan, readers={READ: _read}))
+TASKS: TaskPool[Node] = TaskPool(lambda plan: Task(plan, readers={READ: _read}))
 """The pool of a worker, which Spark mostly uses again for the next batch of a query."""

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
-from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.streams.reads.splits import SPLIT_ROWS
-from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
-from spark_upsert.table.changes.new_values import new_values
-from spark_upsert.table.changes.render import inserts, render_sides
-from spark_upsert.views.groups.contributions import contributions, marker
-from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.pairs import Pairs
-from spark_upsert.views.relation import At, Relation, Step
-from spark_upsert.views.steps import Timed, in_order, in_stretches, netted, steps
+from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.views.relation import At, Step
+from spark_upsert.views.steps import Timed, in_order, netted, steps
 from spark_upsert.views.view import MovedBy, View
-from spark_upsert.views.ways import Way, timed_pairs_by_piece
+from spark_upsert.views.ways import Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,98 +92,6 @@ def _cut(
         ViewSplit(found, piece, rows // count, size // count, queries)
         for piece in hash_range.cut(count)
     ]
-
-
-def read_view(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    """Yield what a split holds.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        With ``readChangeFeed`` the columns of a changelog, step by step; else the rows that there
-        are, or those that the view gained.
-
-    Raises
-    ------
-    DataLossError
-        What the tables were is expired.
-    OptionError
-        Of new values alone: a step deletes a row.
-    DataError
-        A formula has no value for a row, now nor where the split ends (`views.failing`).
-    """
-    yield from _read(view, split, options)
-    if split.steps:
-        view.judge_failures(split.steps[-1].step.after, options.on_error)
-
-
-def _read(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    if view.grouping is not None:
-        yield from _contributions(view, view.grouping, split)
-        return
-    changes = (batch for batch in _changes(view, split, options) if batch.num_rows)
-    if options.change_feed:
-        yield from changes
-        return
-    keys = view.relation.key
-    assert keys is not None
-    yield from new_values(changes, keys=keys, ignore_deletes=options.ignore_deletes)
-
-
-def _contributions(view: View, grouping: Grouping, split: ViewSplit) -> Iterator[pa.RecordBatch]:
-    """Yield what rows contribute to their groups, and the marker of the batch."""
-    if split.marker is not None:
-        lower, upper = split.marker
-        yield marker(grouping, lower=lower, upper=upper)
-    with view.resting():
-        for pairs in _pairs(view.relation, split):
-            found = contributions(grouping, pairs[0])
-            if found.num_rows:
-                yield found
-
-
-def _changes(view: View, split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    shown = ChangeOptions(
-        columns=tuple(view.relation.schema.names), compute_updates=options.compute_updates
-    )
-    with view.resting():
-        if _is_first(split):
-            [timed] = split.steps
-            yield from _all_rows(view.relation, timed, split.hash_range)
-            return
-        for pairs, steps in _pairs(view.relation, split):
-            yield render_sides(
-                pairs.old,
-                pairs.new,
-                pairs.has_old,
-                pairs.has_new,
-                version=np.array([each.version for each in split.steps])[steps],
-                time_ms=np.array([each.time_ms for each in split.steps])[steps],
-                options=shown,
-            )
-
-
-def _is_first(split: ViewSplit) -> bool:
-    """Return whether a split holds all rows at a position, and not steps."""
-    return bool(split.steps) and not split.steps[0].step.before
-
-
-def _all_rows(relation: Relation, timed: Timed, hash_range: HashRange) -> Iterator[pa.RecordBatch]:
-    for piece in relation.driving.chunks(timed.step.after, hash_range):
-        rows = relation.scan(timed.step.after, piece)
-        yield inserts(rows, version=timed.version, time_ms=timed.time_ms)
-
-
-def _pairs(relation: Relation, split: ViewSplit) -> Iterator[tuple[Pairs, Positions]]:
-    """Yield what steps changed in the range of a split, by step, and the place of each's step."""
-    begin = 0
-    for stretch in in_stretches(split.steps):
-        for pairs, times in timed_pairs_by_piece(
-            relation, stretch.step, stretch.way, rows=split.rows, hash_range=split.hash_range
-        ):
-            order = np.argsort(times, kind="stable")
-            yield pairs.take(order), begin + times[order] - 1
-        begin += len(stretch.steps)
 
 
 def tell_steps(found: Sequence[Timed]) -> str:
