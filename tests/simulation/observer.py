@@ -167,7 +167,7 @@ class Observer:
             judged_late.update([(key, order)] if judged else ())
             return judged
 
-        self._forget_what_hides_no_row(base, head, planned.script)
+        self._forget_what_hides_no_row(head, planned.script)
         tally = self._reference.apply(
             commit.version,
             planned.script,
@@ -193,20 +193,14 @@ class Observer:
             ]
             assert not late, f"P5: {late} are late, and to be refused"
 
-    def _forget_what_hides_no_row(
-        self, base: int, head: int, script: Iterable[Iterable[Command]]
-    ) -> None:
+    def _forget_what_hides_no_row(self, head: int, script: Iterable[Iterable[Command]]) -> None:
         """Forget deletes that the table has forgotten, of keys of which a command has no order.
 
-        Such a command is not late, and meets nothing then. A delete is counted by what the table
-        knew at the version of the plan: a compaction since is no reason to look again.
+        Such a command is not late, and meets nothing then.
         """
-        known, planned = self._known[head], self._known[base]
+        known = self._known[head]
         for command in (each for task in script for each in task):
-            if command.order != NO_ORDER or known is None or command.key in known:
-                continue
-            was_known = base >= 0 and (planned is None or command.key in planned)
-            if command.values is not None or not was_known:
+            if command.order == NO_ORDER and known is not None and command.key not in known:
                 self._reference.applied.pop(command.key, None)
 
     def _are_ties_refused(self, base: int, head: int) -> bool:

@@ -123,8 +123,8 @@ def classify(
     if low_water is not None and _can_be_late(commands.schema, low_water, is_overwrite):
         unknown = ~found.present
         # An error without an order says nothing of deletes: any of them may be newer.
-        unknown[hit] = ~_are_ordered(found.rows, found.at[hit])
-        asked = np.flatnonzero(unknown & _are_ordered(commands, chosen))
+        unknown[hit] = ~are_ordered(found.rows, found.at[hit])
+        asked = np.flatnonzero(unknown & are_ordered(commands, chosen))
         order_keys = commands.take(commands.schema.order_columns, chosen[asked])
         are_late[asked[is_at_or_below(order_keys, low_water, commands.schema)]] = True
         if late_rows is not LateRows.APPLY:
@@ -144,7 +144,7 @@ def _can_be_late(schema: TableSchema, low_water: str | None, is_overwrite: bool)
     return reaches_back and low_water is not None
 
 
-def _are_ordered(rows: Rows, chosen: Positions) -> Mask:
+def are_ordered(rows: Rows, chosen: Positions) -> Mask:
     """Return which entries have an order. No forgotten delete is newer than one without."""
     if not rows.schema.has_quarantine:
         return np.ones(len(chosen), dtype=np.bool_)

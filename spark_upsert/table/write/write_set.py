@@ -29,7 +29,7 @@ from spark_upsert.table.log.tombstones import LateRows, higher_mark
 from spark_upsert.table.run.file import RUNS, RunFile, Span
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.table.write.ambiguity import Examples, count_losers, examples_of, require_order
-from spark_upsert.table.write.outcomes import Outcome, Outcomes, count
+from spark_upsert.table.write.outcomes import Outcome, Outcomes, are_ordered, count
 from spark_upsert.table.write.scratch import Scratch
 from spark_upsert.table.write.stage import Staged, accepted, outcomes_of
 
@@ -135,7 +135,9 @@ class WriteSet:
             or any(commit.kind is Kind.OVERWRITE for commit in epochs)
             or (self.late_rows is LateRows.APPLY and not self.is_judged_for(head))
         )
-        if len(writing) == 1 and not slices and not is_all:
+        # What has no order is never late: behind a delete that was forgotten since it stands.
+        is_any_unordered = head.schema.has_quarantine and not self.is_judged_for(head)
+        if len(writing) == 1 and not slices and not is_all and not is_any_unordered:
             return
         newer = Snapshot(self.base.store, replace(head, slices=slices))
         for hash_range in self._pieces(head, writing):
@@ -144,7 +146,10 @@ class WriteSet:
                 chosen = np.arange(len(rows))
             else:
                 others = [part.hashes for part, _ in newer.parts(hash_range)]
-                chosen = np.flatnonzero(shared_hashes(rows.hashes, others))
+                contested = shared_hashes(rows.hashes, others)
+                if is_any_unordered:
+                    contested |= ~are_ordered(rows, np.arange(len(rows)))
+                chosen = np.flatnonzero(contested)
             if len(chosen):
                 yield rows, counted_by, chosen
 
