@@ -18,7 +18,7 @@ from typing import Any
 
 from spark_upsert.errors import OptionError, UpsertFlowError
 from spark_upsert.loader.splits import Record
-from spark_upsert.store.records import text, whole
+from spark_upsert.store.records import MALFORMED, text, whole
 
 FORMAT = 1
 """Version of checkpoints; it changes whenever the order of rows would."""
@@ -82,7 +82,7 @@ def understood() -> Iterator[None]:
         yield
     except UpsertFlowError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         raise OptionError(
             f"expected what `state_dict` of a loader has returned, found another thing: {error!r}.",
             hint="give it back as it was; as JSON it stays the same.",

@@ -11,7 +11,7 @@ from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.parse import STORAGE_PREFIX, Options, choice, fold
 from spark_upsert.options.query import QueryOptions, of_streams_only
 from spark_upsert.options.read import READ_OPTIONS, OnError, PlanOptions, ReadOptions
-from spark_upsert.store.records import texts
+from spark_upsert.store.records import MALFORMED, texts
 from spark_upsert.table.changes.modes import Deduplication
 
 PLAN = "plan"
@@ -107,7 +107,7 @@ class ViewOptions(PlanOptions):
         try:
             found = texts(json.loads(text))
             found[PLAN]
-        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise OptionError.invalid(
                 "deferred",
                 text[:80],

@@ -35,7 +35,7 @@ RECORD_BYTES_MAX = OBJECT_BYTES_MAX
 _TEXT_MAX = 1 << 20
 _WHOLE_MAX = 2**63 - 1
 
-_WRONG = (
+MALFORMED = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -43,10 +43,9 @@ _WRONG = (
     RecursionError,
     TypeError,
     ValueError,
-    UpsertFlowError,
     pa.ArrowException,
 )
-"""Errors that parsing a value of the wrong form may raise."""
+"""Errors that reading a record of another form may raise, for every reader of records."""
 
 UNREADABLE = (CorruptionError, NewerFormatError, EarlierFormatError)
 """The errors of a record that this version cannot read, for callers that can do without it."""
@@ -100,7 +99,7 @@ def read_record(
             return build(record)
     except NewerFormatError:
         raise
-    except _WRONG as error:
+    except (*MALFORMED, UpsertFlowError) as error:
         said = error.message if isinstance(error, UpsertFlowError) else str(error)
         raise CorruptionError.in_file(
             where, "fields as docs/format.md tells", f"{type(error).__name__}: {said[:200]}"

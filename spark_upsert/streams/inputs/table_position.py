@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from spark_upsert.errors import OptionError
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
-from spark_upsert.store.records import text, whole
+from spark_upsert.store.records import MALFORMED, text, whole
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.table.log.manifest import TableVersion
 
@@ -92,7 +92,7 @@ class TablePosition:
                 upper=whole(record["upper"]),
                 place=place,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise OptionError(
                 f"the checkpoint holds {position.text:.500}, which is no position in a table.",
                 hint="this checkpoint belongs to another input; give the query a new "

@@ -19,7 +19,7 @@ from typing import Any
 
 from spark_upsert.errors import OptionError
 from spark_upsert.model.hash_range import hash_number
-from spark_upsert.store.records import numbers, text
+from spark_upsert.store.records import MALFORMED, numbers, text
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.table.log.kept_position import (
     KeptPosition,
@@ -119,7 +119,7 @@ class ViewPosition:
                 places=places,
                 pinned=places_of(record["pinned"]),
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise OptionError(
                 f"the checkpoint holds {position.text:.500}, which is no position of a view.",
                 hint="this checkpoint belongs to another input; give the query a new "

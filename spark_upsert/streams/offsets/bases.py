@@ -23,7 +23,7 @@ from typing import Any
 from spark_upsert.errors import CorruptionError, setting
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.store import Store
-from spark_upsert.store.records import RECORD_BYTES_MAX
+from spark_upsert.store.records import MALFORMED, RECORD_BYTES_MAX
 from spark_upsert.streams.offsets.position import Position
 
 FOLDER = "_offsets"
@@ -125,7 +125,7 @@ class Bases:
                 raise ValueError("its content is not the one that its name tells")
             records: dict[str, dict[str, Any]] = json.loads(content)
             return {name: Position.of(record) for name, record in records.items()}
-        except (zlib.error, AttributeError, TypeError, ValueError) as error:
+        except (zlib.error, *MALFORMED) as error:
             raise _unusable(where, f"it is damaged ({error})") from error
 
 

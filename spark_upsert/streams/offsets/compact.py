@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from spark_upsert.store.records import whole
+from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.streams.offsets.bases import BaseName, Bases, stream_id
 from spark_upsert.streams.offsets.offset import VERSION_OF_MANY, Offset, no_offset
 from spark_upsert.streams.offsets.position import Json, Position, canonical
@@ -103,7 +103,7 @@ class _Compact:
                 },
                 state={name: json.loads(canonical(e)) for name, e in record["state"].items()},
             )
-        except (AttributeError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise no_offset(record) from error
 
 

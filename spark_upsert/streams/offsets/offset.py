@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from spark_upsert.errors import NewerFormatError, OptionError
 from spark_upsert.options.inputs import UNNAMED
+from spark_upsert.store.records import MALFORMED
 from spark_upsert.streams.offsets.position import Json, Position, canonical
 
 VERSION = 2
@@ -78,7 +79,7 @@ class Offset:
         try:
             positions = {name: Position.of(each) for name, each in record["positions"].items()}
             state = {name: json.loads(canonical(each)) for name, each in record["state"].items()}
-        except (AttributeError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise no_offset(record) from error
         return cls(positions=positions, state=state)
 

@@ -23,7 +23,7 @@ from typing import Any
 from spark_upsert.errors import OptionError, about
 from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded, order_from_json, spend
 from spark_upsert.options.query import MERGE_SEQ, QueryOptions
-from spark_upsert.store.records import text, whole
+from spark_upsert.store.records import MALFORMED, text, whole
 from spark_upsert.streams.inputs.input import Backlog, SteppedInput
 from spark_upsert.streams.inputs.inputs import Heads, Inputs
 from spark_upsert.streams.offsets.offset import Offset
@@ -118,7 +118,7 @@ class OrderProgress:
             )
             found._require_whole()
             return found
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise OptionError(
                 f"the checkpoint holds {record!r:.500}, which is no state of an exact order.",
                 hint=_ALTERED,

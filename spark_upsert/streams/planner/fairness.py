@@ -24,7 +24,7 @@ from operator import itemgetter
 from typing import Any
 
 from spark_upsert.schedule import DirtySet, Schedule, Turn, Urgency
-from spark_upsert.store.records import text, whole
+from spark_upsert.store.records import MALFORMED, text, whole
 from spark_upsert.streams.offsets.offset import no_offset
 from spark_upsert.streams.offsets.position import Json
 
@@ -107,7 +107,7 @@ def _read(record: Any) -> Schedule:
         waiting = [each for group in record["dirty"] for each in _group(*group)]
         turn = Turn(band=whole(record["band"]), credit=whole(record["credit"]))
         return Schedule(dirty=DirtySet(waiting), turn=turn)
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise no_offset({SCHEDULE: record}) from error
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_upsert.errors import OptionError
-from spark_upsert.store.records import whole
+from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.streams.inputs.input import Begins, Decided
 from spark_upsert.streams.offsets.position import Json, canonical
 
@@ -61,7 +61,7 @@ def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, object
         return
     try:
         known = reads_from(record, None)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise OptionError(
             f"the checkpoint holds {record!r:.500}, which does not say how inputs began.",
             hint="the checkpoint was altered; give the query a new checkpointLocation.",

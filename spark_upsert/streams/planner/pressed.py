@@ -46,7 +46,7 @@ from spark_upsert.schedule.governor import (
     Governor,
     Sample,
 )
-from spark_upsert.store.records import whole
+from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.streams.inputs.input import Backlog, Pressable, StreamPressure
 from spark_upsert.streams.inputs.inputs import Inputs
 from spark_upsert.streams.offsets.offset import Offset, no_offset
@@ -138,7 +138,7 @@ class Pressed:
             )
             self._busy = min(1.0, whole(record["busy"]) / _THOUSAND)
             self._cuts = whole(record["cuts"])
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise no_offset({PRESSURE: record}) from error
 
     def noted(self, reached: Offset) -> dict[str, Json]:

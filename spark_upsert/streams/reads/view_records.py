@@ -27,7 +27,7 @@ from typing import Any
 from spark_upsert.errors import DataError, NewerFormatError
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.plan.nodes import Node, Scan
-from spark_upsert.store.records import RECORD_BYTES_MAX, optional, text, whole
+from spark_upsert.store.records import MALFORMED, RECORD_BYTES_MAX, optional, text, whole
 from spark_upsert.streams.reads.view_splits import ViewSplit
 from spark_upsert.views.relation import At, Step
 from spark_upsert.views.steps import Timed
@@ -83,7 +83,7 @@ def split_from_json(data: bytes | None, plan: Node) -> ViewSplit:
         version = whole(record["version"])
         if version == VERSION:
             return _split(record, plan)
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise _foreign(data, f"{type(error).__name__}: {error!s:.200}") from error
     raise NewerFormatError.of("the split in a row of a deferred read", version, VERSION)
 

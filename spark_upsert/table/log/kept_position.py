@@ -23,8 +23,8 @@ from typing import Any
 
 from spark_upsert.errors import DataError
 from spark_upsert.model.hashing import HASH_END
+from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.store.records import text as text_in
-from spark_upsert.store.records import whole
 from spark_upsert.table.log.manifest import TableVersion
 
 VersionsByInput = Mapping[str, TableVersion]
@@ -65,7 +65,7 @@ class KeptPosition:
                 pinned=places_of(record.get("pinned", {})),
                 snapshot=None if snapshot is None else whole(snapshot, most=HASH_END),
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise DataError(
                 "expected a position of a view, such as "
                 f'{{"at":{{"input":["id",3,"token"]}}}}, found {text!r:.100}.',

@@ -43,6 +43,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.types import type_of, type_text
 from spark_upsert.model.words import is_hashable
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.store.records import MALFORMED
 from spark_upsert.table.entries.sums import average_type
 
 VERSION = 2
@@ -273,7 +274,7 @@ class Grouping:
             return found
         except PlanError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except MALFORMED as error:
             raise PlanError(
                 f"expected the text of a grouping in the form {VERSION}, found {text:.200}.",
                 hint="keep the view in another path, by this version of upsertflow.",

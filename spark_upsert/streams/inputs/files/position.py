@@ -41,7 +41,7 @@ import numpy as np
 
 from spark_upsert.errors import DataLossError, OptionError, setting
 from spark_upsert.store.folder import FileStatus
-from spark_upsert.store.records import counted, text, whole
+from spark_upsert.store.records import MALFORMED, counted, text, whole
 from spark_upsert.streams.offsets.position import Position
 
 WINDOW = 256
@@ -119,7 +119,7 @@ class FilePosition:
                 recent=_entries(record["recent"]),
                 upto=None if upto is None else _mark(*upto),
             )
-        except (TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise OptionError(
                 f"the checkpoint of this query stands at {position.text:.200}, which is no "
                 "position in a set of files.",
