@@ -22,8 +22,8 @@ from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import is_hashable
+from spark_upsert.plan.kernels.matching import NOWHERE, codes, joinable, matches
 from spark_upsert.plan.nodes import How, Join, Reverse
-from spark_upsert.views.matching import NOWHERE, codes, joinable, matches
 from spark_upsert.views.pairs import RelationRows, columns_of, concat, no_rows, taken
 from spark_upsert.views.relation import (
     At,

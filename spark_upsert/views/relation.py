@@ -27,8 +27,8 @@ import pyarrow as pa
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
+from spark_upsert.plan.kernels.matching import NOWHERE, codes, firsts, joinable, places
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.views.matching import NOWHERE, codes, firsts, joinable, places
 from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, no_rows, taken
 from spark_upsert.views.spans import Spans
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.plan.kernels.matching import NOWHERE
 from spark_upsert.plan.nodes import Filter, Formula, Project, Unnest
 from spark_upsert.plan.unnest import unnest, unnested_schema
 from spark_upsert.views.failing import ComputeColumn, NodeFormulas
 from spark_upsert.views.formulas import BoundFormula, columns_read, is_true, plain_column
-from spark_upsert.views.matching import NOWHERE
 from spark_upsert.views.pairs import RelationRows, no_rows, taken
 from spark_upsert.views.relation import (
     At,

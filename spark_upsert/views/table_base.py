@@ -12,9 +12,9 @@ from spark_upsert.errors import SchemaError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
 from spark_upsert.model.types import type_text
 from spark_upsert.model.words import Words
+from spark_upsert.plan.kernels.matching import NOWHERE
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.table.changes.changes import Changes
 from spark_upsert.table.changes.read import changes_by_piece
@@ -23,8 +23,7 @@ from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.properties import keeps_rows
 from spark_upsert.table.table import Table
-from spark_upsert.views.matching import NOWHERE
-from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows
+from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows, taken
 from spark_upsert.views.relation import Looked
 from spark_upsert.views.scan import IndexLookup
 
@@ -92,19 +91,9 @@ class TableBase:
         if version is None or not keys.num_rows:
             return self._none_of(keys.num_rows)
         columns = [keys.column(name) for name in self._own.keys]
-        hashes = self.hashes(columns)
-        order = np.argsort(hashes, kind="stable")
-        sorted_keys = [column.take(pa.array(order)) for column in columns]
-        if RAW_KEY in self._own.identity:
-            sorted_keys.append(pa.nulls(keys.num_rows, pa.binary()))
-        found = self._at(version).find(hashes[order], sorted_keys)
-        at = found.at.copy()
-        hit = np.flatnonzero(at != ABSENT)
-        dead = ~is_live(found.rows.take([DIFF], at[hit])[0]) if len(hit) else np.empty(0, bool)
-        at[hit[dead]] = ABSENT
-        places = np.empty(keys.num_rows, dtype=np.int64)
-        places[order] = at
-        return Looked(self._rows(found.rows.take, places), places != ABSENT)
+        found = self._at(version).look_up(columns, self._names)
+        rows = pa.RecordBatch.from_arrays(found.rows.columns, schema=self._schema)
+        return Looked(taken(rows, found.at), found.at != ABSENT)
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Base.scan`)."""

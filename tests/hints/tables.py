@@ -535,7 +535,7 @@ def _(told: Told) -> None:
     assert hashed.having_prefix(pa.table({"region": ["east"]})).num_rows == 1
 
 
-@follows("table.entries.prefixes:_as_stored")
+@follows("table.entries.prefixes:as_stored")
 def _(told: Told) -> None:
     rows = {"region": [7], "id": [1]}
     table = write_and_open(told.folder, rows, keys="region,id", hashPrefix="1")

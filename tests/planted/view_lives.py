@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pyarrow as pa
 
 from pyspark_upsertflow.stream import ChangeStreamReader
@@ -22,13 +21,14 @@ from spark_upsert.streams.reads import view_reads, view_records
 from spark_upsert.table.entries import snapshot
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.write.moves import Move, Verdict
-from spark_upsert.views import failing, steps, table_base, view
+from spark_upsert.views import failing, steps, view
 from spark_upsert.views.groups import result
 from spark_upsert.views.scan import ScanRelation
 from spark_upsert.views.view import MovedBy, View
 from spark_upsert_sink import writers
 from tests.laws import test_views as laws
 from tests.planted.bug import Patch, bug, wrapped
+from tests.planted.look_ups import with_what_is_gone
 from tests.promises import test_view_promises as promises
 from tests.unit import test_deferred as deferred
 from tests.unit import test_failing_rows as failing_rows
@@ -120,7 +120,7 @@ def _() -> Patch:
 
 @bug("an error entry is the row of its key", STREAM)
 def _() -> Patch:
-    return patch.object(table_base, "is_live", lambda diffs: np.ones(len(diffs), dtype=np.bool_))
+    return with_what_is_gone()
 
 
 @bug("keys are looked up by hashes without their prefix", REAL)
@@ -128,7 +128,7 @@ def _() -> Patch:
     def plain(original: Any, keys: Any, *, seed: int, prefix: int) -> Any:
         return original(keys, seed=seed)
 
-    return wrapped(table_base, "hash_keys", plain)
+    return wrapped(snapshot, "hash_keys", plain)
 
 
 @bug("a step that the table has is added once more", KEPT)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.plan.nodes import How, Join, Scan
 from spark_upsert.streams.inputs import view as view_input
-from spark_upsert.views import join, pruning, relation, rowwise, table_base, ways
+from spark_upsert.views import join, pruning, relation, rowwise, ways
 from spark_upsert.views.join import JoinRelation
 from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.relation import Step, whole
@@ -23,6 +23,7 @@ from spark_upsert.views.scan import ScanRelation
 from spark_upsert.views.spans import Spans, Times
 from spark_upsert.views.table_base import TableBase
 from tests.planted.bug import Patch, bug, together, wrapped
+from tests.planted.look_ups import with_what_is_gone
 from tests.promises import test_view_promises as promises
 from tests.support.view_cases import between
 from tests.support.view_plays import P, plan_of
@@ -234,7 +235,7 @@ def _() -> Patch:
 
 @bug("rows that were deleted are found by their keys", REAL)
 def _() -> Patch:
-    return patch.object(table_base, "is_live", lambda diffs: np.ones(len(diffs), dtype=np.bool_))
+    return with_what_is_gone()
 
 
 @bug("a column that only a condition reads is left out", REAL)

@@ -241,7 +241,7 @@ def hashes_of_few_values(count: int | None) -> Iterator[None]:
     with (
         patch("spark_upsert.table.write.commands.hash_keys", _few_values(count)),
         patch("spark_upsert.table.entries.check.hash_keys", _few_values(count)),
-        patch("spark_upsert.table.index.rows.hash_keys", _few_values(count)),
+        patch("spark_upsert.table.entries.snapshot.hash_keys", _few_values(count)),
         patch("spark_upsert.model.schema.is_injective", lambda types: False),
     ):
         yield

@@ -28,13 +28,14 @@ from spark_upsert.options.below import Pattern
 from spark_upsert.options.read import Metadata
 from spark_upsert.streams.inputs.discovery import Discovery
 from spark_upsert.table.entries import snapshot as snapshots
+from spark_upsert.table.entries.found import RowsByKey
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.index import advance as advancing
 from spark_upsert.table.index import rows as index_rows
 from spark_upsert.table.index import upkeep
 from spark_upsert.table.index.advance import advance
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.rows import keys_between, look_up
+from spark_upsert.table.index.rows import keys_between
 from spark_upsert.table.log.indexed import index_folder
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
@@ -178,13 +179,14 @@ def test_the_keys_of_a_value_are_looked_up_in_pieces() -> None:
     [index] = table.indexes()
     Table(index.store).expire(retain_versions=0, safety_ms=0)  # What it was is forgotten.
     looked: list[int] = []
+    look_up = Snapshot.look_up
 
-    def noting(snapshot: Snapshot, keys: pa.RecordBatch, names: Any) -> pa.RecordBatch:
-        looked.append(keys.num_rows)
+    def noting(snapshot: Snapshot, keys: list[pa.Array], names: Any) -> RowsByKey:
+        looked.append(len(keys[0]))
         return look_up(snapshot, keys, names)
 
     with (
-        patch.object(index_rows, "look_up", noting),
+        patch.object(Snapshot, "look_up", noting),
         patch.object(index_rows, "CHUNK_ROWS", 2),
         patch.object(snapshots, "CHUNK_ROWS", 100),
     ):

@@ -21,7 +21,6 @@ OWN = {
     "cli.commands:_values": (1, SHOWN),
     "flow.hashing:_fixed_codes": (1, "dates in the unit that is hashed; not stored"),
     "table.index.rows:_bridged": (1, STORED),
-    "table.index.rows:look_up": (1, STORED),
     "model.words:_as_lists": (1, "maps as the lists that they are"),
     "model.words:fixed_words": (1, "truth values as 0 and 1"),
     "payloads.avro:AvroDecoder._decode_block": (1, "values that our reader has checked"),
@@ -68,7 +67,7 @@ OWN = {
     "views.groups.result:_shown": (1, COUNTS),
     "views.groups.rounding:_shifted": (1, CHECKED),
     "views.groups.rounding:rounded": (3, "whole doubles within the digits, and wider decimals"),
-    "views.matching:_plain": (1, BYTES),
+    "plan.kernels.matching:_plain": (1, BYTES),
     "views.pairs:_as_bits": (1, "maps as the lists that they are"),
 }
 """Where Arrow casts or rounds outside of the door: how often, and why that is safe."""

@@ -167,12 +167,8 @@ def look_up_all(table: Table) -> Any:
 
 def look_up(table: Table, numbers: range) -> Any:
     keys = pa.array([wide_row(number, 1)["k"] for number in numbers])
-    hashes = hash_keys([keys], seed=3)
-    order = np.argsort(hashes)
-    found = table.at().find(hashes[order], [keys.take(pa.array(order))])
-    live = np.flatnonzero(found.present)
-    rows = found.rows.take(["k", "n"], found.at[live])
-    return order[live].tolist(), [column.to_pylist() for column in rows]
+    rows, at = table.at().look_up([keys], ["k", "n"])
+    return at.tolist(), rows.to_pydict()
 
 
 def read_changelog(table: Table) -> Any:

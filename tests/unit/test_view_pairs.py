@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.views.matching import codes, joinable, matches, places
+from spark_upsert.plan.kernels.matching import codes, joinable, matches, places
 from spark_upsert.views.pairs import Pairs
 
 NAN = float("nan")

@@ -1,9 +1,10 @@
-"""The result of a look-up: the places of the entries of some keys."""
+"""The results of a look-up: the places of the entries of some keys, and the rows of some keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,15 @@ class Found:
     def present(self) -> Mask:
         """Whether the table has an entry: a row, a tombstone or an error."""
         return self.at != ABSENT
+
+
+class RowsByKey(NamedTuple):
+    """The rows of some keys."""
+
+    rows: pa.RecordBatch
+    """Each row that was found, once, in the order of the hashes of their keys."""
+    at: Positions
+    """For each key, the place of its row, or `ABSENT`."""
 
 
 LookUp = Callable[[npt.NDArray[np.uint64], Sequence[pa.Array]], Found]

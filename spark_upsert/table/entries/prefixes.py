@@ -71,7 +71,7 @@ class Prefixes:
                 hint="make the table with 'hashPrefix', and give values of all those columns.",
                 option="hashPrefix",
             )
-        stored = [_as_stored(v, schema, name) for v, name in zip(values, names, strict=True)]
+        stored = [as_stored(v, schema, name) for v, name in zip(values, names, strict=True)]
         ranges, _ = prefix_ends(stored[:prefix], seed=schema.hash_seed)
         order = pa.array(np.argsort(ranges, kind="stable"))
         return cls(
@@ -170,7 +170,14 @@ def neighbours_within(counts: Positions, most: int) -> Iterator[tuple[int, int]]
         low = high
 
 
-def _as_stored(values: pa.Array, schema: TableSchema, name: str) -> pa.Array:
+def as_stored(values: pa.Array, schema: TableSchema, name: str) -> pa.Array:
+    """Return wanted values in the type in which a table has a column.
+
+    Raises
+    ------
+    SchemaError
+        A value does not fit into it.
+    """
     type_ = schema.columns.field(name).type
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()

@@ -16,13 +16,15 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.schema import DIFF, is_live
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
+from spark_upsert.plan.kernels.matching import codes, firsts
 from spark_upsert.store import Store
 from spark_upsert.table.entries.cuts import cut_evenly
-from spark_upsert.table.entries.found import Found
+from spark_upsert.table.entries.found import ABSENT, Found, RowsByKey
 from spark_upsert.table.entries.lookup import find
 from spark_upsert.table.entries.mechanism import mechanism_of
-from spark_upsert.table.entries.prefixes import Prefixes, neighbours_within
+from spark_upsert.table.entries.prefixes import Prefixes, as_stored, neighbours_within
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.run.file import RUNS, Span
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
@@ -58,11 +60,63 @@ class Snapshot:
         return found
 
     def find(self, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Found:
-        """Look keys up; ``hashes`` ascending, ``keys`` beside them (`lookup.find`)."""
+        """Find the entries of keys, each given once (`lookup.find`).
+
+        Parameters
+        ----------
+        hashes : numpy.ndarray of uint64, shape (n,), ascending
+        keys : sequence of pyarrow.Array, each of length n
+            The columns of `TableSchema.identity`.
+        """
         if not len(hashes):
             return Found(Rows(self.manifest.schema, []), np.empty(0, dtype=np.int64))
         parts = self.parts(HashRange.spanning(hashes[0], hashes[-1]))
         return find(self.manifest.schema, parts, hashes, keys)
+
+    def look_up(self, keys: Sequence[pa.Array], columns: Sequence[str] | None = None) -> RowsByKey:
+        """Return the rows of some keys.
+
+        Each run is searched once for all of them. Of its rows those blocks are read that hold a row
+        that is wanted, in the order of the hashes.
+
+        Parameters
+        ----------
+        keys : sequence of pyarrow.Array, each of length n
+            The columns of `TableSchema.keys`, in any order of the rows; a key may come twice. Null
+            is null, NaN is NaN, and -0.0 is 0.0.
+        columns : sequence of str, optional
+            Columns of the table; all by default.
+
+        Raises
+        ------
+        SchemaError
+            A value does not fit into the type of its column.
+        """
+        schema = self.manifest.schema
+        names = list(schema.columns.names) if columns is None else list(columns)
+        keys = [as_stored(v, schema, name) for v, name in zip(keys, schema.keys, strict=True)]
+        hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+        order = np.argsort(hashes, kind="stable")
+        asked: Positions | None = None
+        if not bool((np.diff(hashes[order]) > 0).all()):
+            # An engine that folds would fold the entry of a key that is sought twice with itself.
+            [numbers] = codes(keys)
+            first = firsts(numbers)
+            asked, order = first[numbers], first[np.argsort(hashes[first], kind="stable")]
+        sought = [key.take(pa.array(order)) for key in keys]
+        if RAW_KEY in schema.identity:
+            sought.append(pa.nulls(len(order), pa.binary()))
+        found = self.find(hashes[order], sought)
+        hit = np.flatnonzero(found.present)
+        *taken, diffs = found.rows.take([*names, DIFF], found.at[hit])
+        live = is_live(diffs)
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        rows = pa.RecordBatch.from_arrays(taken, schema=fields)
+        if not bool(live.all()):
+            rows = rows.filter(pa.array(live))
+        at = np.full(len(hashes), ABSENT, dtype=np.int64)
+        at[order[hit[live]]] = np.arange(int(live.sum()))
+        return RowsByKey(rows, at if asked is None else at[asked])
 
     def read(
         self, columns: Sequence[str] | None = None, *, hash_range: HashRange = ALL_HASHES

@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError, DataLossError
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.schema import DIFF, RAW_KEY, TableSchema, is_live
+from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.words import equal_rows, sort_words
 from spark_upsert.table.entries.prefixes import is_among
 from spark_upsert.table.entries.snapshot import CHUNK_ROWS, Snapshot
@@ -64,7 +63,7 @@ def rows_having(
     if pieces is None:
         batches = snapshot.read(wanted)
     else:
-        batches = (look_up(snapshot, keys, wanted) for keys in pieces)
+        batches = (snapshot.look_up(keys.columns, wanted).rows for keys in pieces)
     for batch in batches:
         chosen = is_among([batch.column(column)], [values], seed=0)
         if bool(chosen.any()):
@@ -146,21 +145,3 @@ def distinct(batches: Sequence[KeyBatch]) -> KeyBatch:
     first[1:] = ~equal_rows([c.slice(1) for c in keys], [c.slice(0, len(c) - 1) for c in keys])
     found = pa.RecordBatch.from_arrays(keys, schema=table.schema)
     return found.filter(pa.array(first))
-
-
-def look_up(snapshot: Snapshot, keys: KeyBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Return the rows of some keys, each of which is given once."""
-    schema = snapshot.manifest.schema
-    columns = [keys.column(name).cast(schema.columns.field(name).type) for name in schema.keys]
-    hashes = hash_keys(columns, seed=schema.hash_seed, prefix=schema.hash_prefix)
-    order = np.argsort(hashes, kind="stable")
-    columns = [column.take(pa.array(order)) for column in columns]
-    if RAW_KEY in schema.identity:
-        columns.append(pa.nulls(keys.num_rows, pa.binary()))
-    found = snapshot.find(hashes[order], columns)
-    fields = pa.schema([schema.columns.field(name) for name in names])
-    if not bool(found.present.any()):
-        return pa.RecordBatch.from_pylist([], schema=fields)
-    *taken, diffs = found.rows.take([*names, DIFF], found.at[found.present])
-    rows = pa.RecordBatch.from_arrays(taken, schema=fields)
-    return rows.filter(pa.array(is_live(diffs)))

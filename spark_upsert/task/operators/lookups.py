@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.precedence import NONE
-from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
+from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.task.operators.join_rows import Side
 from spark_upsert.task.operators.key_index import KeyIndex
@@ -61,26 +60,14 @@ class TableLookup:
 
     def __init__(self, snapshot: Snapshot, columns: Sequence[str] | None = None) -> None:
         self._snapshot = snapshot
-        self._table = snapshot.manifest.schema
-        self.keys = [self._table.columns.field(name) for name in self._table.keys]
-        self.schema = _chosen(self._table.columns, self._table.keys, columns)
+        table = snapshot.manifest.schema
+        self.keys = [table.columns.field(name) for name in table.keys]
+        self.schema = _chosen(table.columns, table.keys, columns)
 
     def look_up(self, keys: Sequence[pa.Array]) -> LookupResult:
-        table = self._table
-        hashes = hash_keys(keys, seed=table.hash_seed, prefix=table.hash_prefix)
-        order = np.argsort(hashes, kind="stable")
-        sought = [key.take(pa.array(order)) for key in keys]
-        if RAW_KEY in table.identity:
-            sought.append(pa.nulls(len(order), pa.binary()))
-        found = self._snapshot.find(hashes[order], sought)
-        hits = np.flatnonzero(found.present)
-        *columns, diffs = found.rows.take([*self.schema.names, DIFF], found.at[hits])
-        live = is_live(diffs)
-        counts = np.zeros(len(order), dtype=np.int64)
-        counts[order[hits[live]]] = 1
-        starts = np.zeros_like(counts)
-        starts[order[hits]] = np.arange(len(hits))
-        return LookupResult(pa.RecordBatch.from_arrays(columns, schema=self.schema), starts, counts)
+        rows, at = self._snapshot.look_up(keys, self.schema.names)
+        found = at != ABSENT
+        return LookupResult(rows, np.where(found, at, 0), found.astype(np.int64))
 
 
 class ArrowLookup:

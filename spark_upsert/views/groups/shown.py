@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_upsert.model.engines import GROUP_PART, MARKER_PART, PART
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import hash_keys
+from spark_upsert.plan.kernels.matching import NOWHERE, codes, firsts
 from spark_upsert.store import Store
 from spark_upsert.table.changes.stretches import Stretch
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -29,7 +29,6 @@ from spark_upsert.table.log.properties import VIEW_PROPERTIES
 from spark_upsert.table.run.rows import Rows as StoredRows
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.result import result
-from spark_upsert.views.matching import NOWHERE, codes, firsts
 from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows
 
 PLAN, RESULT = VIEW_PROPERTIES
@@ -149,14 +148,8 @@ class ShownGroups:
         self, snapshot: Snapshot, columns: list[pa.Array], count: int
     ) -> RelationRows:
         """Return the entries of groups that have no other: each is one key."""
-        schema = snapshot.manifest.schema
         keys = [*columns, pa.repeat(pa.scalar(GROUP_PART, pa.int32()), count)]
-        hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
-        order = np.argsort(hashes)
-        found = snapshot.find(hashes[order], [key.take(pa.array(order)) for key in keys])
-        names = self.grouping.kept.columns.names
-        columns = found.rows.take(names, found.at[found.present])
-        return pa.RecordBatch.from_arrays(columns, schema=self._nothing.schema)
+        return snapshot.look_up(keys).rows
 
     def _result(self, entries: RelationRows) -> RelationRows:
         return result(self.grouping, entries, url=self.store.url)

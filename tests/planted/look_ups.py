@@ -1,0 +1,64 @@
+"""Bugs in the look-up of rows by their keys, which joins of tasks, views and indexes ask alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.table.entries import snapshot
+from spark_upsert.table.entries.found import RowsByKey
+from spark_upsert.table.entries.snapshot import Snapshot
+from tests.laws import test_look_ups as laws
+from tests.planted.bug import Patch, bug, wrapped
+
+
+def test_p2_rows_are_found_by_their_keys() -> None:
+    for kind in ("arrival", "prefix", "ordered sums"):
+        laws.test_rows_by_key_are_those_of_a_dictionary(kind, None)
+
+
+def test_p2_a_row_is_found_once() -> None:
+    laws.test_rows_come_in_the_order_of_their_hashes_with_all_columns()
+
+
+FOUND = test_p2_rows_are_found_by_their_keys
+
+
+def with_what_is_gone() -> Patch:
+    """Take tombstones and errors for rows, where keys are looked up and nowhere else."""
+
+    def found(original: Any, self: Snapshot, *asked: Any) -> RowsByKey:
+        def all_live(original: Any, diffs: pa.Array) -> Any:
+            return np.ones(len(diffs), dtype=np.bool_)
+
+        with wrapped(snapshot, "is_live", all_live):
+            rows: RowsByKey = original(self, *asked)
+        return rows
+
+    return wrapped(Snapshot, "look_up", found)
+
+
+@bug("a tombstone is found as a row by its key", FOUND)
+def _() -> Patch:
+    return with_what_is_gone()
+
+
+@bug("a key that is asked for twice is sought twice, and folded with itself", FOUND)
+def _() -> Patch:
+    def all_different(original: Any, keys: Any) -> Any:
+        return [np.arange(len(keys[0]))]
+
+    return wrapped(snapshot, "codes", all_different)
+
+
+@bug(
+    "rows that are looked up stand beside the keys as they are sorted", test_p2_a_row_is_found_once
+)
+def _() -> Patch:
+    def as_sorted(original: Any, self: Snapshot, *asked: Any) -> RowsByKey:
+        rows, at = original(self, *asked)
+        return RowsByKey(rows, np.sort(at))
+
+    return wrapped(Snapshot, "look_up", as_sorted)
