@@ -19,7 +19,8 @@ from spark_upsert.table.log.caps import Caps
 from spark_upsert.table.log.fold import apply
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest
-from spark_upsert.table.retention import BacklogCounter, readable_leases
+from spark_upsert.table.retention.backlog import BacklogCounter
+from spark_upsert.table.retention.leases import readable_leases
 from spark_upsert.table.table import Table
 
 _BATCH_ROWS = 4096

@@ -56,7 +56,7 @@ from spark_upsert.streams.planner.explain_read import explain_read
 from spark_upsert.streams.planner.kinds import with_found_inputs
 from spark_upsert.table.changes.modes import ChangeOptions
 from spark_upsert.table.log.indexed import INDEX_BY
-from spark_upsert.table.retention import GRACE_MS, SAFETY_MS
+from spark_upsert.table.retention.policy import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import EARLIEST, first_wanted, upper_wanted
 

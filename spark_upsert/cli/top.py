@@ -27,7 +27,8 @@ from spark_upsert.streams.inputs.discovery import Discovery
 from spark_upsert.table.log.caps import heeds_pressure
 from spark_upsert.table.log.entries import commit_path
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.retention import Lease, readable_leases, reports
+from spark_upsert.table.retention.leases import Lease, readable_leases
+from spark_upsert.table.retention.pressure import reports
 from spark_upsert.table.table import Table
 
 VERSIONS_MAX = 256

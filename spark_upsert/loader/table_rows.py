@@ -23,7 +23,7 @@ from spark_upsert.store.records import text, whole
 from spark_upsert.store.resolve import is_remote
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Manifest, TableVersion
-from spark_upsert.table.retention import LEASE_MS
+from spark_upsert.table.retention.policy import LEASE_MS
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import expiry_is_no_damage
 

@@ -34,7 +34,7 @@ from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import QUERY, Commit, Draft, Manifest, Transaction
-from spark_upsert.table.retention import BacklogCounter
+from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.admission import Admission
 from spark_upsert.table.write.own_rows import envelope_of_rows

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from spark_upsert.errors import ContentionError
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Draft, Manifest
-from spark_upsert.table.retention import BacklogCounter
+from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.admission import Admission
 from spark_upsert.table.write.stage import Staged

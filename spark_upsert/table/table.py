@@ -57,25 +57,11 @@ from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Trans
 from spark_upsert.table.log.properties import checked
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.log.unused import remove_unused
-from spark_upsert.table.retention import (
-    GRACE_MS,
-    LEASE_MS,
-    SAFETY_MS,
-    WRITERS_MS,
-    BacklogCounter,
-    Expiry,
-    Lease,
-    PressureGauge,
-    PressureReport,
-    Vacuumed,
-    expire,
-    hold,
-    keep_held,
-    leases,
-    release,
-    reports,
-    vacuum,
-)
+from spark_upsert.table.retention.backlog import BacklogCounter
+from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
+from spark_upsert.table.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, WRITERS_MS
+from spark_upsert.table.retention.pressure import PressureGauge, PressureReport, reports
+from spark_upsert.table.retention.worker import Expiry, Vacuumed, expire, vacuum
 from spark_upsert.table.versions import manifest_at
 from spark_upsert.table.watch import Watcher, Watchers
 from spark_upsert.table.write.admission import Admission, Guard, Sleep

@@ -18,7 +18,8 @@ from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.kept_position import KeptPosition, VersionsByInput
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
-from spark_upsert.table.retention import LEASE_MS, Lease, readable_leases
+from spark_upsert.table.retention.leases import Lease, readable_leases
+from spark_upsert.table.retention.policy import LEASE_MS
 from spark_upsert.table.table import Table
 from spark_upsert.views import ways
 from spark_upsert.views.bases import open_base

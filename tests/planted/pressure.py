@@ -9,7 +9,7 @@ from unittest.mock import patch
 from spark_upsert.schedule.governor import Governor
 from spark_upsert.table import table
 from spark_upsert.table.log.caps import Caps
-from spark_upsert.table.retention import PressureReport
+from spark_upsert.table.retention.pressure import PressureReport
 from spark_upsert.table.write import admission
 from spark_upsert.table.write import together as group
 from spark_upsert.table.write.admission import Admission

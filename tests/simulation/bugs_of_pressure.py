@@ -12,7 +12,9 @@ from spark_upsert.streams.planner.debounce import Debounce, Held
 from spark_upsert.streams.planner.pressed import Pressed
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.log.caps import Caps, OnFull
-from spark_upsert.table.retention import BacklogCounter, Lease, pressure
+from spark_upsert.table.retention import pressure
+from spark_upsert.table.retention.backlog import BacklogCounter
+from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.table import Table
 from tests.planted.bug import Patch, together, wrapped
 

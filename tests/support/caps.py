@@ -10,7 +10,7 @@ from spark_upsert.errors import BatchTooLargeError, TableFullError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.log.caps import Caps
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention import slowest
+from spark_upsert.table.retention.backlog import slowest
 from spark_upsert.table.table import Table
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 

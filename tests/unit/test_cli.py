@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.conversions import door
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention import PressureReport, report
+from spark_upsert.table.retention.pressure import PressureReport, report
 from spark_upsert.table.table import Table
 
 Run = Callable[..., Result]

@@ -15,7 +15,7 @@ from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.store import Store
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.manifest import Commit, Transaction
-from spark_upsert.table.retention import PressureReport, report
+from spark_upsert.table.retention.pressure import PressureReport, report
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import together
 from tests.support.rounds import Gate

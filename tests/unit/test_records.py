@@ -19,7 +19,7 @@ from spark_upsert.table.log import checkpoints
 from spark_upsert.table.log.entries import commit_path
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.tombstones import decode_mark, encode_mark
-from spark_upsert.table.retention import leases
+from spark_upsert.table.retention.leases import leases
 from spark_upsert.table.table import Table
 from tests.support.model import Command
 from tests.support.stores import MemoryStore

@@ -23,7 +23,7 @@ from spark_upsert.table.log.cut import LOG_SECONDS_MIN
 from spark_upsert.table.log.entries import commit_path
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Draft, Kind, Transaction
-from spark_upsert.table.retention import Lease
+from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.retention.policy import RetentionBound, bounds, choose_since
 from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now

@@ -20,9 +20,18 @@ from spark_upsert.options.read import Metadata
 from spark_upsert.store import open_store
 from spark_upsert.store.records import encode
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention import PressureReport, report, reports, withdraw
 from spark_upsert.table.retention.leases import lease_path
-from spark_upsert.table.retention.pressure import LOOK_MS, RUNG_MAX, TTL_MS, TTL_MS_MAX, report_path
+from spark_upsert.table.retention.pressure import (
+    LOOK_MS,
+    RUNG_MAX,
+    TTL_MS,
+    TTL_MS_MAX,
+    PressureReport,
+    report,
+    report_path,
+    reports,
+    withdraw,
+)
 from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertStreamWriter
 from tests.support.stores import FaultyStore, MemoryStore, Steps

@@ -21,7 +21,7 @@ from spark_upsert.cli.top import Lag, Top
 from spark_upsert.errors import StorageError
 from spark_upsert.store.local import LocalStore
 from spark_upsert.table.log.entries import commit_path
-from spark_upsert.table.retention import PressureReport, report
+from spark_upsert.table.retention.pressure import PressureReport, report
 from spark_upsert.table.table import Table
 from tests.support.stores import forget_runs_and_logs
 

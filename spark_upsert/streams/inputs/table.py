@@ -42,7 +42,8 @@ from spark_upsert.streams.reads.steps import CountedStep, StreamStep
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.caps import heeds_pressure
 from spark_upsert.table.log.manifest import Manifest, TableVersion
-from spark_upsert.table.retention import Lease, PressureReport, report, withdraw
+from spark_upsert.table.retention.leases import Lease
+from spark_upsert.table.retention.pressure import PressureReport, report, withdraw
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import LATEST, first_wanted, readable_from
 

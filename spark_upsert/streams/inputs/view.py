@@ -30,7 +30,7 @@ from spark_upsert.streams.reads.view_splits import (
     snapshot_splits,
     step_splits,
 )
-from spark_upsert.table.retention import Lease
+from spark_upsert.table.retention.leases import Lease
 from spark_upsert.views.relation import At
 from spark_upsert.views.view import View
 

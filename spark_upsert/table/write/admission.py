@@ -28,7 +28,9 @@ from spark_upsert.store import Store
 from spark_upsert.table.log.caps import FULL_WAIT_MS, Caps, OnFull, heeds_pressure
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Draft, Manifest
-from spark_upsert.table.retention import BacklogCounter, PressureGauge, readable_leases, slowest
+from spark_upsert.table.retention.backlog import BacklogCounter, slowest
+from spark_upsert.table.retention.leases import readable_leases
+from spark_upsert.table.retention.pressure import PressureGauge
 
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
