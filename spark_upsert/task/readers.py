@@ -65,22 +65,40 @@ def of_files(columns: Sequence[str]) -> SplitReader:
 
 
 def _file(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
-    if path.endswith(".parquet"):
-        with (
-            opened_regular(Path(path)) as opened,
-            pa.OSFile(opened.path) as source,
-            pq.ParquetFile(source) as file,
-        ):
-            yield from file.iter_batches(FILE_BATCH_ROWS, columns=columns, use_threads=False)
-    elif path.endswith(_ARROW):
-        with opened_regular(Path(path)) as opened, pa.ipc.open_file(opened.map()) as reader:
-            for index in range(reader.num_record_batches):
-                yield reader.get_batch(index).select(columns)
-    else:
+    if not path.endswith((".parquet", *_ARROW)):
         raise DataError(
             f"'{path}' has an ending that is not known, expected .parquet, {', '.join(_ARROW)}.",
             hint="give the task a reader for this scan.",
         )
+    try:
+        yield from (_of_parquet if path.endswith(".parquet") else _of_arrow)(columns, path)
+    except pa.ArrowException as error:
+        raise _damaged(path, error) from error
+
+
+def _of_parquet(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
+    with (
+        opened_regular(Path(path)) as opened,
+        pa.OSFile(opened.path) as source,
+        pq.ParquetFile(source, page_checksum_verification=True) as file,
+    ):
+        yield from file.iter_batches(FILE_BATCH_ROWS, columns=columns, use_threads=False)
+
+
+def _of_arrow(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
+    with opened_regular(Path(path)) as opened, pa.ipc.open_file(opened.map()) as reader:
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index).select(columns)
+            # What a file says of itself is not trusted: an offset may point outside of it.
+            batch.validate(full=True)
+            yield batch
+
+
+def _damaged(path: str, error: pa.ArrowException) -> DataError:
+    return DataError(
+        f"'{path}' is not what its ending says, or damaged: {error!s:.300}.",
+        hint="write it again, or leave it out of the task's splits.",
+    )
 
 
 def rows_of_version(store: Store, columns: Sequence[str] | None = None) -> SplitReader:

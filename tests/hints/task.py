@@ -444,6 +444,21 @@ def _(told: Told) -> None:
     assert rows_of(plan, {"files": [path]}, readers={"files": read})
 
 
+@follows("task.readers:_damaged")
+def _(told: Told) -> None:
+    plan = FileScan(id="files", schema=SCHEMA)
+    path = told.folder / "rows.parquet"
+    path.write_bytes(b"half of a file")
+    with told:
+        rows_of(plan, {"files": [str(path)]})
+    told("write it again")
+    pq.write_table(ROWS, path)
+    assert rows_of(plan, {"files": [str(path)]})
+    path.write_bytes(b"half of a file")
+    told("leave it out of the task's splits")
+    rows_of(plan, {"files": []})
+
+
 @follows("task.task:Task.__init__")
 def _(told: Told) -> None:
     with told:

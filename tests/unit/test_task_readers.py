@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         DataError, match=r"node 'files': '.*one\.csv' has an ending that is not known"
     ):
         read(Task(FileScan(id="files", schema=COLUMNS)), "files", [str(tmp_path / "one.csv")])
+
+
+def test_a_file_whose_offsets_point_outside_of_it_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "one.arrow"
+    rows = pa.record_batch([pa.array([1, 2]), pa.array(["abc", "def"])], schema=COLUMNS)
+    with pa.ipc.new_file(str(path), rows.schema) as writer:
+        writer.write_batch(rows)
+    written, outside = struct.pack("<3i", 0, 3, 6), struct.pack("<3i", 0, 3, 1 << 30)
+    assert path.read_bytes().count(written) == 1
+    path.write_bytes(path.read_bytes().replace(written, outside))
+    with pytest.raises(DataError, match=r"node 'files': '.*one\.arrow' is .* damaged: "):
+        read(Task(FileScan(id="files", schema=COLUMNS)), "files", [str(path)])
 
 
 @pytest.mark.parametrize("name", ["one.parquet", "two.arrow"])
