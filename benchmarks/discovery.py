@@ -18,8 +18,8 @@ from benchmarks.measure import spread
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.planner.kinds import (
     plan_columns,
+    stream_heads,
     stream_inputs,
-    stream_lookout,
     stream_offsets,
 )
 from spark_upsert.streams.planner.stream import Stream
@@ -88,8 +88,8 @@ def _watched(folder: Path) -> Iterator[Stream]:
     plan = ReadPlan.parse({**given, "startingVersion": "1"})
     one = ReadPlan.parse({"path": str(folder / "t000000"), "readChangeFeed": "true"})
     inputs = stream_inputs(plan, plan_columns(one))
-    lookout = stream_lookout(plan, inputs)
-    stream = Stream(inputs, plan.query, offsets=stream_offsets(plan), lookout=lookout)
+    heads = stream_heads(plan, inputs)
+    stream = Stream(inputs, plan.query, offsets=stream_offsets(plan), heads=heads)
     try:
         yield stream
     finally:
@@ -100,7 +100,7 @@ def _planned_at_once(stream: Stream, start: Any, count: int) -> tuple[float, Any
     """Return how long a question takes when so many tables are known to have something."""
     give_up_s = time.monotonic() + _PATIENCE_S
     # Read beside the stream, which would plan what is seen so far.
-    poller = stream._lookout.poller
+    poller = stream._heads.poller
     assert poller is not None
     while len(poller._moved) < count and time.monotonic() < give_up_s:
         time.sleep(ASKED_S)

@@ -23,8 +23,8 @@ from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.planner.kinds import (
     shared_columns,
+    stream_heads,
     stream_inputs,
-    stream_lookout,
     stream_offsets,
 )
 from spark_upsert.streams.planner.stream import Stream
@@ -75,7 +75,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Stream(
             inputs,
             self._plan.query,
-            lookout=stream_lookout(self._plan, inputs),
+            heads=stream_heads(self._plan, inputs),
             offsets=stream_offsets(self._plan),
             columns=shared_columns(self._plan, columns),
         )

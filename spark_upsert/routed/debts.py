@@ -42,10 +42,10 @@ class Debts:
             dirty=DirtySet((folder, since_ms) for since_ms, folder in since),
             turn=batch.turn if batch else Turn(),
         )
-        standings = {folder: Urgency(manual=member.priority) for folder, member in due.items()}
+        urgencies = {folder: Urgency(manual=member.priority) for folder, member in due.items()}
         return cls(
             schedule=schedule,
-            service=schedule.service(now_ms, standings),
+            service=schedule.service(now_ms, urgencies),
             owed={folder: member.debt for folder, member in due.items()},
             next_ms=last_ms + 1,
             tasks=max(1, batch.tasks if batch else 1),

@@ -107,7 +107,7 @@ class Schedule:
     def service(
         self,
         now_ms: int,
-        standings: Mapping[str, Urgency] | None = None,
+        urgencies: Mapping[str, Urgency] | None = None,
         *,
         defers_lowest: bool = False,
     ) -> Service:
@@ -116,12 +116,12 @@ class Schedule:
         Parameters
         ----------
         now_ms : int
-        standings : mapping of str to Urgency, optional
+        urgencies : mapping of str to Urgency, optional
             An input that is left out has no priority, and is not known to be read.
         defers_lowest : bool
             Whether the lowest band is passed over; an input leaves that band as it grows older.
         """
-        bands = self._bands(now_ms, standings or {})
+        bands = self._bands(now_ms, urgencies or {})
         turn = _settled(self.turn, bands)
         places = np.flatnonzero(bands != LOWEST) if defers_lowest else np.arange(len(bands))
         bands = bands[places]
@@ -163,16 +163,16 @@ class Schedule:
             turn = replace(turn, credit=0)
         return Schedule(dirty=dirty, turn=turn)
 
-    def waiting(self, now_ms: int, standings: Mapping[str, Urgency] | None = None) -> list[int]:
+    def waiting(self, now_ms: int, urgencies: Mapping[str, Urgency] | None = None) -> list[int]:
         """Return how many inputs wait in each band, the lowest first; arguments as of `service`."""
-        bands = self._bands(now_ms, standings or {})
+        bands = self._bands(now_ms, urgencies or {})
         return [int(count) for count in np.bincount(bands, minlength=len(WEIGHTS))]
 
-    def _bands(self, now_ms: int, standings: Mapping[str, Urgency]) -> Numbers:
+    def _bands(self, now_ms: int, urgencies: Mapping[str, Urgency]) -> Numbers:
         tick_ms = now_ms - now_ms % TICK_MS
         bases = np.zeros(len(self.dirty), np.int64)
-        if standings:
-            known = ((place, standings.get(name)) for place, name in enumerate(self.dirty))
+        if urgencies:
+            known = ((place, urgencies.get(name)) for place, name in enumerate(self.dirty))
             for place, standing in known:
                 if standing is not None:
                     bases[place] = standing.base(tick_ms)

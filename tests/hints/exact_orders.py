@@ -26,7 +26,7 @@ from tests.hints.tables import write
 
 
 @follows("streams.planner.exact:_require_mode")
-@follows("streams.planner.exact:refuse_exact")
+@follows("streams.planner.exact:of_exact_order")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()

@@ -54,9 +54,9 @@ from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
 from tests.support.stores import forget_runs_and_logs
 from tests.support.tables import append, rows_at, schema_of
-from tests.unit.test_pressed import Flood
 from tests.unit.test_retention import EVERY
 from tests.unit.test_retention import _dreamt as dreamt
+from tests.unit.test_stream_pressure import Flood
 
 YEARS_S = 80 * 365 * DAY_S
 DAY_MS = int(1000 * DAY_S)

@@ -20,8 +20,8 @@ from spark_upsert.streams.planner.kinds import (
     batch_inputs,
     plan_columns,
     shared_columns,
+    stream_heads,
     stream_inputs,
-    stream_lookout,
     stream_offsets,
 )
 from spark_upsert.streams.planner.merged_read import MergedRead
@@ -56,7 +56,7 @@ def stream_of(given: Given) -> Stream:
     return Stream(
         inputs,
         plan.query,
-        lookout=stream_lookout(plan, inputs),
+        heads=stream_heads(plan, inputs),
         offsets=stream_offsets(plan),
         columns=shared_columns(plan, columns),
     )

@@ -87,12 +87,12 @@ TURNS = st.sampled_from(
 )
 def test_an_order_is_that_of_rounds_band_by_band(manuals: dict[str, int], turn: Turn) -> None:
     schedule = Schedule(turn=turn).marked(list(manuals), 0)
-    standings = {name: Urgency(manual=value) for name, value in manuals.items()}
+    urgencies = {name: Urgency(manual=value) for name, value in manuals.items()}
     bands: list[Band] = [[] for _ in BANDS]
     for name, value in manuals.items():
         bands[int(bands_of(np.array([value]))[0])].append(name)
     expected = [*rounds_of(bands, turn)]
-    service = schedule.service(0, standings)
+    service = schedule.service(0, urgencies)
     assert service.names == [name for name, _ in expected]
     turns = [service.turn_behind(count + 1) for count in range(len(expected))]
     assert turns == [each for _, each in expected]
@@ -105,26 +105,26 @@ def test_an_order_is_that_of_rounds_band_by_band(manuals: dict[str, int], turn: 
 )
 def test_a_cut_decides_nothing(manuals: dict[str, int], turn: Turn, count: int) -> None:
     schedule = Schedule(turn=turn).marked(list(manuals), 0)
-    standings = {name: Urgency(manual=value) for name, value in manuals.items()}
-    whole = schedule.service(0, standings)
+    urgencies = {name: Urgency(manual=value) for name, value in manuals.items()}
+    whole = schedule.service(0, urgencies)
     first = whole.names[:count]
     behind = schedule.served(whole, len(first), first, [], 0)
-    assert first + behind.service(0, standings).names == whole.names
+    assert first + behind.service(0, urgencies).names == whole.names
 
 
 @given(
     st.dictionaries(NAMES, STANDINGS), st.lists(NAMES), st.integers(0, 10**6), st.booleans(), TURNS
 )
 def test_all_that_wait_are_served_once_and_the_lowest_band_alone_is_deferred(
-    standings: dict[str, Urgency], names: list[str], now_ms: int, defers: bool, turn: Turn
+    urgencies: dict[str, Urgency], names: list[str], now_ms: int, defers: bool, turn: Turn
 ) -> None:
     schedule = Schedule(turn=turn).marked(names, 0)
-    service = schedule.service(now_ms, standings, defers_lowest=defers)
+    service = schedule.service(now_ms, urgencies, defers_lowest=defers)
     tick_ms = now_ms - now_ms % TICK_MS
     lowest = {
         name
         for name in names
-        if priority_of(standings.get(name, Urgency()), now_ms=tick_ms, waited_ms=tick_ms) < 0
+        if priority_of(urgencies.get(name, Urgency()), now_ms=tick_ms, waited_ms=tick_ms) < 0
     }
     assert sorted(service.names) == sorted(set(names) - (lowest if defers else set()))
 
@@ -150,7 +150,7 @@ class Life:
 
     def __init__(self, manuals: Mapping[str, int], *, has_deferral: bool) -> None:
         self.manuals = manuals
-        self.standings = {name: Urgency(manual=value) for name, value in manuals.items()}
+        self.urgencies = {name: Urgency(manual=value) for name, value in manuals.items()}
         self.has_deferral = has_deferral
         self.schedule = Schedule()
         self.now_ms = 0
@@ -166,7 +166,7 @@ class Life:
 
     def serve(self, count: int, dice: Any, *, defers: bool) -> None:
         """Serve some in their turn, one perhaps out of it, and let some have more."""
-        service = self.schedule.service(self.now_ms, self.standings, defers_lowest=defers)
+        service = self.schedule.service(self.now_ms, self.urgencies, defers_lowest=defers)
         self._note_ages()
         served = service.names[:count]
         behind = service.names[count + 1 :]
@@ -237,14 +237,14 @@ def test_while_bands_have_somebody_yet_to_serve_service_follows_their_weights(
     sizes: list[int], skipped: int, counted: int, cuts: list[int]
 ) -> None:
     names = {f"{band}.{n}": band for band, size in enumerate(sizes) for n in range(size)}
-    standings = {
+    urgencies = {
         name: Urgency(manual=[-500, 0, 300, 600, 900][band]) for name, band in names.items()
     }
     schedule = Schedule().marked(list(names), 0)
     order: list[str] = []
     cut = iter(cuts * (skipped + counted))
     while len(order) < skipped + counted:
-        service = schedule.service(0, standings)
+        service = schedule.service(0, urgencies)
         served = service.names[: next(cut)]
         schedule = schedule.served(service, len(served), served, served, 0)
         order += served

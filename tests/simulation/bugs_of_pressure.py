@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.streams.planner.debounce import Debounce, Held
-from spark_upsert.streams.planner.pressed import Pressed
+from spark_upsert.streams.planner.pressure import StreamGauge
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.log.caps import Caps, OnFull
 from spark_upsert.table.retention import pressure
@@ -68,7 +68,7 @@ def reports_hidden() -> Patch:
 
 
 def never_taken_back() -> Patch:
-    return patch.object(Pressed, "_take_back", lambda self: None)
+    return patch.object(StreamGauge, "_take_back", lambda self: None)
 
 
 def room_with_the_next_batch() -> Patch:
@@ -80,14 +80,13 @@ def room_with_the_next_batch() -> Patch:
 
 
 def forgotten_at_a_restart() -> Patch:
-    return patch.object(Pressed, "resume", lambda self, offset: None)
+    return patch.object(StreamGauge, "resume", lambda self, offset: None)
 
 
 def rows_held_for_ever() -> Patch:
     def hold(original: Any, self: Debounce, backlogs: Any) -> Any:
         found = original(self, backlogs)
-        rows_min = self._rows_min
-        is_few = rows_min is not None and self._count(backlogs)[0] < rows_min
+        is_few = self._count(backlogs)[0] < self._rows_min
         return Held(inf) if is_few else found
 
     return wrapped(Debounce, "hold", hold)

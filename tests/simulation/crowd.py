@@ -25,7 +25,7 @@ from spark_upsert.streams.inputs.input import Backlog, ReadPiece
 from spark_upsert.streams.offsets.offset import Offset
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.planner.pace import Limits, pace
-from spark_upsert.streams.planner.pressed import Pressed
+from spark_upsert.streams.planner.pressure import StreamGauge
 from tests.support.streams import options_of
 
 BEGIN_MS = 1_700_000_000_000
@@ -114,7 +114,7 @@ class Crowd:
         self.members = {
             f"t{number:05}": Member(priority) for number, priority in enumerate(priorities)
         }
-        self.standings = {
+        self.urgencies = {
             name: Urgency(manual=member.priority)
             for name, member in self.members.items()
             if member.priority is not None
@@ -125,7 +125,7 @@ class Crowd:
         self.turns = 0
         self.has_deferred = False
         self.served: list[Served] = []
-        self.pressed: Pressed | None = None
+        self.pressed: StreamGauge | None = None
         """What the process of the query makes of its batches, where that is played."""
         self.refuses = False
         """Whether it told its writers to wait; that outlives the process by seconds."""
@@ -142,7 +142,7 @@ class Crowd:
     def restart(self) -> None:
         """Give the query another process, which is told how pressed the one before was."""
         inputs: Any = self.members  # No table is told: the writers of a crowd ask it.
-        self.pressed = Pressed(inputs, options_of(parallelism=1).query)
+        self.pressed = StreamGauge(inputs, options_of(parallelism=1).query)
 
     def batch(self, *, defers: bool = False) -> list[str]:
         """Plan and read the next batch, and hold what is promised of it; returns who was served."""
@@ -170,7 +170,7 @@ class Crowd:
             limits=Limits(rows=self.limit),
             state=json.loads(self.state),
             now_ms=self.now_ms,
-            standings=self.standings,
+            urgencies=self.urgencies,
             defers_lowest=defers,
         )
         offset = plan({name: self.members[name].backlog() for name in dirty})
@@ -180,7 +180,7 @@ class Crowd:
             assert again == offset, "the same state decides otherwise"
         return offset
 
-    def _noted(self, pressed: Pressed, dirty: list[str], reached: Offset) -> Offset:
+    def _noted(self, pressed: StreamGauge, dirty: list[str], reached: Offset) -> Offset:
         """Return the end of a batch with what the process says of its pressure."""
         if not dirty:
             pressed.rest()

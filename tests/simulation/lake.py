@@ -36,8 +36,8 @@ from spark_upsert.streams.inputs import batch
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.streams.inputs.files import input as file_input
 from spark_upsert.streams.inputs.files import kind as file_kind
-from spark_upsert.streams.planner import kinds, lookout, standings
-from spark_upsert.streams.reads import at_once
+from spark_upsert.streams.planner import heads, kinds, turns
+from spark_upsert.streams.reads import packs
 from spark_upsert.table.retention.pressure import report_path
 from tests.simulation.lake_gate import Gate
 from tests.simulation.lake_ground import Ground
@@ -234,8 +234,8 @@ class Lake:
             enter = stack.enter_context
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
             enter(patch.object(secrets, "randbits", names.getrandbits))
-            enter(patch.object(standings, "in_order", lambda do, items, threads: map(do, items)))
-            for module in (kinds, at_once):
+            enter(patch.object(turns, "in_order", lambda do, items, threads: map(do, items)))
+            for module in (kinds, packs):
                 enter(patch.object(module, "ASKED_AT_ONCE", 1))
             for module in (kinds, table_input, batch):
                 enter(patch.object(module, "open_store", reader.open_store))
@@ -243,7 +243,7 @@ class Lake:
                 enter(patch.object(module, "open_table", reader.open_table))
             for module in (file_kind, file_input):
                 enter(patch.object(module, "open_folder", reader.open_folder))
-            enter(patch.object(lookout, "LOOKED_AT_MAX", 0 if ground.is_polled else 300))
+            enter(patch.object(heads, "LOOKED_AT_MAX", 0 if ground.is_polled else 300))
             enter(few_are_many(**ground.bounds))
             yield
 

@@ -21,13 +21,13 @@ from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.streams.offsets.bases import FOLDER, Bases
 from spark_upsert.streams.offsets.compact import CompactOffsets
+from spark_upsert.streams.planner.heads import InputHeads
 from spark_upsert.streams.planner.kinds import (
     plan_columns,
     shared_columns,
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.streams.planner.lookout import Lookout
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Transaction
@@ -186,7 +186,7 @@ class Reader:
         return Stream(
             inputs,
             plan.query,
-            lookout=Lookout(
+            heads=InputHeads(
                 inputs, clock=ground.now, busy_clock=no_time, crew=lambda _: ByHand(ground.now)
             ),
             offsets=stream_offsets(plan),
@@ -318,7 +318,7 @@ class Reader:
         """
         self._kept_up = self._kept_up_noted = self._kept_up.behind("schedule" in offset["state"])
         if self._kept_up.has_kept_up and self._kept_up.cuts:
-            pressed = self.query.stream._pressed
+            pressed = self.query.stream._pressure
             assert pressed.governor.sampled_ms is not None, "it falls behind, and samples nothing"
             assert pressed._cuts >= min(2, self._kept_up.cuts), "it forgets batches that were cut"
 

@@ -30,7 +30,7 @@ from spark_upsert.streams.offsets.compact import CompactOffsets, difference
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.planner import exact, pace, stream
 from spark_upsert.streams.planner.poller import Poller
-from spark_upsert.streams.planner.standings import Standings
+from spark_upsert.streams.planner.turns import Urgencies
 from spark_upsert.streams.reads import conform
 from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.entries.counters import Counters
@@ -325,7 +325,7 @@ def one_folder_of_a_level() -> AbstractContextManager[Any]:
 
 
 def priorities_ignored() -> AbstractContextManager[Any]:
-    return patch.object(Standings, "of", lambda self, *of: {})
+    return patch.object(Urgencies, "of", lambda self, *of: {})
 
 
 def file_again() -> AbstractContextManager[Any]:

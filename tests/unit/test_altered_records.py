@@ -17,8 +17,8 @@ from spark_upsert.streams.inputs.table_position import TablePosition
 from spark_upsert.streams.inputs.view_position import ViewPosition
 from spark_upsert.streams.offsets.offset import Offset
 from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.fairness import SCHEDULE, waiting_count
 from spark_upsert.streams.planner.lives import BEGAN, require_same_beginning
+from spark_upsert.streams.planner.turns import SCHEDULE, waiting_count
 from spark_upsert.table.log.kept_position import KeptPosition
 from spark_upsert.table.log.manifest import TableVersion
 from spark_upsert.views.groups.grouping import Grouping

@@ -25,7 +25,7 @@ from spark_upsert.streams.planner.kinds import (
 )
 from spark_upsert.streams.planner.merged_read import MergedRead
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.streams.reads.at_once import ASKED_AT_ONCE, of_each
+from spark_upsert.streams.reads.packs import ASKED_AT_ONCE, of_each
 from spark_upsert.streams.reads.steps import CountedStep, StreamStep
 from tests.support.clocked import Now
 from tests.support.inputs import COLUMNS, Told, ToldRead

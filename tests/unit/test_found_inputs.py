@@ -26,13 +26,13 @@ from spark_upsert.streams.inputs.input import Input
 from spark_upsert.streams.inputs.table import TableInput
 from spark_upsert.streams.offsets.bases import Bases
 from spark_upsert.streams.offsets.compact import CompactOffsets
+from spark_upsert.streams.planner.heads import InputHeads
 from spark_upsert.streams.planner.kinds import (
     batch_inputs,
     plan_columns,
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.streams.planner.lookout import Lookout
 from spark_upsert.streams.planner.merged_read import MergedRead
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
@@ -432,9 +432,9 @@ class Thousand:
         found = FoundInputs(Discovery(store, Pattern.parse("*")), make, is_lenient=False)
         offsets = CompactOffsets(Bases(StoreBelow(self.objects, "_offsets")))
         self.crew = ByHand(self.now)
-        lookout = Lookout(found, clock=self.now, busy_clock=no_time, crew=lambda _: self.crew)
+        heads = InputHeads(found, clock=self.now, busy_clock=no_time, crew=lambda _: self.crew)
         self.query = Query(
-            lambda: Stream(found, QueryOptions(), offsets=offsets, lookout=lookout, wall=self.now)
+            lambda: Stream(found, QueryOptions(), offsets=offsets, heads=heads, wall=self.now)
         )
 
     def table(self, name: str) -> Table:

@@ -137,7 +137,7 @@ def test_a_round_serves_sixteen_at_most() -> None:
 # -- the queue ----------------------------------------------------------------------------
 
 
-def standings_of(**values: int) -> dict[str, Urgency]:
+def urgencies_of(**values: int) -> dict[str, Urgency]:
     return {name: manual(value) for name, value in values.items()}
 
 
@@ -154,13 +154,13 @@ def drained(schedule: Schedule, service: Service, count: int | None = None) -> S
 
 
 def test_case_15_bands_are_drained_from_the_highest_and_each_in_its_order() -> None:
-    standings = standings_of(low=10, hi=800, mid=300, hi2=900, neg=-50)
+    urgencies = urgencies_of(low=10, hi=800, mid=300, hi2=900, neg=-50)
     schedule = Schedule()
     for name in ("low", "hi", "mid", "hi2", "neg", "hi"):
         schedule = schedule.marked([name], 0)
-    service = schedule.service(0, standings)
+    service = schedule.service(0, urgencies)
     assert service.names == ["hi", "hi2", "mid", "low", "neg"]
-    assert drained(schedule, service).service(0, standings).names == []
+    assert drained(schedule, service).service(0, urgencies).names == []
 
 
 def test_case_16_who_is_marked_again_and_again_is_served_once() -> None:
@@ -206,11 +206,11 @@ def test_credit_is_spent_and_forfeited(count: int, expected: Turn) -> None:
 
 
 def test_credit_stays_with_a_band_whose_only_one_has_more() -> None:
-    standings = standings_of(hot=800, low=0)
+    urgencies = urgencies_of(hot=800, low=0)
     schedule = Schedule().marked(["hot", "low"], 0)
     served: list[str] = []
     for _ in range(18):
-        service = schedule.service(0, standings)
+        service = schedule.service(0, urgencies)
         name = service.names[0]
         schedule = schedule.served(service, 1, [name], [name], 0)
         served.append(name)
@@ -239,9 +239,9 @@ def test_case_20_a_band_that_is_released_is_served_again() -> None:
 
 def test_who_grew_older_than_the_lowest_band_is_deferred_no_more() -> None:
     schedule = Schedule().marked(["n"], 0)
-    standings = standings_of(n=-10)
-    assert schedule.service(50, standings, defers_lowest=True).names == []
-    assert schedule.service(100, standings, defers_lowest=True).names == ["n"]
+    urgencies = urgencies_of(n=-10)
+    assert schedule.service(50, urgencies, defers_lowest=True).names == []
+    assert schedule.service(100, urgencies, defers_lowest=True).names == ["n"]
 
 
 def test_case_21_the_wait_of_who_gets_more_and_more_goes_on() -> None:
@@ -255,9 +255,9 @@ def test_case_21_the_wait_of_who_gets_more_and_more_goes_on() -> None:
 
 def test_who_comes_into_a_band_stands_there_by_the_time_it_has_waited() -> None:
     schedule = Schedule().marked(["aged"], 0).marked(["young"], 2500)
-    standings = standings_of(aged=0, young=250)
-    assert schedule.service(2450, standings).names == ["young", "aged"]
-    assert schedule.service(2500, standings).names == ["aged", "young"]
+    urgencies = urgencies_of(aged=0, young=250)
+    assert schedule.service(2450, urgencies).names == ["young", "aged"]
+    assert schedule.service(2500, urgencies).names == ["aged", "young"]
 
 
 def test_who_has_more_waits_behind_all_from_then_on() -> None:
@@ -269,8 +269,8 @@ def test_who_has_more_waits_behind_all_from_then_on() -> None:
 
 def test_bands_change_at_ticks_alone() -> None:
     schedule = Schedule().marked(["other"], 0).marked(["one"], 1)
-    standings = standings_of(other=249, one=250)
-    bands = [schedule.service(now_ms, standings).bands.tolist() for now_ms in range(3 * TICK_MS)]
+    urgencies = urgencies_of(other=249, one=250)
+    bands = [schedule.service(now_ms, urgencies).bands.tolist() for now_ms in range(3 * TICK_MS)]
     assert [bands[now] != bands[now - 1] for now in range(1, 3 * TICK_MS)] == [
         now == TICK_MS for now in range(1, 3 * TICK_MS)
     ]
@@ -287,8 +287,8 @@ def test_a_clock_that_went_back_lets_nobody_wait_since_the_future() -> None:
 
 def test_a_clock_that_leaps_makes_all_as_old_as_one_can_be() -> None:
     schedule = Schedule().marked(["old"], 0).marked(["new"], 10**12)
-    assert schedule.service(10**12, standings_of(old=-1000, new=100)).names == ["old", "new"]
-    assert schedule.service(10**13, standings_of(old=-1000, new=100)).names == ["new", "old"]
+    assert schedule.service(10**12, urgencies_of(old=-1000, new=100)).names == ["old", "new"]
+    assert schedule.service(10**13, urgencies_of(old=-1000, new=100)).names == ["new", "old"]
 
 
 @pytest.mark.parametrize(

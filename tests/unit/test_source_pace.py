@@ -233,7 +233,7 @@ def test_what_else_the_state_holds_is_handed_on() -> None:
 # -- priorities -----------------------------------------------------------------------------
 
 
-def standings(**manuals: int) -> dict[str, Urgency]:
+def urgencies(**manuals: int) -> dict[str, Urgency]:
     return {name: Urgency(manual=value) for name, value in manuals.items()}
 
 
@@ -258,7 +258,7 @@ def test_who_is_more_urgent_gets_more(
     rows: int, manuals: dict[str, int], ahead: str, expected: str
 ) -> None:
     backlogs = {each[0]: epochs(*[SMALL] * int(each[1:])) for each in ahead.split()}
-    offset = pace(backlogs, Limits(rows=rows), {}, standings=standings(**manuals))
+    offset = pace(backlogs, Limits(rows=rows), {}, urgencies=urgencies(**manuals))
     assert places_in(offset) == expected
 
 
@@ -268,7 +268,7 @@ def test_who_waits_grows_more_urgent() -> None:
     order = []
     for now_ms in range(0, 9_000, 1_000):
         backlogs = {name: epochs(*[SMALL] * 99, taken=place) for name, place in taken.items()}
-        offset = pace(backlogs, Limits(rows=1), state, now_ms=now_ms, standings=standings(a=800))
+        offset = pace(backlogs, Limits(rows=1), state, now_ms=now_ms, urgencies=urgencies(a=800))
         reached = {name: each.record["at"] for name, each in offset.positions.items()}
         [served] = [name for name in taken if reached[name] > taken[name]]
         order.append(served)
@@ -279,10 +279,10 @@ def test_who_waits_grows_more_urgent() -> None:
 
 def test_a_deferred_input_waits_and_the_others_take_its_part() -> None:
     backlogs = {name: epochs(*[SMALL] * 9) for name in "ab"}
-    least = standings(b=-1)
-    deferred = pace(backlogs, Limits(rows=4), {}, standings=least, defers_lowest=True)
+    least = urgencies(b=-1)
+    deferred = pace(backlogs, Limits(rows=4), {}, urgencies=least, defers_lowest=True)
     assert (places_in(deferred), waiting_in(deferred.state)) == ("a4 b0", ["b", "a"])
-    alone = pace({"b": epochs(SMALL)}, Limits(rows=4), {}, standings=least, defers_lowest=True)
+    alone = pace({"b": epochs(SMALL)}, Limits(rows=4), {}, urgencies=least, defers_lowest=True)
     assert places_in(alone) == "b0"
 
 

@@ -9,9 +9,9 @@ import pytest
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.schedule.governor import Governor
 from spark_upsert.streams.inputs.inputs import NamedInputs
-from spark_upsert.streams.planner.lookout import Lookout
+from spark_upsert.streams.planner.heads import InputHeads
 from spark_upsert.streams.planner.polls import PollBounds, Polls
-from spark_upsert.streams.planner.progress import NAMED_MAX, POSITIONS_MAX, Progress
+from spark_upsert.streams.planner.progress import NAMED_MAX, POSITIONS_MAX, report
 from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told
@@ -100,7 +100,7 @@ def test_of_many_inputs_few_are_named() -> None:
     stream = Stream(
         NamedInputs(inputs),
         QueryOptions(epochs_max=1, parallelism=1),
-        lookout=Lookout(NamedInputs(inputs), clock=Now(0.0)),
+        heads=InputHeads(NamedInputs(inputs), clock=Now(0.0)),
         clock=Now(0.0),
         wall=Now(),
     )
@@ -117,9 +117,9 @@ def test_of_many_inputs_few_are_named() -> None:
 def test_the_ends_of_few_inputs_are_told(count: int) -> None:
     inputs = {f"t{number}": Told(f"t{number}", [1] * number) for number in range(count)}
     heads = {name: each.head() for name, each in inputs.items()}
-    report = Progress().report(NamedInputs(inputs), heads, None, Governor(target_ms=1000))
-    assert ("positions" in report) == (count <= POSITIONS_MAX)
-    assert report["inputs"] == count
+    told = report(NamedInputs(inputs), heads, None, polls=None, governor=Governor(target_ms=1000))
+    assert ("positions" in told) == (count <= POSITIONS_MAX)
+    assert told["inputs"] == count
 
 
 def test_discovery_tells_what_it_asked() -> None:
@@ -127,6 +127,6 @@ def test_discovery_tells_what_it_asked() -> None:
     polls.add_all(["a"], 0.0)
     polls.take(40.0, 1)
     polls.looked("a", 40.0, has_moved=False, requests=2)
-    report = Progress().report(NamedInputs({}), {}, polls, Governor(target_ms=1000))
-    assert report["discovery"] == {"looks": 1, "requests": 2, "rest_ms": 30_000}
-    assert json.loads(json.dumps(report)) == report
+    told = report(NamedInputs({}), {}, None, polls=polls, governor=Governor(target_ms=1000))
+    assert told["discovery"] == {"looks": 1, "requests": 2, "rest_ms": 30_000}
+    assert json.loads(json.dumps(told)) == told

@@ -40,7 +40,7 @@ from spark_upsert.streams.inputs.input import (
 )
 from spark_upsert.streams.inputs.inputs import OF_ONE_TABLE, Heads, KnownInputs
 from spark_upsert.streams.offsets.position import Json, Position
-from spark_upsert.streams.reads.at_once import of_each
+from spark_upsert.streams.reads.packs import of_each
 from spark_upsert.streams.reads.steps import StreamStep
 
 _LOGGER = logging.getLogger(__name__)

@@ -137,7 +137,7 @@ class NamedInputs:
         """
         answers = in_order(self._head, self._inputs, min(self._threads, len(self._inputs)))
         heads = dict(zip(self._inputs, answers, strict=True))
-        if not self._are_apart:
+        if len(heads) > 1 and not self._are_apart:
             require_apart({name: each.identity() for name, each in self._inputs.items()})
             self._are_apart = True
         return heads

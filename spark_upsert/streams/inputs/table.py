@@ -279,7 +279,8 @@ class TableInput:
                 found += rows_splits(manifest, self._options, due)
             if not last.is_in_snapshot:
                 found += changes_splits(table.log, self._options, first.upper, last.upper)
-        tell(found, self._options, table_columns(self._columns))
+        if _LOGGER.isEnabledFor(logging.INFO):
+            tell(found, self._options, table_columns(self._columns))
         return found
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:

@@ -8,7 +8,7 @@ a batch carries all that is needed to plan it again:
 ``positions``  the position of each input by its name; an input without one has not
                begun. The sole input of a stream that names none is called ``""``
 ``state``      what else a replay needs, by the name of the rule that keeps it: the
-               waiting inputs (`fairness`), or the state of an exact order (`exact`)
+               waiting inputs (`turns`), or the state of an exact order (`exact`)
 ``version``    2
 =============  ====================================================================
 
@@ -141,6 +141,11 @@ class PlainOffsets:
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing: an offset holds all of it."""
+
+
+def without(state: Mapping[str, Json], *entries: str) -> dict[str, Json]:
+    """Return the state of an offset without some entries."""
+    return {name: each for name, each in state.items() if name not in entries}
 
 
 def no_offset(record: Mapping[str, Any]) -> OptionError:

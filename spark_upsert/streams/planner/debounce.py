@@ -30,8 +30,8 @@ class Debounce:
 
     Parameters
     ----------
-    rows_min : int or None
-        None: no batch waits.
+    rows_min : int
+        So many rows are enough.
     delay_ms : int
         How long the oldest waits at most.
     clock : callable
@@ -42,7 +42,7 @@ class Debounce:
 
     def __init__(
         self,
-        rows_min: int | None,
+        rows_min: int,
         delay_ms: int,
         *,
         clock: Callable[[], float],
@@ -60,8 +60,6 @@ class Debounce:
 
         Pieces that were looked at are put back, so that the backlogs can be read again.
         """
-        if self._rows_min is None:
-            return None
         rows, oldest_ms, is_any = self._count(backlogs)
         if not is_any:
             self._since_s = None
@@ -79,7 +77,6 @@ class Debounce:
 
     def _count(self, backlogs: dict[str, Backlog]) -> tuple[int, int | None, bool]:
         """Return how many rows wait (counting ends at the minimum), since when, and if any do."""
-        assert self._rows_min is not None
         rows, oldest_ms, is_any = 0, None, False
         for name, backlog in backlogs.items():
             pieces = iter(backlog.pieces)

@@ -37,7 +37,7 @@ from spark_upsert.streams.planner.lives import (
     require_same_reads,
     with_began,
 )
-from spark_upsert.streams.reads.at_once import of_each
+from spark_upsert.streams.reads.packs import of_each
 from spark_upsert.streams.reads.passage import InputShare, Passage, splits_in_order, without_order
 from spark_upsert.streams.reads.steps import StreamStep
 
@@ -302,20 +302,16 @@ class ExactOrder:
         return each
 
 
-def refuse_exact(offset: Offset) -> None:
-    """Refuse the offset of an exact order where rows come as they are ready.
+def of_exact_order() -> OptionError:
+    """Return the error of an exact order's offset where rows come as they are ready.
 
-    Raises
-    ------
-    OptionError
-        It is one: rows of a step may be delivered that its positions do not tell.
+    Rows of a step may be delivered that its positions do not tell.
     """
-    if STATE in offset.state:
-        raise OptionError(
-            "the checkpoint is that of an exact order, and the query asks for none.",
-            hint="give 'merge' and 'interleaveSeed' as they were, or a new checkpointLocation.",
-            option="merge",
-        )
+    return OptionError(
+        "the checkpoint is that of an exact order, and the query asks for none.",
+        hint="give 'merge' and 'interleaveSeed' as they were, or a new checkpointLocation.",
+        option="merge",
+    )
 
 
 def _require_mode(standing: OrderProgress, query: QueryOptions) -> None:

@@ -6,7 +6,6 @@ rows that the log does not count stay uncounted.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from textwrap import indent
@@ -26,15 +25,10 @@ from spark_upsert.streams.planner.kinds import (
     plan_columns,
     with_found_inputs,
 )
-from spark_upsert.streams.reads.at_once import of_each
 from spark_upsert.streams.reads.explain_merge import explain_merge
 from spark_upsert.streams.reads.explain_words import SHOWN, counted, more
-from spark_upsert.streams.reads.packs import InputSplit, Pack
+from spark_upsert.streams.reads.packs import InputSplit, Pack, explain_packs, of_each, planned
 from spark_upsert.streams.reads.passage import splits_in_order, steps_of
-from spark_upsert.streams.reads.read_flow import explain_packs, planned
-
-_NAMES = 3
-"""The most inputs of a task that are named."""
 
 _Splits = Mapping[str, Sequence[Any]]
 """The splits of each input, by its name."""
@@ -55,12 +49,14 @@ def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
     columns = plan_columns(known, kinds) if known.inputs else pa.schema([])
     inputs = batch_inputs(plan, columns, with_elsewhere(kinds))
     splits = _planned(inputs, plan)
-    tasks = _packs(inputs, splits, plan)
-    graph = _graph(explain_packs(splits, tasks))
     if plan.is_unnamed:
-        return "\n".join([inputs[UNNAMED].explain(splits[UNNAMED]), *graph])
-    lines = [explain_merge(plan), *_inputs(inputs, splits), *_tasks(inputs, tasks, plan)]
-    return "\n".join([*lines, *graph])
+        return inputs[UNNAMED].explain(splits[UNNAMED])
+    tasks = _packs(inputs, splits, plan)
+    how = "packed by bytes" if plan.query.order is None else "in an exact order"
+    lines = [explain_merge(plan), *_inputs(inputs, splits)]
+    lines += [f"{counted(len(tasks), 'task')}, {how}"]
+    lines += explain_packs(splits, tasks, lambda name, split: inputs[name].split_bytes(split))
+    return "\n".join(lines)
 
 
 def _refuse_of_the_log(plan: ReadPlan) -> None:
@@ -97,28 +93,3 @@ def _packs(inputs: Mapping[str, Bounded], splits: _Splits, plan: ReadPlan) -> li
             splits, lambda name, split: inputs[name].split_bytes(split), plan.query.slots
         )
     return [tuple(InputSplit(name, split) for name, own in splits.items() for split in own)]
-
-
-def _tasks(inputs: Mapping[str, Bounded], packs: Sequence[Pack], plan: ReadPlan) -> Iterator[str]:
-    how = "packed by bytes" if plan.query.order is None else "in an exact order"
-    yield f"{counted(len(packs), 'task')}, {how}"
-    for pack in packs[:SHOWN]:
-        size = sum(inputs[each.name].split_bytes(each.split) for each in pack)
-        yield f"  {_named(pack)}: {size:,} bytes"
-    yield from more(len(packs))
-
-
-def _graph(told: str) -> Iterator[str]:
-    if told:
-        yield "graph"
-        yield indent(told, "  ")
-
-
-def _named(pack: Pack) -> str:
-    """Return how many splits of which inputs a task reads."""
-    counts = Counter(each.name for each in pack)
-    named = [f"{name} {counted(count, 'split')}" for name, count in islice(counts.items(), _NAMES)]
-    if len(counts) > _NAMES:
-        splits = sum(islice(counts.values(), _NAMES, None))
-        named.append(f"{counted(len(counts) - _NAMES, 'more input')} {counted(splits, 'split')}")
-    return ", ".join(named) or "nothing"

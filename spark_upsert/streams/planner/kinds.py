@@ -33,16 +33,15 @@ from spark_upsert.streams.inputs.view_kind import ViewKind
 from spark_upsert.streams.offsets.bases import FOLDER, Bases
 from spark_upsert.streams.offsets.compact import CompactOffsets
 from spark_upsert.streams.offsets.offset import Offsets, PlainOffsets
-from spark_upsert.streams.planner.lookout import Lookout
+from spark_upsert.streams.planner.heads import InputHeads
 from spark_upsert.streams.planner.polls import PollBounds
-from spark_upsert.streams.reads.at_once import ASKED_AT_ONCE, of_each
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.streams.reads.merge_columns import (
     merge_fields,
     require_free,
     without_merge_columns,
 )
-from spark_upsert.streams.reads.packs import InputReader
+from spark_upsert.streams.reads.packs import ASKED_AT_ONCE, InputReader, of_each
 
 
 class Bounded(InputReader, Protocol):
@@ -234,8 +233,8 @@ def stream_offsets(plan: ReadPlan) -> Offsets:
     return CompactOffsets(Bases(open_store(path, plan.storage)))
 
 
-def stream_lookout(plan: ReadPlan, inputs: Inputs) -> Lookout:
-    """Return what learns what came in the inputs of a stream."""
+def stream_heads(plan: ReadPlan, inputs: Inputs) -> InputHeads:
+    """Return what learns the heads of the inputs of a stream."""
     query = plan.query
     remote = any(map(is_remote, plan.paths))
     bounds = PollBounds.of(
@@ -243,7 +242,7 @@ def stream_lookout(plan: ReadPlan, inputs: Inputs) -> Lookout:
         most_ms=query.discovery_ms,
         requests_per_s=query.discovery_requests,
     )
-    return Lookout(inputs, bounds=bounds, is_remote=remote)
+    return InputHeads(inputs, bounds=bounds, is_remote=remote)
 
 
 def _refuse_as_of_batch(below: Below) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from spark_upsert.errors import OptionError
 from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.streams.inputs.input import Begins, Decided
+from spark_upsert.streams.offsets.offset import without
 from spark_upsert.streams.offsets.position import Json, canonical
 
 BEGAN = "began"
@@ -37,7 +38,7 @@ Reads = Mapping[str, Mapping[str, Json]]
 
 def with_began(state: Mapping[str, Json], fresh: Mapping[str, object]) -> dict[str, Json]:
     """Return the state of an offset of a batch that is the first of some inputs."""
-    kept = {name: value for name, value in state.items() if name != BEGAN}
+    kept = without(state, BEGAN)
     begins = {name: each.begins() for name, each in fresh.items() if isinstance(each, Begins)}
     return {**kept, BEGAN: reads_record(begins)} if begins else kept
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.streams.planner.kinds import Bounded
-from spark_upsert.streams.reads.at_once import of_each
+from spark_upsert.streams.reads.packs import of_each, planned
 from spark_upsert.streams.reads.passage import whole_passage
-from spark_upsert.streams.reads.read_flow import planned
 from spark_upsert.streams.reads.work import TaskRead, read_work
 
 

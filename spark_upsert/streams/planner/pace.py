@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.schedule import Service, Urgency
+from spark_upsert.schedule import Urgency
 from spark_upsert.streams.inputs.input import Backlog, ReadPiece
-from spark_upsert.streams.offsets.offset import Offset
+from spark_upsert.streams.offsets.offset import Offset, without
 from spark_upsert.streams.offsets.position import Json, Position
-from spark_upsert.streams.planner.fairness import schedule_of, with_schedule, without_schedule
+from spark_upsert.streams.planner.turns import SCHEDULE, TURN, schedule_of, with_schedule
 
 _NO_BOUND = 2**62
 
@@ -57,7 +57,7 @@ def pace(
     state: Mapping[str, Json],
     *,
     now_ms: int = 0,
-    standings: Mapping[str, Urgency] | None = None,
+    urgencies: Mapping[str, Urgency] | None = None,
     defers_lowest: bool = False,
 ) -> Offset:
     """Return the offset at which a batch ends, with the positions of these inputs.
@@ -72,37 +72,44 @@ def pace(
         The state that the previous batch left (`Offset.state`).
     now_ms : int, optional
         In ms since 1970. By default no time passes, and no input grows older.
-    standings : mapping of str to Urgency, optional
+    urgencies : mapping of str to Urgency, optional
         The urgency of inputs, as far as it is known.
     defers_lowest : bool, optional
         Whether inputs of the lowest band wait (`Schedule.service`).
     """
     if limits is None:
         reached = {name: backlog.end() for name, backlog in backlogs.items()}
-        return Offset(positions=reached, state=without_schedule(state))
+        return Offset(positions=reached, state=without(state, SCHEDULE, TURN))
     if limits.is_none:
         reached = {name: backlog.reach() for name, backlog in backlogs.items()}
-        return Offset(positions=reached, state=without_schedule(state))
+        return Offset(positions=reached, state=without(state, SCHEDULE, TURN))
     ways = {name: _Way(backlog) for name, backlog in backlogs.items()}
+    if UNNAMED in ways:
+        # One input alone is always first: its position says all, so no schedule is kept.
+        _serve([(UNNAMED, 1)], ways, limits)
+        return Offset(
+            positions={UNNAMED: ways[UNNAMED].position()}, state=without(state, SCHEDULE, TURN)
+        )
     schedule = schedule_of(state, [name for name, way in ways.items() if way.has_more], now_ms)
-    service = schedule.service(now_ms, standings, defers_lowest=defers_lowest)
-    count, served = _serve(service, ways, limits)
+    service = schedule.service(now_ms, urgencies, defers_lowest=defers_lowest)
+    count, served = _serve(list(service), ways, limits)
     left = [name for name in served if ways[name].has_more]
     behind = schedule.served(service, count, served, left, now_ms)
     reached = {name: way.position() for name, way in ways.items()}
-    # One input alone is always first: its position says all, so no schedule is kept.
-    state = without_schedule(state) if UNNAMED in ways else with_schedule(state, behind)
-    return Offset(positions=reached, state=state)
+    return Offset(positions=reached, state=with_schedule(state, behind))
 
 
 _Visit = tuple[str, int]
 """The name of an input, with its weight."""
 
 
-def _serve(service: Service, ways: Mapping[str, _Way], limits: Limits) -> tuple[int, list[str]]:
-    """Let inputs take; return how many of the first were served in turn, and all that were."""
+def _serve(visits: list[_Visit], ways: Mapping[str, _Way], limits: Limits) -> tuple[int, list[str]]:
+    """Let inputs take, in this order.
+
+    Returns how many of the first were served in turn, and all that were.
+    """
     room = _Room(limits)
-    served, count = _visit(list(service), ways, room)
+    served, count = _visit(visits, ways, room)
     again = served
     while again := [visit for visit in again if ways[visit[0]].has_more]:
         again, _ = _visit(again, ways, room)

@@ -25,6 +25,8 @@ describe the state after the batch that was planned last: what that batch does n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from heapq import nlargest
 from typing import Any
 
@@ -40,63 +42,65 @@ NAMED_MAX = 5
 _NAME_LENGTH_MAX = 200
 
 
-class Progress:
-    """Keeps what is needed to tell, and computes it when it is asked for."""
+@dataclass(frozen=True, kw_only=True)
+class PlannedLast:
+    """What the planner noted of the batch that it planned last, or of the question without one."""
 
-    def __init__(self) -> None:
-        self._backlogs: Mapping[str, Backlog] | None = None
-        self._positions: Mapping[str, Position] = {}
-        self._waiting: Callable[[], Mapping[str, int]] = dict
-        self._told: dict[str, Any] | None = None
+    backlogs: Mapping[str, Backlog]
+    """The backlog of each input; an input that is left out had none."""
+    positions: Mapping[str, Position]
+    """Where the stream stands then, or will stand."""
+    waiting: Callable[[], Mapping[str, int]] = dict
+    """Returns how many inputs wait behind the batch in each band."""
 
-    def planned(
-        self,
-        backlogs: Mapping[str, Backlog],
-        positions: Mapping[str, Position],
-        waiting: Callable[[], Mapping[str, int]] = dict,
-    ) -> None:
-        """Take note of a batch, or of none.
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        """What the batch does not hold; Spark asks often while nothing new is planned."""
+        return _lag(self.backlogs, self.positions) | {"waiting": dict(self.waiting())}
 
-        Parameters
-        ----------
-        backlogs : mapping of str to Backlog
-            The backlog of each input; an input that is left out had none.
-        positions : mapping of str to Position
-            Where the stream stands then, or will stand.
-        waiting : callable, optional
-            Returns how many inputs wait behind the batch in each band.
-        """
-        self._backlogs, self._positions, self._told = backlogs, positions, None
-        self._waiting = waiting
 
-    def report(
-        self, inputs: Inputs, heads: Heads, polls: Polls | None, governor: Governor
-    ) -> dict[str, Any]:
-        """Return what is told, the names of the table above."""
-        found: dict[str, Any] = {"inputs": len(heads)}
-        if len(heads) <= POSITIONS_MAX:
-            found["positions"] = {name: each.record for name, each in sorted(heads.items())}
-            found["newest"] = _newest(inputs, heads)
-        if self._backlogs is not None:
-            if self._told is None:
-                waiting = {"waiting": dict(self._waiting())}
-                self._told = _lag(self._backlogs, self._positions) | waiting
-            found |= self._told
-        if isinstance(inputs, Batched):
-            found["complete"] = inputs.complete(self._positions)
-        if polls is not None:
-            found["discovery"] = {
-                "looks": polls.looks,
-                "requests": polls.requests,
-                "rest_ms": round(polls.most_s * 1000),
-            }
-        latency_ms = governor.latency_ms
-        found["pressure"] = {
-            "latency_ms": None if latency_ms is None else round(latency_ms),
-            "ratio": round(governor.pressure, 3),
-            "rung": governor.rung,
+def report(
+    inputs: Inputs,
+    heads: Heads,
+    last: PlannedLast | None,
+    *,
+    polls: Polls | None,
+    governor: Governor,
+) -> dict[str, Any]:
+    """Return what is told, the names of the table above.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    heads : mapping of str to Position
+        As they were seen last.
+    last : PlannedLast or None
+        None: no batch was planned yet, or batches have an exact order.
+    polls : Polls or None
+        What was looked at beside planning, where inputs are many.
+    governor : Governor
+    """
+    found: dict[str, Any] = {"inputs": len(heads)}
+    if len(heads) <= POSITIONS_MAX:
+        found["positions"] = {name: each.record for name, each in sorted(heads.items())}
+        found["newest"] = _newest(inputs, heads)
+    if last is not None:
+        found |= last.told
+    if isinstance(inputs, Batched):
+        found["complete"] = inputs.complete({} if last is None else last.positions)
+    if polls is not None:
+        found["discovery"] = {
+            "looks": polls.looks,
+            "requests": polls.requests,
+            "rest_ms": round(polls.most_s * 1000),
         }
-        return found
+    latency_ms = governor.latency_ms
+    found["pressure"] = {
+        "latency_ms": None if latency_ms is None else round(latency_ms),
+        "ratio": round(governor.pressure, 3),
+        "rung": governor.rung,
+    }
+    return found
 
 
 def _newest(inputs: Inputs, heads: Heads) -> dict[str, Mapping[str, int]]:

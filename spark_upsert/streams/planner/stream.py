@@ -16,23 +16,21 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import about
+from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.streams.inputs.input import Freezable, Input
 from spark_upsert.streams.inputs.inputs import Batched, Heads, Inputs, SeenHeads
-from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets
+from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets, without
 from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.ahead import Ahead
 from spark_upsert.streams.planner.debounce import Debounce
-from spark_upsert.streams.planner.exact import ExactOrder, refuse_exact
-from spark_upsert.streams.planner.fairness import waiting_by_band
-from spark_upsert.streams.planner.lives import require_same_beginning, with_began
-from spark_upsert.streams.planner.lookout import Lookout
+from spark_upsert.streams.planner.exact import STATE, ExactOrder, of_exact_order
+from spark_upsert.streams.planner.heads import Backlogs, InputHeads
+from spark_upsert.streams.planner.lives import BEGAN, require_same_beginning, with_began
 from spark_upsert.streams.planner.pace import Limits, pace
-from spark_upsert.streams.planner.pressed import Pressed
-from spark_upsert.streams.planner.progress import Progress
-from spark_upsert.streams.planner.standings import Standings
-from spark_upsert.streams.reads.at_once import of_each
-from spark_upsert.streams.reads.read_flow import planned
+from spark_upsert.streams.planner.pressure import StreamGauge
+from spark_upsert.streams.planner.progress import PlannedLast, report
+from spark_upsert.streams.planner.turns import Urgencies, waiting_by_band
+from spark_upsert.streams.reads.packs import of_each, planned
 from spark_upsert.streams.reads.work import TaskRead, read_work
 
 
@@ -48,7 +46,7 @@ class Stream:
         What the batches of all inputs are brought to; by default they stay as they are.
     offsets : Offsets, optional
         Their form; by default they hold all positions.
-    lookout : Lookout, optional
+    heads : InputHeads, optional
         What looks at the inputs.
     clock : callable, optional
         In seconds; never goes back.
@@ -63,7 +61,7 @@ class Stream:
         *,
         columns: pa.Schema | None = None,
         offsets: Offsets | None = None,
-        lookout: Lookout | None = None,
+        heads: InputHeads | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -72,17 +70,21 @@ class Stream:
         self._columns = columns
         self._offsets = offsets or PlainOffsets()
         self._exact = None if query.order is None else ExactOrder(inputs, query)
-        self._lookout = lookout or Lookout(inputs, clock=clock)
-        self._ahead = Ahead(inputs)
-        self._standings = Standings(inputs, query)
-        self._pressed = Pressed(inputs, query)
+        self._heads = heads or InputHeads(inputs, clock=clock)
+        self._backlogs = Backlogs(inputs)
+        self._urgencies = Urgencies(inputs, query)
+        self._pressure = StreamGauge(inputs, query)
         self._wall = wall
         self._frozen: Heads | None = None
         self._clock = clock
-        self._debounce = Debounce(query.rows_min, query.delay_ms, clock=clock, wall=wall)
+        self._debounce = (
+            None
+            if query.rows_min is None
+            else Debounce(query.rows_min, query.delay_ms, clock=clock, wall=wall)
+        )
         self._idle: tuple[Mapping[str, Any], Heads] | None = None
         self._idle_until_s = inf
-        self._progress = Progress()
+        self._last: PlannedLast | None = None
         self._committed: Mapping[str, Position] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,7 +102,7 @@ class Stream:
 
     def freeze(self) -> None:
         """Let the stream end at what there is now, whatever comes."""
-        self._frozen = self._lookout.look()
+        self._frozen = self._heads.look()
         for name in self._frozen:
             each = self._inputs[name]
             if isinstance(each, Freezable):
@@ -117,10 +119,10 @@ class Stream:
         """
         if self._frozen is not None:
             return self._planned(start, SeenHeads(self._frozen), everything)
-        asked_s = self._lookout.now_s()
+        asked_s = self._heads.now_s()
         while True:
-            end = self._planned(start, self._lookout.seen(), everything)
-            if end is not start or not self._lookout.wait_for_news(asked_s, self._idle_until_s):
+            end = self._planned(start, self._heads.seen(), everything)
+            if end is not start or not self._heads.wait_for_news(asked_s, self._idle_until_s):
                 return end
 
     def _planned(
@@ -132,24 +134,24 @@ class Stream:
         offset = self._offsets.read(start)
         standing = offset.positions
         self._idle_until_s = inf
-        if not (self._ahead.continues(standing, seen) and seen.has_same_names):
+        if not (self._backlogs.continues(standing, seen) and seen.has_same_names):
             self._inputs.settle(standing, heads)
         if self._exact is not None:
             rows = None if everything else self._query.rows_max
             reached = self._exact.latest(offset, heads, rows)
             moved = None if reached != offset else frozenset[str]()
         else:
-            refuse_exact(offset)
+            _refuse_exact(offset)
             limits = None if everything else Limits.of(self._query)
             reached, moved = self._paced(offset, *self._in_batches(standing, seen, limits))
         if moved is None or moved:  # No batch is emitted only because the fairness state changed.
             return self._offsets.write(reached, start, moved=moved)
-        self._pressed.rest()
+        self._pressure.rest()
         # Spark asks how to go on when all before is done, and reports the last batch only with the
         # next one: a writer that waits for this stream would wait for a batch that it must write.
         self._let_go(offset.positions)
         self._idle = start, heads
-        self._lookout.rest()
+        self._heads.rest()
         return start
 
     def _is_idle(self, start: Mapping[str, Any], heads: Heads, everything: bool) -> bool:
@@ -175,52 +177,58 @@ class Stream:
         self, offset: Offset, seen: SeenHeads, limits: Limits | None
     ) -> tuple[Offset, frozenset[str]]:
         """Return where a batch ends, and the inputs that are elsewhere then."""
-        self._pressed.resume(offset)
+        self._pressure.resume(offset)
         standing = offset.positions
-        is_known = self._ahead.continues(standing, seen) and seen.has_same_names
-        backlogs = self._ahead.backlogs(standing, seen)
+        is_known = self._backlogs.continues(standing, seen) and seen.has_same_names
+        backlogs = self._backlogs.of(standing, seen)
         # Where an input begins is noted at once: the newest version is another one later.
         gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()
         is_same = not gone and backlogs.keys() <= standing.keys()
-        if limits is not None and self._frozen is None and is_same:
+        if self._debounce is not None and limits is not None and self._frozen is None and is_same:
             held = self._debounce.hold(backlogs)
             if held is not None:
                 self._idle_until_s = held.until_s
-                self._progress.planned(backlogs, standing)
+                self._last = PlannedLast(backlogs=backlogs, positions=standing)
                 return offset, frozenset()
         now_ms = max(0, int(self._wall() * 1000))
         # A stream that ends at what there is now leaves nothing, and waits for no empty batch.
-        defers = self._pressed.defers_lowest and self._frozen is None
-        is_limited = not (limits is None or limits.is_none)
-        standings = self._standings.of(backlogs, now_ms) if is_limited else None
-        serve = partial(pace, limits=limits, state=offset.state, now_ms=now_ms, standings=standings)
+        defers = self._pressure.defers_lowest and self._frozen is None
+        # One input alone has no turns.
+        has_turns = not (limits is None or limits.is_none or UNNAMED in backlogs)
+        urgencies = self._urgencies.of(backlogs, now_ms) if has_turns else None
+        serve = partial(pace, limits=limits, state=offset.state, now_ms=now_ms, urgencies=urgencies)
         reached = serve(backlogs, defers_lowest=defers)
         if defers and _moves_nobody(offset, reached):
-            backlogs = self._ahead.backlogs(standing, seen)  # Their pieces can be had once.
+            backlogs = self._backlogs.of(standing, seen)  # Their pieces can be had once.
             reached = serve(backlogs)
         if limits is None:
-            self._pressed.took_all()
+            self._pressure.took_all()
         else:
-            self._pressed.planned(backlogs, reached, now_ms)
+            self._pressure.planned(backlogs, reached, now_ms)
         positions = {**standing, **reached.positions}
         for name in gone:
             del positions[name]
         fresh = {name: self._inputs[name] for name in backlogs if name not in standing}
-        self._ahead.planned(positions)
-        waiting = partial(waiting_by_band, reached.state, now_ms, standings)
-        self._progress.planned(backlogs, positions, waiting)
+        self._backlogs.planned(positions)
+        waiting = partial(waiting_by_band, reached.state, now_ms, urgencies)
+        self._last = PlannedLast(backlogs=backlogs, positions=positions, waiting=waiting)
         moved = frozenset(
             name for name, position in reached.positions.items() if standing.get(name) != position
         )
-        state = with_began(self._pressed.noted(reached), fresh)
+        state = self._pressure.noted(reached)
+        state = with_began(state, fresh) if fresh else without(state, BEGAN)
         return Offset(positions=positions, state=state), moved | gone
 
     def report(self) -> dict[str, Any]:
-        """Return what the stream tells of itself (`Progress`)."""
-        poller = self._lookout.poller
-        polls = None if poller is None else poller.polls
-        heads = self._lookout.last()
-        return self._progress.report(self._inputs, heads, polls, self._pressed.governor)
+        """Return what the stream tells of itself (`progress`)."""
+        poller = self._heads.poller
+        return report(
+            self._inputs,
+            self._heads.last(),
+            self._last,
+            polls=None if poller is None else poller.polls,
+            governor=self._pressure.governor,
+        )
 
     def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskRead]:
         """Return the work of the batch between two offsets: what each task reads.
@@ -231,14 +239,15 @@ class Stream:
         first, last = self._offsets.read(start), self._offsets.read(end)
         if self._exact is not None:
             return [*self._exact.passages(first, last)]
-        refuse_exact(last)
+        _refuse_exact(last)
         moved = {
             name: (self._inputs[name], before, position)
             for name, position in last.positions.items()
             if position != (before := first.positions.get(name))
         }
         fresh = {name: each for name, (each, before, _) in moved.items() if before is None}
-        require_same_beginning(last.state, fresh)
+        if BEGAN in last.state:
+            require_same_beginning(last.state, fresh)
         splits = of_each(moved, _splits)
         return [
             *planned(
@@ -262,13 +271,19 @@ class Stream:
 
     def stop(self) -> None:
         """Look at the inputs no more. Twice is harmless."""
-        self._lookout.stop()
+        self._heads.stop()
 
     # -- reading, in the tasks -------------------------------------------------------
 
     def read(self, work: TaskRead) -> Iterator[pa.RecordBatch]:
         """Yield the rows that one task reads."""
         yield from read_work(self._inputs, work, self._query, self._columns)
+
+
+def _refuse_exact(offset: Offset) -> None:
+    """Refuse the offset of an exact order where rows come as they are ready."""
+    if STATE in offset.state:
+        raise of_exact_order()
 
 
 def _moves_nobody(before: Offset, reached: Offset) -> bool:

@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from spark_upsert.errors import DataLossError, OptionError, about
 from spark_upsert.merge import Concat, Order, arrange, iter_picks
-from spark_upsert.streams.reads.at_once import of_each
 from spark_upsert.streams.reads.conform import conformed
 from spark_upsert.streams.reads.merge_columns import with_input, with_numbers
-from spark_upsert.streams.reads.packs import InputReader, InputReaders
+from spark_upsert.streams.reads.packs import InputReader, InputReaders, of_each
 from spark_upsert.streams.reads.steps import CountedStep
 
 

@@ -12,7 +12,7 @@ from spark_upsert.options.query import QueryOptions
 from spark_upsert.streams.inputs.input import Backlog
 from spark_upsert.streams.inputs.inputs import NamedInputs, SeenHeads
 from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.ahead import Ahead
+from spark_upsert.streams.planner.heads import Backlogs
 from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told, at
@@ -100,10 +100,10 @@ def test_all_are_asked_where_the_stream_stands_elsewhere() -> None:
 def test_heads_are_told_apart_as_objects(other: bool, asked: bool) -> None:
     noted: list[str] = []
     inputs = {"a": Asked("a", [1, 1], noted)}
-    ahead = Ahead(NamedInputs(inputs))
+    backlogs = Backlogs(NamedInputs(inputs))
     standing, head = {"a": at(2)}, at(2)
-    assert ahead.backlogs(standing, SeenHeads({"a": head}))["a"].is_at_rest
-    again = ahead.backlogs(standing, SeenHeads({"a": at(2) if other else head}))
+    assert backlogs.of(standing, SeenHeads({"a": head}))["a"].is_at_rest
+    again = backlogs.of(standing, SeenHeads({"a": at(2) if other else head}))
     assert bool(again) == asked
     assert len(noted) == 1 + asked
 
@@ -113,9 +113,9 @@ def test_an_error_names_the_input() -> None:
         def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
             raise OptionError("no backlog.", hint="none.")
 
-    ahead = Ahead(NamedInputs({"a": Broken("a", [])}))
+    backlogs = Backlogs(NamedInputs({"a": Broken("a", [])}))
     with pytest.raises(OptionError, match="input 'a'"):
-        ahead.backlogs({}, SeenHeads({"a": at(0)}))
+        backlogs.of({}, SeenHeads({"a": at(0)}))
 
 
 def test_only_who_has_moved_is_told_of_a_commit() -> None:

@@ -14,7 +14,7 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.schedule import Urgency
 from spark_upsert.streams.inputs.inputs import Inputs
 from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.planner.standings import ASKED_MAX, REST_MS, Standings
+from spark_upsert.streams.planner.turns import ASKED_MAX, REST_MS, Urgencies
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table
@@ -40,15 +40,15 @@ class Known:
         return self.read_ms
 
 
-def standings(inputs: Mapping[str, Any], **more: str) -> Standings:
+def urgencies(inputs: Mapping[str, Any], **more: str) -> Urgencies:
     named = {"inputs": ",".join(inputs), **{f"input.{name}.path": f"/{name}" for name in inputs}}
     query = ReadPlan.parse({**named, **more}).query
-    return Standings(cast(Inputs, inputs), query)
+    return Urgencies(cast(Inputs, inputs), query)
 
 
 def test_what_the_read_says_comes_before_what_a_table_says() -> None:
     inputs = {"a": Known(-5), "b": Known(7), "c": Known(), "d": object()}
-    known = standings(inputs, **{"input.a.priority": "3", "input.d.priority": "4"})
+    known = urgencies(inputs, **{"input.a.priority": "3", "input.d.priority": "4"})
     assert known.of(inputs, 0) == {
         "a": Urgency(manual=3),
         "b": Urgency(manual=7),
@@ -59,7 +59,7 @@ def test_what_the_read_says_comes_before_what_a_table_says() -> None:
 
 def test_who_has_no_priority_is_asked_by_whom_it_was_read() -> None:
     inputs = {"a": Known(0, read_ms=5), "b": Known(read_ms=6), "c": Known(), "d": object()}
-    assert standings(inputs, autoPriority="true").of(inputs, 10) == {
+    assert urgencies(inputs, autoPriority="true").of(inputs, 10) == {
         "a": Urgency(manual=0),
         "b": Urgency(read_ms=6),
         "c": Urgency(),
@@ -79,7 +79,7 @@ def test_who_has_no_priority_is_asked_by_whom_it_was_read() -> None:
 )
 def test_an_input_is_asked_now_and_then(later_ms: int, asked: int) -> None:
     only = Known(read_ms=1)
-    known = standings({"a": only}, autoPriority="true")
+    known = urgencies({"a": only}, autoPriority="true")
     known.of(["a"], 10**6)
     assert known.of(["a"], 10**6 + later_ms) == {"a": Urgency(read_ms=1)}
     assert only.asked == asked
@@ -87,7 +87,7 @@ def test_an_input_is_asked_now_and_then(later_ms: int, asked: int) -> None:
 
 def test_few_are_asked_at_once_and_all_in_turn() -> None:
     inputs = {f"t{number}": Known(read_ms=number) for number in range(2 * ASKED_MAX + 1)}
-    known = standings(inputs, autoPriority="true")
+    known = urgencies(inputs, autoPriority="true")
     counts = []
     for now_ms in range(4):
         known.of(inputs, now_ms)
@@ -99,7 +99,7 @@ def test_few_are_asked_at_once_and_all_in_turn() -> None:
 
 def test_what_was_asked_of_very_many_is_forgotten() -> None:
     inputs = {f"t{number}": Known() for number in range(2_000)}
-    known = standings(inputs, autoPriority="true")
+    known = urgencies(inputs, autoPriority="true")
     for first in range(0, 2_000, ASKED_MAX):
         known.of(list(inputs)[first : first + ASKED_MAX], 0)
     assert len(known._read) < 1_100
@@ -143,7 +143,7 @@ def test_a_lease_that_is_damaged_is_told_and_stops_nothing(
     table.store.put(lease_path("one"), b"{")
     with pytest.raises(CorruptionError):
         input_of(table).last_read_ms()
-    known = standings({"a": input_of(table)}, autoPriority="true")
+    known = urgencies({"a": input_of(table)}, autoPriority="true")
     with caplog.at_level(logging.WARNING):
         assert known.of(["a"], 0) == {"a": Urgency()}
     assert "nobody can tell who read an input: input=a" in caplog.text

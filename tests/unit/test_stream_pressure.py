@@ -15,7 +15,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.streams.inputs.inputs import NamedInputs
 from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.planner.pressed import LASTS_MS_MAX, LASTS_MS_MIN
+from spark_upsert.streams.planner.pressure import LASTS_MS_MAX, LASTS_MS_MIN
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.retention.pressure import report_path
@@ -120,8 +120,8 @@ def test_an_input_that_is_gone_is_not_made_anew_to_be_told(
     for _ in range(30):
         flooded.batch()
     assert flooded.table.pressure()
-    monkeypatch.setattr(flooded.stream._pressed, "_inputs", {})
-    flooded.stream._pressed.rest()
+    monkeypatch.setattr(flooded.stream._pressure, "_inputs", {})
+    flooded.stream._pressure.rest()
     assert flooded.table.pressure() == []
 
 
@@ -130,7 +130,7 @@ def test_who_begins_with_the_history_of_a_table_presses_nobody() -> None:
     for _ in range(50):
         assert flood.batch()
     assert flood.puts == 0
-    assert flood.stream._pressed.governor.rung == 0
+    assert flood.stream._pressure.governor.rung == 0
 
 
 def test_a_restart_amid_the_history_of_a_table_presses_nobody_either() -> None:
@@ -158,21 +158,21 @@ def test_a_query_that_restarts_under_overload_presses_all_the_same(
 def test_a_process_that_restarts_knows_what_the_one_before_did(flooded: Flood) -> None:
     for _ in range(20):
         flooded.batch(takes_s=7)
-    before = flooded.stream._pressed
+    before = flooded.stream._pressure
     flooded.restart()
     assert flooded.batch()
     [said] = flooded.table.pressure()
     assert said.ttl_ms == 14_000, "it does not outlast the batch that follows"
     assert said.rung == before.governor.rung == 4
-    assert flooded.stream._pressed.defers_lowest == before.defers_lowest is True
+    assert flooded.stream._pressure.defers_lowest == before.defers_lowest is True
 
 
-def test_a_query_that_restarts_at_rest_is_pressed_no_sooner_than_another(flooded: Flood) -> None:
+def test_a_query_that_restarts_at_rest_is_pressure_no_sooner_than_another(flooded: Flood) -> None:
     flooded.keep_up()
     flooded.restart()
     flooded.write(50)
     assert flooded.batch()
-    assert flooded.stream._pressed.governor.rung < 4
+    assert flooded.stream._pressure.governor.rung < 4
     assert flooded.batch()
     assert "pressure" in flooded.offset["state"]
 
@@ -282,7 +282,7 @@ def test_a_clock_that_goes_back_stops_nothing(flooded: Flood, back_s: int) -> No
     for _ in range(30):
         assert flooded.batch()
     flooded.keep_up()
-    assert flooded.stream._pressed.governor.rung == 0
+    assert flooded.stream._pressure.governor.rung == 0
 
 
 class TestDeferral:
@@ -304,9 +304,9 @@ class TestDeferral:
             for name, table in tables.items()
         }
         stream = Stream(NamedInputs(inputs), parsed.query, clock=now, wall=now)
-        governor = stream._pressed._governor
-        stream._pressed._governor = replace(governor, is_deferring=True, pressure=0.9)
-        stream._pressed._has_kept_up = False  # The governor stays as it is.
+        governor = stream._pressure._governor
+        stream._pressure._governor = replace(governor, is_deferring=True, pressure=0.9)
+        stream._pressure._has_kept_up = False  # The governor stays as it is.
         return stream, tables
 
     def test_others_are_served_first_and_then_the_lowest(self) -> None:

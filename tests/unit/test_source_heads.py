@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import pickle
+from collections.abc import Callable
 from itertools import count
+from typing import Any, cast
 
 import pytest
 
-from spark_upsert.streams.inputs.inputs import Heads
+from spark_upsert.streams.inputs.inputs import Heads, Inputs
 from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.watch import PAUSE_MAX_S, Watch
+from spark_upsert.streams.planner.heads import PAUSE_MAX_S, InputHeads
 from tests.support.clocked import Now
 
 
+class Looking:
+    """Inputs of which only the heads are asked."""
+
+    def __init__(self, look: Callable[[], Heads]) -> None:
+        self.look = look
+
+
+def heads_of(look: Callable[[], Heads], **how: Any) -> InputHeads:
+    return InputHeads(cast(Inputs, Looking(look)), **how)
+
+
 class World:
-    """A clock, inputs that take their time, and a watch over them."""
+    """A clock, inputs that take their time, and what looks at them."""
 
     def __init__(self, *, look_s: float) -> None:
         self.look_s = look_s
@@ -22,7 +34,7 @@ class World:
         self.looks: list[float] = []
         self.slept: list[float] = []
         self._numbers = count(1)
-        self.watch = Watch(self.look, clock=self.now, sleep=self.sleep)
+        self.heads = heads_of(self.look, clock=self.now, sleep=self.sleep)
 
     def look(self) -> Heads:
         self.looks.append(self.now())
@@ -45,9 +57,9 @@ class World:
 )
 def test_a_look_stands_for_four_times_as_long_as_it_took(after_s: float, is_new: bool) -> None:
     world = World(look_s=1.0)
-    first = world.watch.seen()
+    first = world.heads.seen().heads
     world.now.advance(after_s)
-    assert (world.watch.seen() is not first) == is_new
+    assert (world.heads.seen().heads is not first) == is_new
     assert len(world.looks) == 1 + is_new
     assert world.slept == []
 
@@ -56,7 +68,7 @@ def test_a_look_that_is_almost_due_is_waited_for() -> None:
     """What was written before the question is in the answer."""
     world = World(look_s=0.01)
     for number in range(1, 4):
-        world.watch.seen()
+        world.heads.seen()
         assert len(world.looks) == number
     assert world.slept == pytest.approx([0.04, 0.04])
     assert max(world.slept) <= PAUSE_MAX_S
@@ -66,37 +78,37 @@ def test_a_look_that_is_almost_due_is_waited_for() -> None:
 def test_looking_takes_at_most_a_fifth_of_the_time(look_s: float) -> None:
     world = World(look_s=look_s)
     while len(world.looks) < 20:
-        world.watch.seen()
+        world.heads.seen()
         world.now.advance(look_s / 7)
     assert 19 * look_s <= 0.2 * (world.looks[-1] - world.looks[0]) + 1e-9
 
 
 def test_who_needs_to_know_looks_at_once() -> None:
     world = World(look_s=1.0)
-    first = world.watch.seen()
-    second = world.watch.look()
+    first = world.heads.seen().heads
+    second = world.heads.look()
     assert second != first
-    assert world.watch.seen() is second
+    assert world.heads.seen().heads is second
 
 
 def test_what_a_look_leads_to_belongs_to_it() -> None:
     world = World(look_s=1.0)
-    world.watch.seen()
+    world.heads.seen()
     world.now.advance(2.0)
-    world.watch.rest()
+    world.heads.rest()
     world.now.advance(9.4)
-    world.watch.seen()
+    world.heads.seen()
     assert len(world.looks) == 1
     world.now.advance(2.7)
-    world.watch.seen()
+    world.heads.seen()
     assert len(world.looks) == 2
 
 
 def test_a_report_tells_of_the_last_look() -> None:
     world = World(look_s=1.0)
-    first = world.watch.last()
+    first = world.heads.last()
     world.now.advance(99.0)
-    assert world.watch.last() is first
+    assert world.heads.last() is first
     assert len(world.looks) == 1
 
 
@@ -109,17 +121,7 @@ def test_a_look_that_fails_is_not_remembered() -> None:
         return {}
 
     failing.insert(0, False)
-    watch = Watch(look, clock=Now(0.0), sleep=lambda seconds: None)
+    heads = heads_of(look, clock=Now(0.0), sleep=lambda seconds: None)
     with pytest.raises(OSError, match="no answer"):
-        watch.seen()
-    assert watch.seen() == {}
-
-
-def test_what_was_seen_stays_where_it_was_seen() -> None:
-    watch = Watch(_nothing)
-    watch.look()
-    assert b"here" not in pickle.dumps(watch)
-
-
-def _nothing() -> Heads:
-    return {"a": Position.of({"here": 1})}
+        heads.seen()
+    assert heads.seen().heads == {}

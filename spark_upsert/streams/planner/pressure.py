@@ -49,9 +49,9 @@ from spark_upsert.schedule.governor import (
 from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.streams.inputs.input import Backlog, Pressable, StreamPressure
 from spark_upsert.streams.inputs.inputs import Inputs
-from spark_upsert.streams.offsets.offset import Offset, no_offset
+from spark_upsert.streams.offsets.offset import Offset, no_offset, without
 from spark_upsert.streams.offsets.position import Json
-from spark_upsert.streams.planner.fairness import waiting_count
+from spark_upsert.streams.planner.turns import waiting_count
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ _IS_BEHIND = {"is_behind": True}
 _THOUSAND = 1000
 
 
-class Pressed:
-    """Samples the governor and passes on what it says.
+class StreamGauge:
+    """Samples how far behind the stream is, and passes on what the governor says of it.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Pressed:
 
     def noted(self, reached: Offset) -> dict[str, Json]:
         """Return the state of the offset at which the batch that was planned last ends."""
-        state = {name: each for name, each in reached.state.items() if name != PRESSURE}
+        state = without(reached.state, PRESSURE)
         governor = self._governor
         if not self._has_kept_up:
             state[PRESSURE] = dict(_IS_BEHIND)
