@@ -22,7 +22,8 @@ from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import is_hashable
-from spark_upsert.plan.kernels.matching import NOWHERE, codes, joinable, matches
+from spark_upsert.plan.kernels.equal_keys import NOWHERE, join_codes, matches
+from spark_upsert.plan.kernels.key_types import alike, common_type, fitted
 from spark_upsert.plan.nodes import How, Join, Reverse
 from spark_upsert.views.pairs import RelationRows, columns_of, concat, no_rows, taken
 from spark_upsert.views.relation import (
@@ -42,7 +43,6 @@ from spark_upsert.views.relation import (
     with_key_of,
 )
 from spark_upsert.views.spans import Spans, Times
-from spark_upsert.views.widths import alike, common_type, fitted
 
 _WORTH_SCANNING = 0.9
 """Share of changed rows from which on scans pay, if each left row has one partner at most. Measured
@@ -216,10 +216,7 @@ class JoinRelation:
     def _met(self, left: Spans, right: Spans) -> tuple[Times, Positions]:
         """Return when left rows and their partners are there, and the places of these."""
         own, other = columns_of(left.rows, self._on_left), columns_of(right.rows, self._on_right)
-        left_codes, right_codes = codes(*alike(own, other))
-        # NULL joins nothing: such rows get codes that no row of the other side has.
-        left_codes = np.where(joinable(own, len(left)), left_codes, -1)
-        right_codes = np.where(joinable(other, len(right)), right_codes, -2)
+        left_codes, right_codes = join_codes(*alike(own, other))
         if not self.how.shows_right:  # Whether there is any: of those alike one is enough.
             right, right_codes = _each_once(right, right_codes)
         return left.met(right, *matches(left_codes, right_codes))
@@ -399,9 +396,7 @@ class FullJoinRelation:
         left = _completed(left, self._left, keys, step)
         right = _completed(right, self._right, self._as_right(keys), step)
         sides = left.rows.select(list(self.key)), self._as_left(right.rows)
-        numbers = codes(*(side.columns for side in sides))
-        can = [joinable(side.columns, side.num_rows) for side in sides]
-        at, right_at = matches(np.where(can[0], numbers[0], -1), np.where(can[1], numbers[1], -2))
+        at, right_at = matches(*join_codes(*(side.columns for side in sides)))
         both, right_at = left.met(right, at, right_at)
         times = Times(right_at, both.lower, both.upper)
         alone = left.gaps(both), right.gaps(times)

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.words import equal_rows
-from spark_upsert.plan.kernels.matching import NOWHERE, codes, firsts, places
+from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes, firsts, places
 
 RelationRows: TypeAlias = pa.RecordBatch
 """Rows of a relation: at most one per key."""

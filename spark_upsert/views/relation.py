@@ -27,7 +27,15 @@ import pyarrow as pa
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import Words
-from spark_upsert.plan.kernels.matching import NOWHERE, codes, firsts, joinable, places
+from spark_upsert.plan.kernels.equal_keys import (
+    NOWHERE,
+    codes,
+    firsts,
+    is_among,
+    join_codes,
+    joinable,
+    places,
+)
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, no_rows, taken
 from spark_upsert.views.spans import Spans
@@ -263,15 +271,12 @@ def aligned(looked: RelationRows, keys: RelationRows) -> Looked:
 def among(rows: RelationRows, values: RelationRows) -> Mask:
     """Return which rows hold, in the columns of ``values``, one of their rows; NULL joins none."""
     own = columns_of(rows, values.schema.names)
-    wanted, found = codes(own, values.columns)
-    can = joinable(own, rows.num_rows)
-    return can & (places(wanted, found) != NOWHERE)
+    return places(*join_codes(own, values.columns)) != NOWHERE
 
 
 def with_key_of(rows: RelationRows, others: RelationRows, key: Sequence[str]) -> Mask:
     """Return which rows have the key of another one; NULL is NULL, as keys identify rows."""
-    own, other = codes(columns_of(rows, key), columns_of(others, key))
-    return np.isin(own, other)
+    return is_among(columns_of(rows, key), columns_of(others, key))
 
 
 def matching(rows: RelationRows, values: RelationRows) -> RelationRows:
@@ -291,7 +296,8 @@ def distinct(rows: RelationRows) -> RelationRows:
 
 def distinct_values(rows: RelationRows) -> RelationRows:
     """Return each row that can join once: without NULL."""
-    return distinct(rows.filter(pa.array(joinable(rows.columns, rows.num_rows))))
+    can = joinable(rows.columns)
+    return distinct(rows if can is None else rows.filter(pa.array(can)))
 
 
 def renamed(rows: RelationRows, columns: Sequence[str], names: Sequence[str]) -> RelationRows:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.plan.kernels.matching import NOWHERE
+from spark_upsert.plan.kernels.equal_keys import NOWHERE
 from spark_upsert.plan.nodes import Filter, Formula, Project, Unnest
 from spark_upsert.plan.unnest import unnest, unnested_schema
 from spark_upsert.views.failing import ComputeColumn, NodeFormulas

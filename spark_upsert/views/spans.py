@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.plan.kernels.matching import NOWHERE, codes
+from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes
 from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, no_rows, taken
 
 

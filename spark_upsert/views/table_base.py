@@ -14,7 +14,7 @@ from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.types import type_text
 from spark_upsert.model.words import Words
-from spark_upsert.plan.kernels.matching import NOWHERE
+from spark_upsert.plan.kernels.equal_keys import NOWHERE
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.table.changes.changes import Changes
 from spark_upsert.table.changes.read import changes_by_piece

@@ -12,8 +12,8 @@ import pytest
 
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.words import Words
+from spark_upsert.plan.kernels import key_index
 from spark_upsert.plan.nodes import HashJoin, How, Join, MergeJoin
-from spark_upsert.task.operators import key_index
 from spark_upsert.task.task import Task
 from tests.support.chains import rows_of
 from tests.support.join_worlds import World, hash_joined, lookup_joined, merge_joined

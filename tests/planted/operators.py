@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Positions
+from spark_upsert.plan.kernels import key_index
+from spark_upsert.plan.kernels.key_index import KeyIndex
 from spark_upsert.plan.nodes import How
-from spark_upsert.task.operators import accumulators, grouping, hash_join, key_index, merge_join
+from spark_upsert.task.operators import accumulators, grouping, hash_join, merge_join
 from spark_upsert.task.operators.accumulators import Average, ExactSum, Extreme
 from spark_upsert.task.operators.aggregation import HashAggregation, StreamingAggregation
 from spark_upsert.task.operators.hash_join import HashJoinRows
 from spark_upsert.task.operators.join_rows import Joined, Side
-from spark_upsert.task.operators.key_index import KeyIndex
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.merge_join import MergeJoinRows
 from tests.planted.bug import Patch, bug, together, wrapped

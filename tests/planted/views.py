@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from spark_upsert.model.hash_range import ALL_HASHES
+from spark_upsert.plan.kernels import equal_keys
 from spark_upsert.plan.nodes import How, Join, Scan
 from spark_upsert.streams.inputs import view as view_input
 from spark_upsert.views import join, pruning, relation, rowwise, ways
@@ -153,11 +154,12 @@ def _() -> Patch:
 
 @bug("NULL joins NULL", FOLDED)
 def _() -> Patch:
-    def everything(columns: Any, length: int) -> Any:
-        return np.ones(length, dtype=np.bool_)
+    def everything(columns: Any) -> None:
+        return None
 
     return together(
-        patch.object(join, "joinable", everything), patch.object(relation, "joinable", everything)
+        patch.object(equal_keys, "joinable", everything),
+        patch.object(relation, "joinable", everything),
     )
 
 

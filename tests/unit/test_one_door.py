@@ -54,7 +54,7 @@ OWN = {
     "task.operators.accumulators:Count.lift": (1, COUNTS),
     "task.operators.accumulators:Extreme.lower": (2, "back into the type that the words came from"),
     "task.operators.accumulators:FloatSum.lift": (1, WIDER),
-    "task.operators.grouping:canonical": (1, "back into the type that the words came from"),
+    "plan.kernels.equal_keys:canonical": (1, "back into the type that the words came from"),
     "table.write.commands:_quarantine_columns": (1, BYTES),
     "table.write.commands:_raw_identity": (1, BYTES),
     "table.write.commands:_read": (1, SHOWN),
@@ -67,7 +67,7 @@ OWN = {
     "views.groups.result:_shown": (1, COUNTS),
     "views.groups.rounding:_shifted": (1, CHECKED),
     "views.groups.rounding:rounded": (3, "whole doubles within the digits, and wider decimals"),
-    "plan.kernels.matching:_plain": (1, BYTES),
+    "plan.kernels.equal_keys:_plain": (1, BYTES),
     "views.pairs:_as_bits": (1, "maps as the lists that they are"),
 }
 """Where Arrow casts or rounds outside of the door: how often, and why that is safe."""

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
+from spark_upsert.plan.kernels.key_order import ranks_of
 from spark_upsert.plan.nodes import ArrowScan, HashJoin, How, MergeJoin, On
 from spark_upsert.task.operators import join_rows, merge_join
 from spark_upsert.task.operators.hash_join import HashJoinRows
-from spark_upsert.task.operators.key_order import ranks_of
 from spark_upsert.task.operators.merge_join import MergeJoinRows, side_to_drop
 from spark_upsert.task.operators.operator import Context, Operator, Signal
 from tests.support.chains import Chain, Dropping, Scripted, rows_of

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.plan.kernels.matching import codes, joinable, matches, places
 from spark_upsert.views.pairs import Pairs
 
 NAN = float("nan")
@@ -92,18 +90,3 @@ def test_steps_in_a_row_net_to_the_first_old_and_the_last_new_row() -> None:
         aligned([(1.0, "a", 2.0)], [(1.0, "a", 3.0), (2.0, "a", 8.0)]),
     ]
     assert shown(Pairs.netted(steps, key)) == [">3.0", "7.0>8.0"]
-
-
-def test_rows_are_numbered_alike_on_all_sides() -> None:
-    left, right = codes(
-        [pa.array([1, 2, None, 1]), pa.array(["x", "x", None, "y"])],
-        [pa.array([None, 1, 5]), pa.array([None, "y", "x"])],
-    )
-    assert places(right, left).tolist() == [2, 3, -1]
-    found = matches(left, np.append(right, right[1]))
-    assert [side.tolist() for side in found] == [[2, 3, 3], [0, 1, 3]]
-
-
-def test_null_joins_nothing_even_as_a_part_of_a_key() -> None:
-    columns = [pa.array([1, None, 2]), pa.array(["a", "b", None])]
-    assert joinable(columns, 3).tolist() == [True, False, False]

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from spark_upsert.conversions import convert
 from spark_upsert.errors import CorruptionError, OptionError, SchemaError
-from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.hashing import hash_keys, prefix_ends
+from spark_upsert.model.hashing import prefix_ends
 from spark_upsert.model.schema import HASH, TableSchema
-from spark_upsert.model.words import Words, equal_rows
+from spark_upsert.model.words import Words
+from spark_upsert.plan.kernels.equal_keys import is_among
 from spark_upsert.table.run.file import Run
 
 _LOWER = np.uint64((1 << 32) - 1)
@@ -57,7 +58,6 @@ class Prefixes:
     values: tuple[pa.Array, ...]
     ranges: Words
     """For each value, the first hash of the range in which keys lie that begin with it."""
-    seed: int
 
     @classmethod
     def of(cls, schema: TableSchema, values: Sequence[pa.Array]) -> Prefixes:
@@ -78,7 +78,6 @@ class Prefixes:
             names=names,
             values=tuple(column.take(order) for column in stored),
             ranges=np.sort(ranges),
-            seed=schema.hash_seed,
         )
 
     def cut(self) -> Iterator[Prefixes]:
@@ -135,28 +134,8 @@ class Prefixes:
     def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that have one of the values."""
         columns = [rows.column(name) for name in self.names]
-        chosen = is_among(columns, self.values, seed=self.seed)
+        chosen = is_among(columns, self.values)
         return rows if bool(chosen.all()) else rows.filter(pa.array(chosen))
-
-
-def is_among(rows: Sequence[pa.Array], values: Sequence[pa.Array], *, seed: int) -> Mask:
-    """Return which rows equal one of some others, null being null and NaN being NaN."""
-    hashes = hash_keys(values, seed=seed)
-    order = np.argsort(hashes, kind="stable")
-    hashes = hashes[order]
-    own = hash_keys(rows, seed=seed)
-    places = np.searchsorted(hashes, own)
-    found = np.zeros(len(own), dtype=np.bool_)
-    left = np.arange(len(own))
-    while len(left):  # More than once only where different values share a hash.
-        left = left[places[left] < len(hashes)]
-        left = left[hashes[places[left]] == own[left]]
-        ours, theirs = pa.array(left), pa.array(order[places[left]])
-        same = equal_rows([c.take(ours) for c in rows], [c.take(theirs) for c in values])
-        found[left[same]] = True
-        left = left[~same]
-        places[left] += 1
-    return found
 
 
 def neighbours_within(counts: Positions, most: int) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
-from spark_upsert.plan.kernels.matching import codes, firsts
+from spark_upsert.plan.kernels.equal_keys import codes, firsts
 from spark_upsert.store import Store
 from spark_upsert.table.entries.cuts import cut_evenly
 from spark_upsert.table.entries.found import ABSENT, Found, RowsByKey

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.model.words import equal_rows, sort_words
-from spark_upsert.table.entries.prefixes import is_among
+from spark_upsert.plan.kernels.equal_keys import codes, firsts, is_among
 from spark_upsert.table.entries.snapshot import CHUNK_ROWS, Snapshot
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest
@@ -65,7 +64,7 @@ def rows_having(
     else:
         batches = (snapshot.look_up(keys.columns, wanted).rows for keys in pieces)
     for batch in batches:
-        chosen = is_among([batch.column(column)], [values], seed=0)
+        chosen = is_among([batch.column(column)], [values])
         if bool(chosen.any()):
             yield batch.filter(pa.array(chosen)).select(list(names))
 
@@ -92,7 +91,7 @@ def _bridged(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyBatch
         yield between.slice(at, CHUNK_ROWS)
     for keys in pieces:
         if between.num_rows:
-            seen = is_among(keys.columns, between.cast(keys.schema).columns, seed=0)
+            seen = is_among(keys.columns, between.cast(keys.schema).columns)
             keys = keys.filter(pa.array(~seen))
         if keys.num_rows:
             yield keys
@@ -135,13 +134,6 @@ def _none(schema: TableSchema) -> KeyBatch:
 
 def distinct(batches: Sequence[KeyBatch]) -> KeyBatch:
     """Return keys of several batches, each once, as keys are equal."""
-    table = pa.Table.from_batches(batches).combine_chunks()
-    keys = [column.combine_chunks() for column in table.columns]
-    if not table.num_rows:
-        return pa.RecordBatch.from_arrays(keys, schema=table.schema)
-    order = np.lexsort([*reversed(sort_words(keys))])
-    keys = [column.take(pa.array(order)) for column in keys]
-    first = np.ones(len(order), dtype=np.bool_)
-    first[1:] = ~equal_rows([c.slice(1) for c in keys], [c.slice(0, len(c) - 1) for c in keys])
-    found = pa.RecordBatch.from_arrays(keys, schema=table.schema)
-    return found.filter(pa.array(first))
+    keys = pa.concat_batches(batches)
+    [numbers] = codes(keys.columns)
+    return keys.take(pa.array(firsts(numbers)))

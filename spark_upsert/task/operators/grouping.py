@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError, PlanError
 from spark_upsert.model.arrays import Mask
-from spark_upsert.model.words import equal_rows, fixed_words, is_hashable, validity
+from spark_upsert.model.words import equal_rows, is_hashable
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.kernels.equal_keys import canonical
 from spark_upsert.task.operators.accumulators import Accumulator, accumulator_of
 
 _OPTIONS = {"sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)}
@@ -227,15 +228,6 @@ def _field(schema: pa.Schema, name: str) -> pa.Field:
     if name not in schema.names:
         raise PlanError.missing_column(name, schema.names)
     return schema.field(name)
-
-
-def canonical(column: pa.Array) -> pa.Array:
-    """Return a column in which equal values of a key have equal bits."""
-    if not pa.types.is_floating(column.type):
-        return column
-    valid = validity(column)
-    values = fixed_words(column)[0].view(np.float64)
-    return pa.array(values, mask=None if valid is None else ~valid).cast(column.type)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

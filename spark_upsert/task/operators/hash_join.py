@@ -18,11 +18,11 @@ import pyarrow as pa
 from spark_upsert.errors import MemoryLimitError, about
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.precedence import NONE
+from spark_upsert.plan.kernels.key_index import KeyIndex
 from spark_upsert.plan.nodes import Join
 from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE, Joined, Matches, Shape, Side
-from spark_upsert.task.operators.key_index import KeyIndex
 from spark_upsert.task.operators.operator import BatchSource, Signal
-from spark_upsert.task.operators.widths import Widths
+from spark_upsert.task.operators.row_widths import Widths
 
 MEMORY_BYTES_MAX = 256 << 20
 """Bytes that the right side may take, if the plan does not say."""

@@ -16,9 +16,10 @@ import pyarrow as pa
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.precedence import NONE
-from spark_upsert.model.words import Words, is_hashable, validity
+from spark_upsert.model.words import Words, is_hashable
+from spark_upsert.plan.kernels.equal_keys import joinable
 from spark_upsert.plan.nodes import How
-from spark_upsert.task.operators.widths import BATCH_BYTES, Widths
+from spark_upsert.task.operators.row_widths import BATCH_BYTES, Widths
 
 SHOWS_LEFT_ALONE = frozenset({How.LEFT, How.FULL, How.ANTI})
 """Joins that give left rows without a match."""
@@ -43,8 +44,7 @@ class Side:
 
     def has_key(self, rows: pa.RecordBatch) -> Mask | None:
         """Return which rows have a key without a null, None if all have: others match nothing."""
-        masks = [mask for key in self.keys_of(rows) if (mask := validity(key)) is not None]
-        return np.logical_and.reduce(masks) if masks else None
+        return joinable(self.keys_of(rows))
 
     def split(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Return the rows that have a key without a null, and the others."""

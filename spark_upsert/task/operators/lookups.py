@@ -14,10 +14,10 @@ import pyarrow as pa
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.precedence import NONE
+from spark_upsert.plan.kernels.key_index import KeyIndex
 from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.task.operators.join_rows import Side
-from spark_upsert.task.operators.key_index import KeyIndex
 
 
 class LookupResult(NamedTuple):

@@ -33,6 +33,7 @@ import pyarrow as pa
 from spark_upsert.errors import DataError, MemoryLimitError, about
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.words import Words
+from spark_upsert.plan.kernels.key_order import first_descent, ranks_of
 from spark_upsert.plan.nodes import How, MergeJoin
 from spark_upsert.task.operators.join_rows import (
     SHOWS_LEFT_ALONE,
@@ -44,7 +45,6 @@ from spark_upsert.task.operators.join_rows import (
     Shape,
     Side,
 )
-from spark_upsert.task.operators.key_order import first_descent, ranks_of
 from spark_upsert.task.operators.operator import BatchSource, Context, Signal
 
 MEMORY_BYTES_MAX = 256 << 20

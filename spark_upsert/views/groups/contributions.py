@@ -20,6 +20,7 @@ from spark_upsert.conversions import convert
 from spark_upsert.model.engines import FROM, GROUP_PART, MARKER_PART, PART, TO, value_column
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import DIFF, HASH, PUT, is_live
+from spark_upsert.plan.kernels.equal_keys import canonical
 from spark_upsert.table.entries.fold import fold
 from spark_upsert.table.entries.sums import apart
 from spark_upsert.table.run.rows import BatchPart, Rows
@@ -82,14 +83,6 @@ def marker(grouping: Grouping, *, lower: str, upper: str) -> pa.RecordBatch:
     own |= dict.fromkeys(grouping.kept.engine.rules, 0)
     row = {name: own.get(name) for name in grouping.kept.columns.names}
     return pa.RecordBatch.from_pylist([row], schema=grouping.kept.columns)
-
-
-def canonical(column: pa.Array) -> pa.Array:
-    """Return a column in which equal values have equal bits: 0.0 for -0.0, and one NaN."""
-    if not pa.types.is_floating(column.type):
-        return column
-    zero, nan = (pa.scalar(value, column.type) for value in (0.0, float("nan")))
-    return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
 
 
 def _entries(grouping: Grouping, columns: Mapping[str, pa.Array], signs: _Signs) -> pa.RecordBatch:

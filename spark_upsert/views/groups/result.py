@@ -20,7 +20,7 @@ from spark_upsert.model.engines import GROUP_PART, MARKER_PART, PART, value_colu
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.words import ordered_words
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.plan.kernels.matching import NOWHERE, codes, places
+from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes, places
 from spark_upsert.table.entries.multiplicity import require_possible
 from spark_upsert.table.entries.sums import averages, together
 from spark_upsert.views.groups.grouping import Grouping, Summed

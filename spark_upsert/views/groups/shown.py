@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from spark_upsert.model.engines import GROUP_PART, MARKER_PART, PART
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.plan.kernels.matching import NOWHERE, codes, firsts
+from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes, firsts
 from spark_upsert.store import Store
 from spark_upsert.table.changes.stretches import Stretch
 from spark_upsert.table.entries.snapshot import Snapshot

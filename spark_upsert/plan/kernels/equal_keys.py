@@ -1,9 +1,13 @@
-"""Matching: which rows of two sides have equal keys, by the equality of the engine.
+"""Equal keys: which rows have the same key, by the equality of the engine.
 
 NULL equals NULL, NaN equals NaN, -0.0 equals 0.0: so keys identify rows. A *join* differs in one
-thing: NULL joins nothing, even as a part of a key (`joinable`). Rows are numbered by their values
-(`codes`), column by column and without a sort: two rows of any side have the same number exactly
-when they are equal.
+thing: NULL joins nothing, even as a part of a key (`joinable`). Texts are equal by their bytes, and
+there is no collation.
+
+Rows that are all there are numbered by their values (`codes`), column by column and without a sort:
+two rows of any side have the same number exactly when they are equal. Rows that come batch by batch
+are sought in an index of the others (`kernels.key_index`). Groups, which Arrow makes by bits, are
+made of `canonical` columns. All three say the same of any two rows.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.words import fixed_words, is_text, validity
 
 NOWHERE = -1
-"""The place of a row that has no match."""
+"""The place of a row that has no match, and the code of one that joins nothing."""
 
 Columns = Sequence[pa.Array]
 """Columns of equal length."""
@@ -55,27 +59,52 @@ def codes(*sides: Columns) -> list[Positions]:
     return np.split(numbers, np.cumsum(lengths)[:-1])
 
 
-def joinable(columns: Columns, length: int) -> Mask:
-    """Return which rows can join at all: those without a NULL in these columns."""
-    result = np.ones(length, dtype=np.bool_)
-    for column in columns:
-        valid = validity(column)
-        if valid is not None:
-            result &= valid
-    return result
+def joinable(columns: Columns) -> Mask | None:
+    """Return which rows can join at all, those without a NULL in these columns; None if all can."""
+    masks = [mask for column in columns if (mask := validity(column)) is not None]
+    return np.logical_and.reduce(masks) if masks else None
+
+
+def join_codes(left: Columns, right: Columns) -> tuple[Positions, Positions]:
+    """Number rows by their values (`codes`); those that join nothing get `NOWHERE`."""
+    masks = joinable(left), joinable(right)
+    one, other = (
+        own if mask is None else np.where(mask, own, NOWHERE)
+        for own, mask in zip(codes(left, right), masks, strict=True)
+    )
+    return one, other
+
+
+def canonical(column: pa.Array) -> pa.Array:
+    """Return a column in which equal values have equal bits: 0.0 for -0.0, and one NaN."""
+    if not pa.types.is_floating(column.type):
+        return column
+    valid = validity(column)
+    values = fixed_words(column)[0].view(np.float64)
+    return pa.array(values, mask=None if valid is None else ~valid).cast(column.type)
 
 
 def places(wanted: Positions, among: Positions) -> Positions:
-    """Return where the first of some codes stands among others, `NOWHERE` if it does not."""
-    table = np.full(max(wanted.max(initial=-1), among.max(initial=-1)) + 1, NOWHERE, dtype=np.int64)
-    table[among[::-1]] = np.arange(len(among))[::-1]
+    """Return where the first of some codes stands among others, `NOWHERE` if it does not.
+
+    The code `NOWHERE` equals none.
+    """
+    own = np.flatnonzero(among != NOWHERE)[::-1]
+    # The last entry is that of `NOWHERE`.
+    table = np.full(max(wanted.max(initial=-1), among.max(initial=-1)) + 2, NOWHERE, dtype=np.int64)
+    table[among[own]] = own
     return table[wanted]
+
+
+def is_among(rows: Columns, others: Columns) -> Mask:
+    """Return which rows have the key of another one; NULL is NULL, as keys identify rows."""
+    return places(*codes(rows, others)) != NOWHERE
 
 
 def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
     """Return all pairs of places with equal codes, ordered by the place in ``left``.
 
-    Negative codes equal none.
+    The code `NOWHERE` equals none.
     """
     table = np.full(max(left.max(initial=-1), right.max(initial=-1)) + 2, NOWHERE, dtype=np.int64)
     own = np.flatnonzero(right >= 0)

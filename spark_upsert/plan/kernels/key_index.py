@@ -16,7 +16,7 @@ from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hashing import HASH_BITS, hash_keys, is_injective
 from spark_upsert.model.precedence import NONE
 from spark_upsert.model.words import Words, equal_rows
-from spark_upsert.task.operators.key_order import ranks
+from spark_upsert.plan.kernels.equal_keys import codes
 
 _SEED = 0
 
@@ -37,7 +37,7 @@ class KeyIndex:
         same = self._has_same_key(keys, hashes, order)
         if not bool((same == _is_as_before(hashes[order])).all()):
             # Two keys share a hash: among such rows, those of one key must be brought together.
-            order = np.lexsort((ranks(keys), hashes))
+            order = np.lexsort((codes(keys)[0], hashes))
             same = self._has_same_key(keys, hashes, order)
         begins = np.flatnonzero(~same)
         self.order = order

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from spark_upsert.conversions import convert, try_convert
-from spark_upsert.views.pairs import RelationRows
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -33,7 +32,7 @@ def alike(one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[list[pa.Ar
     return found
 
 
-def fitted(rows: RelationRows, schema: pa.Schema) -> RelationRows:
+def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows in the types of a schema, NULL where a whole number does not fit."""
     fields = [schema.field(name) for name in rows.schema.names]
     if all(own.type == field.type for own, field in zip(rows.schema, fields, strict=True)):
