@@ -348,11 +348,14 @@ class MixedUnion(Node):
 class Join(Node):
     """Rows of two inputs that are equal in some columns.
 
-    A view joins by the changes of both sides, and looks the other one up by its key or by an index;
+    It gives the columns of the left side, then those of the right one that are not joined on, as
+    `USING` does in SQL: a key that both sides have is one column. A view joins by the changes of both sides, and looks the other one up by its key or by an index;
     a task by a hash table of the right side, unless the plan says how (`HashJoin`, `MergeJoin`).
     """
 
     kind: ClassVar[str] = "join"
+    shows_both_keys: ClassVar[bool] = False
+    """Whether the columns of the right side that are joined on come out, too."""
     how: How = How.INNER
     on: tuple[On, ...]
     left: Node
@@ -382,19 +385,21 @@ class Join(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeJoin(Join):
-    """A join in a task of two sides that are sorted by their keys.
+    """A join in a task of two sides that are sorted by their keys, with all columns of both.
 
     The right rows of one key are held until the left side has passed it.
     """
 
     kind: ClassVar[str] = "merge_join"
+    shows_both_keys: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashJoin(Join):
-    """A join in a task that holds its right side whole until the barrier."""
+    """A join in a task that holds its right side until the barrier, with all columns of both."""
 
     kind: ClassVar[str] = "hash_join"
+    shows_both_keys: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,27 @@ def test_a_task_joins_as_nested_loops_do(node: type[Join], drivers: int) -> None
         assert [alike(rows) for rows in found] == world.expected(kind), seed
 
 
+@pytest.mark.parametrize("kind", How, ids=lambda kind: kind.value)
+def test_a_join_of_a_view_gives_one_column_for_the_keys_of_both_sides(kind: How) -> None:
+    for seed in range(SEEDS):
+        world = World(seed)
+        with Task(world.join(Join, kind)) as task:
+            found = [joined_by(task, *world.ordered(rows)) for rows in world.sets]
+        for rows, (left, right) in zip(found, world.sets, strict=True):
+            pairs = joined_rows(kind, left, right, world.keys, world.right.names, world.left.names)
+            assert alike(rows) == alike([with_one_key(row, world) for row in pairs]), seed
+
+
+def with_one_key(row: Row, world: World) -> Row:
+    """Return a row in which the keys of the right side stand in the columns of the left one's."""
+    rights = dict(world.keys)
+    found = {
+        name: row[rights[name]] if value is None and rights.get(name) in row else value
+        for name, value in row.items()
+    }
+    return {name: value for name, value in found.items() if name not in rights.values()}
+
+
 def joined_by(task: Task, left: list[pa.RecordBatch], right: list[pa.RecordBatch]) -> list[Row]:
     """Return what comes of a split of each side."""
     task.add_split("left", left)

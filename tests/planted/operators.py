@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +20,7 @@ from spark_upsert.task.operators import accumulators, grouping, hash_join, merge
 from spark_upsert.task.operators.accumulators import Average, ExactSum, Extreme
 from spark_upsert.task.operators.aggregation import HashAggregation, StreamingAggregation
 from spark_upsert.task.operators.hash_join import HashJoinRows
-from spark_upsert.task.operators.join_rows import Joined, Side
+from spark_upsert.task.operators.join_rows import Joined, Shape, Side
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.merge_join import MergeJoinRows
 from tests.planted.bug import Patch, bug, together, wrapped
@@ -54,7 +57,12 @@ def _() -> Patch:
 
 @bug("null joins null", JOINS)
 def _() -> Patch:
-    return patch.object(hash_join, "Side", Careless)
+    def careless(original: Any, *given: Any) -> Shape:
+        shape: Shape = original(*given)
+        left, right = (Careless(s.schema, s.keys, s.types) for s in (shape.left, shape.right))
+        return replace(shape, left=left, right=right)
+
+    return patch.object(hash_join, "Shape", SimpleNamespace(of=partial(careless, Shape.of)))
 
 
 @bug("what was matched before a barrier is remembered behind it", JOINS)

@@ -13,10 +13,12 @@ import pytest
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
 from spark_upsert.plan.kernels.key_order import ranks_of
 from spark_upsert.plan.nodes import ArrowScan, HashJoin, How, MergeJoin, On
+from spark_upsert.plan.nodes import Join as PlainJoin
 from spark_upsert.task.operators import join_rows, merge_join
 from spark_upsert.task.operators.hash_join import HashJoinRows
 from spark_upsert.task.operators.merge_join import MergeJoinRows, side_to_drop
 from spark_upsert.task.operators.operator import Context, Operator, Signal
+from spark_upsert.task.task import Task
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 
 LEFT = pa.schema({"a": pa.int64()})
@@ -417,6 +419,28 @@ def test_what_was_built_before_a_barrier_is_forgotten() -> None:
         [batches(LEFT, [1, 2]), batches(LEFT, [1, 2])]
     )
     assert [[row["a"] for row in rows_of(each)] for each in given] == [[1], [2], []]
+
+
+def test_a_join_of_a_view_joins_whole_numbers_of_other_widths() -> None:
+    left, right = (
+        pa.table({"a": pa.array([1, 300], pa.int64())}),
+        pa.table({"b": pa.array([1, 2], pa.int8()), "c": ["one", "two"]}),
+    )
+    scans = ArrowScan(id="left", schema=left.schema), ArrowScan(id="right", schema=right.schema)
+    with Task(joined_in_a_view(*scans, How.LEFT)) as task:
+        task.add_split("left", left)
+        task.add_split("right", right)
+        task.request_barrier()
+        found = pa.Table.from_batches(task.iter_batches())
+    assert found.to_pylist() == [{"a": 1, "c": "one"}, {"a": 300, "c": None}]
+    assert found.schema.types == [pa.int64(), pa.string()]
+    for how in (How.FULL, How.RIGHT):
+        with pytest.raises(PlanError, match=r"keys of one type .* 'a' is int64 and 'b' is int8"):
+            Task(joined_in_a_view(*scans, how))
+
+
+def joined_in_a_view(left: ArrowScan, right: ArrowScan, how: How) -> PlainJoin:
+    return PlainJoin(id="join", left=left, right=right, how=how, on=On.pairs(("a",), ("b",)))
 
 
 def test_close_of_a_hash_join_releases_both_sides() -> None:

@@ -21,15 +21,19 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.int64() if is_whole and pa.uint64() not in (one, other) else None
 
 
+def in_types(columns: Sequence[pa.Array], types: Sequence[pa.DataType | None]) -> list[pa.Array]:
+    """Return key columns in the types in which they are compared, which are none narrower."""
+    return [
+        column if column.type == type_ else convert(column, type_)
+        for column, type_ in zip(columns, types, strict=True)
+    ]
+
+
 def alike(one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[list[pa.Array]]:
     """Return columns of two sides, each two in their common type."""
-    found: list[list[pa.Array]] = [[], []]
-    for sides in zip(one, other, strict=True):
-        type_ = common_type(*(side.type for side in sides))
-        assert type_ is not None, "checked when the plan was bound"
-        for into, side in zip(found, sides, strict=True):
-            into.append(side if side.type == type_ else convert(side, type_))
-    return found
+    types = [common_type(a.type, b.type) for a, b in zip(one, other, strict=True)]
+    assert None not in types, "checked when the plan was bound"
+    return [in_types(side, types) for side in (one, other)]
 
 
 def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

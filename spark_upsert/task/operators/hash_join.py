@@ -65,9 +65,7 @@ class HashJoinRows:
     def __init__(self, node: Join, left: pa.Schema, right: BatchSource) -> None:
         self._node = node
         with about("node", node.id):
-            self._shape = Shape(
-                node.how, Side(left, node.left_keys), Side(right.schema, node.right_keys)
-            )
+            self._shape = Shape.of(node, left, right.schema)
         self.schema = self._shape.schema
         self._source = right
         self._memory_bytes_max = (
@@ -107,7 +105,7 @@ class HashJoinRows:
             while self._joined:
                 batch = self._joined[0].next(self._node.batch_rows)
                 if batch is not None:
-                    return batch
+                    return self._shape.shown(batch)
                 self._joined.popleft()
             if not self._left_is_over or self._built is None:
                 return None
@@ -187,4 +185,6 @@ class HashJoinRows:
         order: Positions | None = None,
     ) -> None:
         if len(matches.left):
-            self._joined.append(Joined(self.schema, matches, left, built.rows, order, built.widths))
+            self._joined.append(
+                Joined(self._shape.pairs, matches, left, built.rows, order, built.widths)
+            )

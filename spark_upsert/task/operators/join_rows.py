@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.precedence import NONE
 from spark_upsert.model.words import Words, is_hashable
 from spark_upsert.plan.kernels.equal_keys import joinable
-from spark_upsert.plan.nodes import How
+from spark_upsert.plan.kernels.key_types import common_type, in_types
+from spark_upsert.plan.nodes import How, Join
 from spark_upsert.task.operators.row_widths import BATCH_BYTES, Widths
 
 SHOWS_LEFT_ALONE = frozenset({How.LEFT, How.FULL, How.ANTI})
@@ -37,10 +39,13 @@ class Side:
 
     schema: pa.Schema
     keys: tuple[str, ...]
+    types: tuple[pa.DataType | None, ...] = ()
+    """The types in which keys are compared; without any, those of the columns."""
 
     def keys_of(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Return the columns of the key."""
-        return [rows.column(name) for name in self.keys]
+        columns = [rows.column(name) for name in self.keys]
+        return in_types(columns, self.types) if self.types else columns
 
     def has_key(self, rows: pa.RecordBatch) -> Mask | None:
         """Return which rows have a key without a null, None if all have: others match nothing."""
@@ -68,26 +73,62 @@ class Shape:
     kind: How
     left: Side
     right: Side
+    pairs: pa.Schema
+    """The columns of both sides beside each other; a name may stand on both."""
+    schema: pa.Schema
+    """The columns that it gives."""
 
-    def __post_init__(self) -> None:
-        pairs = (self.left, self.right)
-        if not self.left.keys:
+    @classmethod
+    def of(cls, node: Join, left: pa.Schema, right: pa.Schema) -> Shape:
+        """Return the shape of a node over the columns that come to it.
+
+        Raises
+        ------
+        PlanError
+            It cannot join them.
+        """
+        if not node.on:
             raise PlanError(
                 "a join is on one column of each side at least.",
                 hint="say in 'on' which are equal.",
             )
-        for side in pairs:
-            for name in side.keys:
-                if name not in side.schema.names:
-                    raise PlanError.missing_column(name, side.schema.names)
-        left, right = ([side.schema.field(name) for name in side.keys] for side in pairs)
-        require_types(left, right)
-        require_names(self.schema)
+        for names, schema in ((node.left_keys, left), (node.right_keys, right)):
+            for name in names:
+                if name not in schema.names:
+                    raise PlanError.missing_column(name, schema.names)
+        is_one = not node.shows_both_keys
+        keys = [left.field(on.left) for on in node.on], [right.field(on.right) for on in node.on]
+        require_types(*keys, may_widen=is_one and node.how not in SHOWS_RIGHT_ALONE)
+        types = tuple(common_type(one.type, other.type) for one, other in zip(*keys, strict=True))
+        pairs = given = schema_of(node.how, left, right)
+        if is_one and node.how not in SHOWS_LEFT_ONLY:
+            beside = list(pairs)[len(left) :]
+            given = pa.schema(
+                [*list(pairs)[: len(left)], *(f for f in beside if f.name not in node.right_keys)]
+            )
+        require_names(given)
+        sides = Side(left, node.left_keys, types), Side(right, node.right_keys, types)
+        return cls(node.how, *sides, pairs, given)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that it gives."""
-        return schema_of(self.kind, self.left.schema, self.right.schema)
+    def shown(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns that the join gives of rows of both sides beside each other."""
+        if self.schema is self.pairs:
+            return rows
+        columns, right = (
+            rows.columns[: len(self.left.schema)],
+            rows.columns[len(self.left.schema) :],
+        )
+        if self.kind in SHOWS_RIGHT_ALONE:
+            for own, other in zip(self.left.keys, self.right.keys, strict=True):
+                at = self.left.schema.get_field_index(own)
+                key = right[self.right.schema.get_field_index(other)]
+                columns[at] = pc.coalesce(columns[at], key)
+        columns += [
+            column
+            for field, column in zip(self.right.schema, right, strict=True)
+            if field.name not in self.right.keys
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def schema_of(kind: How, left: pa.Schema, right: pa.Schema) -> pa.Schema:
@@ -106,15 +147,18 @@ def _fields(schema: pa.Schema, *, may_be_null: bool) -> list[pa.Field]:
     return [field.with_nullable(True) if may_be_null else field for field in schema]
 
 
-def require_types(left: Sequence[pa.Field], right: Sequence[pa.Field]) -> None:
-    """Refuse a pair of keys of different types.
+def require_types(
+    left: Sequence[pa.Field], right: Sequence[pa.Field], *, may_widen: bool = False
+) -> None:
+    """Refuse a pair of keys of different types, or of types that have no common one.
 
     Raises
     ------
     PlanError
     """
     for one, other in zip(left, right, strict=True):
-        if one.type != other.type:
+        is_alike = one.type == other.type
+        if not is_alike and not (may_widen and common_type(one.type, other.type)):
             raise PlanError(
                 f"keys of one type are joined, but '{one.name}' is {one.type} and '{other.name}' "
                 f"is {other.type}.",
@@ -203,7 +247,7 @@ class Joined:
     Parameters
     ----------
     schema : pyarrow.Schema
-        The schema of the output: without right columns for a join that shows the left side alone.
+        The schema of the rows: without right columns for a join that shows the left side alone.
     matches : Matches
     left, right : pyarrow.RecordBatch
         Where the rows of the matches lie.

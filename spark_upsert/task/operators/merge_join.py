@@ -205,9 +205,7 @@ class MergeJoinRows:
     ) -> None:
         self._node = node
         with about("node", node.id):
-            self._shape = Shape(
-                node.how, Side(left, node.left_keys), Side(right.schema, node.right_keys)
-            )
+            self._shape = Shape.of(node, left, right.schema)
         self.schema = self._shape.schema
         self._source = right
         self._context = context

@@ -1,0 +1,45 @@
+"""Bugs by which a task and a view mean different rows by one plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from spark_upsert.plan.nodes import How
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.task.operators import join_rows
+from spark_upsert.task.operators.join_rows import Shape
+from tests.laws import test_one_plan as laws
+from tests.planted.bug import Patch, bug, wrapped
+
+
+def test_p2_a_task_gives_the_rows_of_a_view() -> None:
+    for seed in range(20):
+        laws.play(seed)
+
+
+ROWS = test_p2_a_task_gives_the_rows_of_a_view
+
+
+@bug("a key that only the right side of a full join has is NULL in a task", ROWS)
+def _() -> Patch:
+    def as_left(original: Any, self: Shape, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return original(replace(self, kind=How.LEFT), rows)
+
+    return wrapped(Shape, "shown", as_left)
+
+
+@bug("NULL joins NULL in a task, and not in a view", ROWS)
+def _() -> Patch:
+    return patch.object(join_rows, "joinable", lambda columns: None)
+
+
+@bug("a split of a table is read whole by a task", ROWS)
+def _() -> Patch:
+    def whole(original: Any, self: Snapshot, columns: Any, *, hash_range: Any) -> Any:
+        return original(self, columns)
+
+    return wrapped(Snapshot, "read", whole)
