@@ -349,8 +349,9 @@ class Join(Node):
     """Rows of two inputs that are equal in some columns.
 
     It gives the columns of the left side, then those of the right one that are not joined on, as
-    `USING` does in SQL: a key that both sides have is one column. A view joins by the changes of both sides, and looks the other one up by its key or by an index;
-    a task by a hash table of the right side, unless the plan says how (`HashJoin`, `MergeJoin`).
+    `USING` does in SQL: a key that both sides have is one column. A view joins by the changes of
+    both sides, and looks the other one up by its key or by an index; a task by a hash table of the
+    right side. `HashJoin` and `MergeJoin` are nodes of tasks alone.
     """
 
     kind: ClassVar[str] = "join"
