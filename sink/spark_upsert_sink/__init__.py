@@ -1,6 +1,27 @@
-"""Spark's writes into a table: what the driver plans, what tasks stage, what is committed."""
+"""Spark's writes into a table: what the driver plans, what tasks stage, what is committed.
 
-from spark_upsert_sink.routed import RoutedBatchWriter, RoutedStreamWriter
-from spark_upsert_sink.writers import UpsertBatchWriter, UpsertStreamWriter
+The names below are imported when they are first asked for: a reader needs two modules of this
+package, and no writer.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_upsert_sink.routed import RoutedBatchWriter, RoutedStreamWriter
+    from spark_upsert_sink.writers import UpsertBatchWriter, UpsertStreamWriter
 
 __all__ = ["RoutedBatchWriter", "RoutedStreamWriter", "UpsertBatchWriter", "UpsertStreamWriter"]
+
+if not TYPE_CHECKING:  # Or any name would pass for one of ours.
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name; Python asks here for what the package does not have yet."""
+        if name not in __all__:
+            raise AttributeError(f"module 'spark_upsert_sink' has no attribute '{name}'")
+        home = "routed" if name.startswith("Routed") else "writers"
+        found = getattr(import_module(f"spark_upsert_sink.{home}"), name)
+        globals()[name] = found
+        return found

@@ -64,7 +64,7 @@ _HINT = (
 _UNSENT = b"__debezium_unavailable_value"
 """Debezium's stand-in for a large value of PostgreSQL that an update did not touch."""
 
-_NO_REASON = pa.scalar(None, pa.string())
+_NO_REASON = pa.nulls(1, pa.string())[0]
 
 _PUTS = ("c", "r", "u")
 _DELETE, _TRUNCATE = "d", "t"

@@ -1,0 +1,39 @@
+"""What a process of Spark's loads before its first answer: it starts one for each query."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+LOADED = """
+import json, sys
+import {module}
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def loaded_by(module: str) -> set[str]:
+    """Return the modules of a fresh process that has imported one."""
+    program = [sys.executable, "-c", LOADED.format(module=module)]
+    said = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    found = set(json.loads(said))
+    assert module in found
+    return found
+
+
+@pytest.mark.parametrize("module", ["pyspark_upsertflow.stream", "pyspark_upsertflow.readers"])
+def test_a_process_that_plans_reads_loads_neither_writers_nor_flows(module: str) -> None:
+    unwanted = ("spark_upsert_sink.writers", "spark_upsert.routed.commit", "spark_upsert.flow")
+    assert loaded_by(module).isdisjoint(unwanted)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["pyspark_upsertflow.stream", "spark_upsert_sink.writers", "spark_upsert_sink.routed"],
+)
+def test_no_constant_of_a_module_makes_pyarrow_load_pandas(module: str) -> None:
+    """pyarrow does for the first value that it makes of one of Python's: a third of a second."""
+    assert "pandas" not in loaded_by(module)
