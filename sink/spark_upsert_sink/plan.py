@@ -68,8 +68,7 @@ def plan_sink(
             write = write if head is write.base else plan_upon(table, options, incoming)
     jobs: list[Job] = []
     if not (overwrite or write.base.is_unborn):
-        with table.log.as_seen():  # What the write is planned upon will do.
-            jobs = table.compaction_jobs()[:JOBS_MAX]
+        jobs = table.jobs_seen()[:JOBS_MAX]  # What the write is planned upon will do.
     return SinkPlan(
         path=table.store.url,
         storage=options.storage,

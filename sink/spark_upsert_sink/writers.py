@@ -185,11 +185,14 @@ class _Write:
         bases = {each.base for each in _staged(messages)}
         if not bases:
             return self._plan.write.base
-        table.log.seen_at(max(bases, key=lambda base: base.version))
-        with table.log.as_seen():  # The bases are in it, or the table is another one.
+        newest = max(bases, key=lambda base: base.version)
+        seen = table.log.look_at(newest)
+        if seen is None:
+            raise table.log.stored.other(newest, "no table", "the batch")
+        with seen as look:  # The bases are in it, or the table is another one.
             for base in bases:
-                table.log.require(base, "the batch")
-            return table.log.at(min(base.version for base in bases))
+                look.require(base, "the batch")
+            return look.at(min(base.version for base in bases))
 
 
 def _staged(messages: _Messages) -> tuple[Staged, ...]:

@@ -109,20 +109,26 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
 
 
 def plan_upon(
-    table: Table, options: WriteOptions, incoming: pa.Schema, *, unborn_id: str | None = None
+    table: Table,
+    options: WriteOptions,
+    incoming: pa.Schema,
+    *,
+    unborn_id: str | None = None,
+    head: Manifest | None = None,
 ) -> WritePlan:
     """Plan a write upon the newest version of a table (`plan_write`).
 
     Where the options allow it, the table is altered first; where there is none, the plan
     is upon an unborn one, which the epoch makes. It has the identity ``unborn_id``, if several
-    plans are to be upon the same one (`Table.unborn`).
+    plans are to be upon the same one (`Table.unborn`). A caller that has just looked gives the
+    newest version (``head``).
 
     Raises
     ------
     OptionError, SchemaError
         Something does not fit; the table is as it was.
     """
-    manifest = table.log.try_head()
+    manifest = head or table.log.try_head()
     for _ in range(_ALTERATIONS_MAX):
         step = plan_write(manifest, options, incoming)
         match step:

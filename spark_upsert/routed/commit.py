@@ -32,7 +32,7 @@ from spark_upsert.routed.tables import (
     shares_of,
 )
 from spark_upsert.store import Store
-from spark_upsert.table.log.manifest import TableVersion, Transaction
+from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import require_no_gap
@@ -140,11 +140,15 @@ def _allowed(
     group_table: GroupTable, options: RoutedOptions, transaction: Transaction | None
 ) -> TableGroup:
     """Return the group, to which the batch may come; raise before any table has it if not."""
-    with group_table.table.log.as_seen():  # The put that records the batch asks again.
-        group_table.require_owner(_writer(transaction), take_over=options.take_over)
-        _require_no_gap(group_table, transaction)
-        group_table.claim(_writer(transaction))
-        group = group_table.at()
+    # Mostly it was looked at just now; the put that records the batch asks again.
+    log, writer = group_table.table.log, _writer(transaction)
+    head, group = log.seen or log.try_head(), TableGroup()
+    if head is not None:
+        group_table.require_owner(writer, take_over=options.take_over, head=head)
+    _require_no_gap(group_table.table, head, transaction)
+    if head is not None:
+        group_table.claim(writer, head)
+        group = group_table.seen_by(log.last_look())
     require_template(group, options.template.relative, group_table.root.url)
     return group
 
@@ -184,9 +188,7 @@ def _parkable(outcomes: Mapping[str, TableOutcome], *, parks: bool) -> dict[str,
     return failed
 
 
-def _require_no_gap(group_table: GroupTable, transaction: Transaction | None) -> None:
+def _require_no_gap(table: Table, head: Manifest | None, transaction: Transaction | None) -> None:
     """Refuse a batch while earlier ones are missing, before any table has it."""
-    table = group_table.table
-    head = table.log.try_head() or Table.unborn(SCHEMA)
     if transaction is not None:
-        require_no_gap(transaction, head, table.store.url)
+        require_no_gap(transaction, head or Table.unborn(SCHEMA), table.store.url)

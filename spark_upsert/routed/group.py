@@ -33,6 +33,7 @@ from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import QUERY, Commit, Draft, Manifest, Transaction
 from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.table import Table
@@ -153,10 +154,16 @@ class GroupTable:
         DataLossError
             The version is expired, or not there.
         """
-        if self.table.log.try_head() is None:
+        look = self.table.log.try_look()
+        if look is None:
             return TableGroup()
-        with self.table.log.as_seen():
-            snapshot = self.table.at(version)
+        with look:
+            return self.seen_by(look, version)
+
+    def seen_by(self, look: Look, version: int | None = None) -> TableGroup:
+        """Return the group at a version of the group table, by default that of a look (`at`)."""
+        manifest = look.head() if version is None else look.at(version)
+        snapshot = Snapshot(self.table.store, manifest)
         rows = _rows(snapshot)
         is_batch = pc.equal(rows["folder"], BATCH)
         batches = rows.filter(is_batch).to_pylist()
@@ -178,20 +185,25 @@ class GroupTable:
         DataLossError
             The group table has forgotten it.
         """
-        log = self.table.log
-        head = log.try_head()
+        look = self.table.log.try_look()
+        head = None if look is None else look.head()
         writer = None if head is None else newest_query(head) or self._last_writer()
-        if head is None or writer is None or head.transactions.get(writer, -1) < number:
+        if (
+            look is None
+            or head is None
+            or writer is None
+            or head.transactions.get(writer, -1) < number
+        ):
             last = -1 if head is None else head.transactions.get(writer or "", -1)
             raise _no_such_batch(number, last, self.root.url)
-        with log.as_seen():
+        with look:
             versions = range(head.since, head.upper)
             index = bisect_left(
-                versions, number, key=lambda version: log.at(version).transactions.get(writer, -1)
+                versions, number, key=lambda version: look.at(version).transactions.get(writer, -1)
             )
-            found = log.at(versions[index]).transactions[writer]
+            found = look.at(versions[index]).transactions[writer]
             if found == number:
-                return self.at(versions[index])
+                return self.seen_by(look, versions[index])
         if index == 0 and head.since > 0:
             raise DataLossError(
                 f"batch {number} of the tables below '{self.root.url}' was asked for, but at which "
@@ -216,22 +228,35 @@ class GroupTable:
         head = self.table.log.try_head()
         return head is not None and transaction is not None and head.has(transaction)
 
-    def refusal(self, writer: str, *, take_over: bool = False) -> OtherTableError | None:
-        """Return why a writer may not write below the root, as it is now (`refusal_of`)."""
-        head = self.table.log.try_head()
+    def refusal(
+        self, writer: str, *, take_over: bool = False, head: Manifest | None = None
+    ) -> OtherTableError | None:
+        """Return why a writer may not write below the root (`refusal_of`).
+
+        Parameters
+        ----------
+        writer : str
+        take_over : bool
+            Whether the writer may take the root from another query.
+        head : Manifest, optional
+            The newest version, where the caller has just looked; by default it is looked for.
+        """
+        head = head or self.table.log.try_head()
         if head is None:
             return None
         return refusal_of(writer, head, self.root.url, take_over=take_over)
 
-    def require_owner(self, writer: str, *, take_over: bool = False) -> None:
-        """Refuse a writer that may not write below the root (`refusal_of`)."""
-        refusal = self.refusal(writer, take_over=take_over)
+    def require_owner(
+        self, writer: str, *, take_over: bool = False, head: Manifest | None = None
+    ) -> None:
+        """Refuse a writer that may not write below the root; parameters are those of `refusal`."""
+        refusal = self.refusal(writer, take_over=take_over, head=head)
         if refusal:
             raise refusal
 
-    def claim(self, writer: str) -> None:
+    def claim(self, writer: str, head: Manifest | None = None) -> None:
         """Record that a query takes the root, if it is another's; before it touches any table."""
-        head = self.table.log.try_head()
+        head = head or self.table.log.try_head()
         if head is None or owner_of(head) in (None, writer):
             return
         base = Snapshot(self.table.store, head)
@@ -274,8 +299,8 @@ class GroupTable:
             The root belongs to another query, or batches are missing that must have come before.
         """
         table = self.table
-        with table.log.as_seen():  # The put finds out whether it is the newest.
-            head = _completed(table, table.ensure(SCHEMA))
+        # The put finds out whether what was seen is the newest.
+        head = _completed(table, table.log.seen or table.ensure(SCHEMA))
         rows = pa.Table.from_pylist(
             [batch.to_row(), *(member.to_row() for member in members)], schema=COLUMNS
         )
@@ -307,22 +332,20 @@ class GroupTable:
 
         def chosen() -> list[Staged]:
             head = _completed(self.table, self.table.log.head())
-            with self.table.log.as_seen():
-                member = told(self.at().members.get(folder))
-                if member is None:
-                    return []
-                rows = pa.Table.from_pylist([member.to_row()], schema=COLUMNS)
-                envelope = envelope_of_rows(head.schema, rows.schema)
-                base = Snapshot(self.table.store, head)
-                return [stage(base, map(envelope.commands, rows.to_batches()))]
+            member = told(self.seen_by(self.table.log.last_look()).members.get(folder))
+            if member is None:
+                return []
+            rows = pa.Table.from_pylist([member.to_row()], schema=COLUMNS)
+            envelope = envelope_of_rows(head.schema, rows.schema)
+            base = Snapshot(self.table.store, head)
+            return [stage(base, map(envelope.commands, rows.to_batches()))]
 
         if self.table.log.try_head() is not None:
             commit_behind(self.table, chosen)
 
     def _compact_once(self) -> None:
         table = self.table
-        with table.log.as_seen():
-            jobs = table.compaction_jobs()[:1]
+        jobs = table.jobs_seen()[:1]
         table.commit_compactions([compact_runs(table.store, table.log.head(), job) for job in jobs])
 
 

@@ -337,8 +337,8 @@ class ParkedTable:
             pa.array([value], COLUMNS.field(name).type)
             for name, value in zip(KEYS, values, strict=False)
         ]
-        with self.table.log.as_seen():
-            return any(found.num_rows for found in self.table.at().having_prefix(wanted, ["rows"]))
+        seen = Snapshot(self.table.store, self.table.log.last_look().head())
+        return any(found.num_rows for found in seen.having_prefix(wanted, ["rows"]))
 
     def remove(self, parked: Iterable[Parked]) -> None:
         """Forget what is applied, or not wanted."""
@@ -355,8 +355,7 @@ class ParkedTable:
 
     def _compact_once(self) -> None:
         table = self.table
-        with table.log.as_seen():
-            jobs = table.compaction_jobs()[:1]
+        jobs = table.jobs_seen()[:1]
         table.commit_compactions([compact_runs(table.store, table.log.head(), job) for job in jobs])
 
 

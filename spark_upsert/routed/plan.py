@@ -172,8 +172,7 @@ def plan_rows_of(
     schema = None if head is None else head.schema
     try:
         found = found_options(options, rows, schema)
-        with table.log.as_seen():
-            return plan_upon(table, found, incoming, unborn_id=unborn_id)
+        return plan_upon(table, found, incoming, unborn_id=unborn_id, head=head)
     except SchemaError as error:
         if options.envelope.finds and options.on_error is None:
             _advise_quarantine(error, schema)

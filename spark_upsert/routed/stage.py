@@ -342,9 +342,7 @@ class _Upkeep:
             head = None if folder in plan.parked else table.log.try_head()
             if head is None or head.table_id != plan.places[folder].table_id:
                 return  # A task that has rows for it says so.
-            with table.log.as_seen():
-                jobs = table.compaction_jobs()
-            for job in jobs:
+            for job in table.jobs_seen():
                 if self._bytes_left <= 0:
                     return
                 self._bytes_left -= job.bytes

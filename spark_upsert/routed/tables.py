@@ -170,7 +170,7 @@ class Tables:
             if share.compacted:
                 table.commit_compactions(share.compacted)
                 place = _same_behind(table.log, place or self._places[share.folder])
-            seen = table.log.seen or table.log.head()
+            seen = table.log.last_look().head()
             return TableOutcome(
                 place=place, debt=len(choose(seen)), priority=priority_in(seen.properties)
             )
@@ -184,7 +184,8 @@ class Tables:
             table.log.told_of(known)
         places = [part.staged.base for part in share.parts if part.staged and not part.unborn]
         newest = max(places, key=lambda place: place.version, default=None)
-        head = table.log.try_head() if newest is None else table.log.seen_at(newest)
+        look = table.log.try_look() if newest is None else table.log.look_at(newest)
+        head = None if look is None else look.head()
         require_same(self._places, share.folder, share.route.name, head, table.store.url)
         staged = tuple(part.staged for part in share.parts if part.staged is not None)
         if head is not None and self._transaction is not None and head.has(self._transaction):
@@ -215,10 +216,10 @@ class Tables:
 
     def _place(self, log: Log) -> TableVersion:
         """Return the version of a table that has the batch since an earlier attempt."""
-        head = log.head()
-        with log.as_seen():
+        with log.look() as look:
+            head = look.head()
             for version in range(head.version, head.since - 1, -1):
-                commit = log.commit(version)
+                commit = look.commit(version)
                 if any(self._is_ours(each) for each in commit.transactions):
                     return TableVersion(table_id=head.table_id, version=version, token=commit.token)
         return head.place
@@ -234,15 +235,15 @@ def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
     if unborn:
         return {-1: Snapshot(table.store, _merged(unborn))}
     places = {part.staged.base for part in parts if part.staged is not None}
-    with table.log.as_seen():  # They are in what was just looked at.
+    with table.log.last_look() as look:  # They are in what was just looked at.
         for place in places:
-            table.log.require(place, "the batch")
-        return {each.version: Snapshot(table.store, table.log.at(each.version)) for each in places}
+            look.require(place, "the batch")
+        return {each.version: Snapshot(table.store, look.at(each.version)) for each in places}
 
 
 def _same_behind(log: Log, place: TableVersion) -> TableVersion:
     """Return the newest version that has the rows of another one: compacted, and not expired."""
-    head = log.seen or log.head()
+    head = log.last_look().head()
     return head.place if head.changed <= place.version else place
 
 

@@ -41,8 +41,8 @@ def commit_behind(table: Table, chosen: Callable[[], Sequence[Staged]]) -> Seque
         staged = chosen()
         if not staged:
             return ()
-        with table.log.as_seen():
-            base = table.log.at(min(each.base_version for each in staged))
+        with table.log.last_look() as look:
+            base = look.at(min(each.base_version for each in staged))
         write_set = WriteSet(base=Snapshot(table.store, base), staged=tuple(staged))
         guard = _Unmoved(table, head)
         try:

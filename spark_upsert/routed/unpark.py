@@ -264,11 +264,11 @@ def _require_same(root: Store, parked: Parked, head: Manifest | None, url: str) 
 
 def _place_of(table: Table, parked: Parked) -> TableVersion:
     """Return the version that has a batch; the newest, if the log does not tell any more."""
-    head = table.log.head()
     own = (parked.query, parked.batch)
-    with table.log.as_seen():
+    with table.log.look() as look:
+        head = look.head()
         for version in range(head.version, head.since - 1, -1):
-            commit = table.log.commit(version)
+            commit = look.commit(version)
             if any((each.writer, each.number) == own for each in commit.transactions):
                 return TableVersion(table_id=head.table_id, version=version, token=commit.token)
     return head.place

@@ -133,7 +133,7 @@ class Appends:
     ) -> AppendResult:
         """Append rows together with those of other threads, if there are any."""
         # An older version will do: whether its columns are those of the newest is seen then.
-        head = self._table.log.seen or self._table.log.head()
+        head = self._table.log.last_look().head()
         with Stash(head.schema) as stash:
             try:
                 for batch in _commands(head, rows, deletes, envelope):

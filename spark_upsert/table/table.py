@@ -502,7 +502,12 @@ class Table:
 
     def compaction_jobs(self, *, full: bool = False) -> list[Job]:
         """Return the compactions that are due, the smallest first."""
-        return due_jobs(self.log, full=full)
+        return due_jobs(self.log, self.log.now_ms(), full=full)
+
+    def jobs_seen(self) -> list[Job]:
+        """Return the compactions that are due by the newest version that was seen."""
+        with self.log.last_look() as look:
+            return due_jobs(look, self.log.now_ms())
 
     def commit_compactions(self, compacted: Iterable[Compacted]) -> int:
         """Make compactions visible; returns how many. One with missing runs is dropped."""

@@ -14,6 +14,7 @@ from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
 from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import Manifest
 
 _LOGGER = logging.getLogger(__name__)
@@ -25,7 +26,9 @@ EARLIEST = "earliest"
 """The start at the first version with changes that can still be read."""
 
 
-def manifest_at(log: Log, *, version: int | None = None, time_ms: int | None = None) -> Manifest:
+def manifest_at(
+    log: Versions, *, version: int | None = None, time_ms: int | None = None
+) -> Manifest:
     """Return the table at a version or at a time, by default the newest."""
     if version is not None:
         return log.at(version)
@@ -33,7 +36,7 @@ def manifest_at(log: Log, *, version: int | None = None, time_ms: int | None = N
 
 
 def first_wanted(
-    log: Log,
+    log: Versions,
     *,
     version: int | str | None = None,
     time_ms: int | None = None,
@@ -76,7 +79,7 @@ def first_wanted(
 
 
 def upper_wanted(
-    log: Log,
+    log: Versions,
     *,
     version: int | None = None,
     time_ms: int | None = None,

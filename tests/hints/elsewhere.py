@@ -28,7 +28,7 @@ APART: dict[str, str] = {
             "routed.park:_parked",
             "routed.stage:_Staging._without_folder",
             "model.template:_invalid",
-            "table.log.read:LogReader._other",
+            "table.log.stored:StoredLog.other",
             "table.log.read:LogReader.require",
             "store.system_errors:_storage_error",
             "views.view:View.require",
@@ -48,7 +48,7 @@ APART: dict[str, str] = {
     **dict.fromkeys(
         (
             "table.log.log:Log.heads",
-            "table.log.read:LogReader._look",
+            "table.log.read:LogReader._find_end",
             "table.retention.worker:_named",
             "table.table:Table.hold_all",
             "envelopes.write_plan:plan_upon",

@@ -114,7 +114,7 @@ def remade(given: Mapping[str, str]) -> Path:
 
 
 @follows("streams.inputs.group_reads:at_batch")
-@follows("streams.inputs.table:TableInput._require_batch")
+@follows("streams.inputs.table:_require_batch")
 def _(told: Told) -> None:
     given = group(told.folder / "root", batches=2)
     before = remade(given)

@@ -489,7 +489,7 @@ def _(told: Told) -> None:
     assert table.snapshot().num_rows == 1
 
 
-@follows("table.log.read:_no_version")
+@follows("table.log.look:no_version")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
@@ -498,7 +498,7 @@ def _(told: Told) -> None:
     table.at(0)
 
 
-@follows("table.log.read:LogReader.at_timestamp")
+@follows("table.log.look:Look.at_timestamp")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:

@@ -33,7 +33,7 @@ def _() -> Patch:
     def stale(original: Any, self: Any) -> Any:
         return original(self) if self._head is None else self._head
 
-    return together(wrapped(MemoryStore, "put_if_absent", put), wrapped(Log, "try_head", stale))
+    return together(wrapped(MemoryStore, "put_if_absent", put), wrapped(Log, "_find_end", stale))
 
 
 @bug("the transaction is ignored", promises.test_p1_reported_commands_are_there_exactly_once)
@@ -95,7 +95,7 @@ def _() -> Patch:
     def stale(original: Any, self: Any) -> Any:
         return original(self) if self._head is None else self._head
 
-    return together(wrapped(Log, "_try_put", put), wrapped(Log, "try_head", stale))
+    return together(wrapped(Log, "_try_put", put), wrapped(Log, "_find_end", stale))
 
 
 @bug(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Manifest, TableVersion
 from spark_upsert.table.log.read import LogReader
+from spark_upsert.table.log.stored import StoredLog
 from spark_upsert.table.retention import worker as retention
 from spark_upsert.table.retention.policy import Unnamed
 from spark_upsert_sink import writers
@@ -19,7 +21,7 @@ from tests.promises import test_promises as promises
     promises.test_p1_what_is_put_where_the_table_was_is_not_reported,
 )
 def _() -> Patch:
-    return wrapped(Log, "_is_in_log", lambda original, self, manifest: True)
+    return wrapped(StoredLog, "holds", lambda original, self, manifest: True)
 
 
 @bug(
@@ -70,7 +72,7 @@ def _() -> Patch:
 def _() -> Patch:
     def proven(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
         if base is not None and base is self._recalled():
-            return self._roll(base, None)
+            return self._stored.roll(base, None)
         return original(self, base)
 
     return wrapped(LogReader, "_proven", proven)
@@ -95,7 +97,7 @@ def _() -> Patch:
 def _() -> Patch:
     def end(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
         told = self._told
-        if told is None or self._read_commit(told.version + 1) is not None:
+        if told is None or self._stored.commit(told.version + 1) is not None:
             return None
         return self._reached(base, told)
 
@@ -107,11 +109,11 @@ def _() -> Patch:
     promises.test_p1_a_commit_begins_behind_what_a_task_has_proven,
 )
 def _() -> Patch:
-    def seen(original: Any, self: LogReader, place: TableVersion) -> Manifest | None:
+    def seen(original: Any, self: LogReader, place: TableVersion) -> Look | None:
         self._head = self._head or self._recalled()
-        return self._head or original(self, place)
+        return original(self, place) if self._head is None else self._look_from(self._head)
 
-    return wrapped(LogReader, "seen_at", seen)
+    return wrapped(LogReader, "look_at", seen)
 
 
 @bug(

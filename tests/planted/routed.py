@@ -138,7 +138,7 @@ def _() -> Patch:
     take_over_laws.test_p1_who_lost_the_root_writes_nothing_behind_the_new_query,
 )
 def _() -> Patch:
-    return patch.object(group.GroupTable, "claim", lambda self, writer: None)
+    return patch.object(group.GroupTable, "claim", lambda self, *_: None)
 
 
 @bug(

@@ -128,9 +128,9 @@ def _() -> Patch:
     schedules.test_p7_what_is_larger_than_its_share_has_its_turn,
 )
 def _() -> Patch:
-    def serve(original: Any, service: Any, ways: Any, limits: Any) -> Any:
-        _, served = original(service, ways, limits)
-        return len(service.names), served
+    def serve(original: Any, visits: Any, ways: Any, limits: Any) -> Any:
+        _, served = original(visits, ways, limits)
+        return len(visits), served
 
     return wrapped(pace, "_serve", serve)
 

@@ -64,7 +64,7 @@ def _() -> Patch:
         if start is not None:
             return original(self, start, last)
         table = self._opened()
-        return self._begin(table, table.log.head().upper)
+        return self._begin(table.log.look(), table.log.head().upper)
 
     return wrapped(TableInput, "_beginning", beginning)
 
@@ -178,7 +178,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return together(
-        wrapped(TableInput, "_newest", lambda original, self, table, position: table.log.head()),
+        wrapped(TableInput, "_newest", lambda original, self, look, position: look.head()),
         wrapped(Log, "require_descent", lambda original, self, *args, **how: None),
     )
 

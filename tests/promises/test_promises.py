@@ -336,7 +336,7 @@ def test_p1_a_commit_begins_behind_what_a_task_has_proven(other: bool) -> None:
     if not other:
         append(Table(store), [Command(8, 8, 8)])
     table = Table(committer)
-    table.log.seen_at(epoch.staged[0].base)
+    table.log.look_at(epoch.staged[0].base)
     assert table.commit(epoch) is not None
     assert (7 in rows_at(Table(store)), 8 in rows_at(Table(store))) == (True, not other)
 
@@ -357,7 +357,7 @@ def test_p1_a_writer_that_dies_leaves_nothing_in_another_tables_log() -> None:
     store = Deadly()
     table, another = made(store), made(MemoryStore())
     planned = plan_epoch(table, [[[Command(7, 7, 7)]]])
-    table.log.seen_at(planned.staged[0].base)
+    table.log.look_at(planned.staged[0].base)
     store.objects.clear()
     store.objects.update(cast(MemoryStore, another.store).objects)
     store.is_armed = True

@@ -72,7 +72,7 @@ def test_one_whose_epochs_were_cut_off_the_log_is_known() -> None:
     append(table, [Command(0, 0, 0)])
     table.expire(retain_versions=1)
     table.vacuum()
-    assert len(table.log.entries()) < checkpoints.CHECKPOINT_EVERY
+    assert len(table.log.stored.entries()) < checkpoints.CHECKPOINT_EVERY
     append(table, [Command(0, 0, 1)])
     append(table, [Command(0, 0, 2)])
     table = Table(table.store, clock=table.store.now)  # One that remembers no commit.

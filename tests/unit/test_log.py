@@ -24,6 +24,7 @@ from spark_upsert.table.log import log as log_module
 from spark_upsert.table.log.checkpoints import CHECKPOINT_EVERY
 from spark_upsert.table.log.entries import HINT_PATH, checkpoint_path, commit_path
 from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.look import Look, Versions
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest, Transaction
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import Ticks, schema_of
@@ -122,6 +123,10 @@ def test_the_newest_version_costs_two_reads_if_nothing_is_new() -> None:
     assert steps.names[before:] == [f"read {commit_path(6)}", f"read {commit_path(5)}"]
 
 
+def headed(look: Look | None) -> Manifest | None:
+    return None if look is None else look.head()
+
+
 class Told:
     """A log that remembers version 3, in a store of which others know version 5."""
 
@@ -177,20 +182,20 @@ def test_who_is_told_of_a_version_does_not_take_another_for_it() -> None:
 
 def test_a_version_that_somebody_has_just_proven_is_not_looked_for() -> None:
     told = Told()
-    assert told.log.seen_at(told.place) == told.other.head()
+    assert headed(told.log.look_at(told.place)) == told.other.head()
     assert told.reads() == [f"read {commit_path(version)}" for version in (4, 5)]
     del told.steps.names[:]
-    assert told.log.seen_at(told.place) == told.other.head()
+    assert headed(told.log.look_at(told.place)) == told.other.head()
     assert not told.reads()
 
 
 def test_who_remembers_more_than_was_proven_looks() -> None:
     """Its memory may be of a version that is in no log any more."""
     told = Told()
-    told.log.seen_at(told.place)
+    told.log.look_at(told.place)
     older = told.other.at(4).place
     told.other.append(epoch())
-    found = told.log.seen_at(older)
+    found = headed(told.log.look_at(older))
     assert found is not None
     assert found.version == 6
     assert f"read {commit_path(7)}" in told.reads()
@@ -199,7 +204,7 @@ def test_who_remembers_more_than_was_proven_looks() -> None:
 def test_a_version_that_cannot_be_had_is_looked_for() -> None:
     told = Told()
     del told.store.objects[commit_path(5)]
-    found = told.log.seen_at(told.place)
+    found = headed(told.log.look_at(told.place))
     assert found is not None
     assert found.version == 4
 
@@ -211,39 +216,24 @@ def test_who_has_looked_may_read_what_is_before_without_another_look() -> None:
     other = grown(store, 5)
     log.head()
     before = len(steps.names)
-    with log.as_seen():
+    with log.last_look() as look:
         other.append(epoch())
-        assert log.head().version == 5
-        assert (log.at(3).version, log.before(3).version) == (3, 2)
-        with log.as_seen():
-            pass
-        assert log.head().version == 5
+        assert look.head().version == 5
+        assert (look.at(3).version, look.before(3).version) == (3, 2)
+        assert log.last_look().head().version == 5
     assert f"read {commit_path(6)}" not in steps.names[before:]
     assert log.head().version == 6
 
 
-def test_who_commits_behind_a_look_and_loses_the_race_looks_again() -> None:
-    """What was seen is not the newest, and would lose each further attempt."""
-    store, steps = MemoryStore(), Steps()
-    log = Log(FaultyStore(store, steps), clock=Ticks())
-    other = grown(store, 5)
-    log.head()
-    other.append(epoch())
-    before = len(steps.names)
-    with log.as_seen():
-        commit = log.append(epoch())
-    assert commit is not None
-    assert commit.version == 7
-    assert len([name for name in steps.names[before:] if name.startswith("put")]) <= 2
-
-
-def behind_a_look(log: Log, happens: Callable[[], None], read: Callable[[Log], object]) -> None:
-    with log.as_seen():
+def behind_a_look(
+    log: Log, happens: Callable[[], None], read: Callable[[Versions], object]
+) -> None:
+    with log.last_look() as look:
         happens()
-        read(log)
+        read(look)
 
 
-READS: dict[str, Callable[[Log], object]] = {
+READS: dict[str, Callable[[Versions], object]] = {
     "changes": lambda log: list(log.commits(1, 4)),
     "a state": lambda log: log.at(2),
     "both": lambda log: (log.at(1), list(log.commits(2, 5))),
@@ -253,7 +243,7 @@ READS: dict[str, Callable[[Log], object]] = {
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("remembered", [(), (1, 2), (3, 4)], ids=str)
 def test_what_is_replaced_behind_a_look_is_another_table_and_no_damage(
-    read: Callable[[Log], object], remembered: tuple[int, ...]
+    read: Callable[[Versions], object], remembered: tuple[int, ...]
 ) -> None:
     store, another = MemoryStore(), MemoryStore()
     grown(another, 5)
@@ -263,8 +253,8 @@ def test_what_is_replaced_behind_a_look_is_another_table_and_no_damage(
     def replace() -> None:
         store.objects.clear()
         store.objects.update(another.objects)
-        for version in set(log._commits) - set(remembered):
-            log._commits.pop(version)
+        for version in set(log.stored._commits) - set(remembered):
+            log.stored._commits.pop(version)
 
     with pytest.raises(OtherTableError):
         behind_a_look(log, replace, read)
@@ -276,7 +266,7 @@ def test_damage_behind_a_look_is_damage() -> None:
 
     def damage() -> None:
         store.objects[commit_path(2)] += b"x"
-        log._commits.clear()
+        log.stored._commits.clear()
 
     with pytest.raises(CorruptionError):
         behind_a_look(log, damage, READS["both"])
@@ -288,17 +278,47 @@ def test_who_reads_nothing_behind_a_look_proves_nothing() -> None:
     log = Log(FaultyStore(store, steps), clock=Ticks())
     log.head()
     before = len(steps.names)
-    with log.as_seen():
-        assert log.place(5).version == log.head().version
+    with log.last_look() as look:
+        assert look.place(5).version == look.head().version
     assert len(steps.names) == before
 
 
 def test_where_there_is_no_table_nothing_was_seen_and_nothing_is_proven() -> None:
     steps = Steps()
     log = Log(FaultyStore(MemoryStore(), steps), clock=Ticks())
-    with log.as_seen():
-        assert log.try_head() is None
+    assert log.try_look() is None
     assert steps.names == [f"read {HINT_PATH}", f"read {commit_path(0)}"]
+    with pytest.raises(TableNotFoundError):
+        log.last_look()
+
+
+def test_a_look_answers_the_same_whatever_is_committed_since() -> None:
+    store = MemoryStore()
+    log, other = grown(store, 5), Log(store, clock=Ticks())
+    look = log.look()
+    other.append(epoch())
+    assert log.head().version == 6
+    assert (look.head().version, look.at(5).version) == (5, 5)
+    with pytest.raises(DataLossError, match="version 6 is not in the log, whose newest is 5"):
+        look.at(6)
+    assert log.last_look().head().version == 6
+
+
+def test_one_look_answers_a_view_in_a_block_and_what_it_read_is_proven() -> None:
+    store, steps = MemoryStore(), Steps()
+    log = Log(FaultyStore(store, steps), clock=Ticks())
+    other = grown(store, 5)
+    log.head()
+    before = len(steps.names)
+    with log.as_seen():
+        other.append(epoch())
+        assert (log.head().version, log.at(3).version, log.commit(2).version) == (5, 3, 2)
+        with log.as_seen():
+            pass
+        assert log.head().version == 5
+    assert f"read {commit_path(6)}" not in steps.names[before:]
+    assert steps.names[-1] == f"read {commit_path(5)}"
+    assert log.head().version == 6
 
 
 def test_who_follows_a_table_reads_no_checkpoint_for_the_state_before() -> None:
@@ -308,21 +328,21 @@ def test_who_follows_a_table_reads_no_checkpoint_for_the_state_before() -> None:
         base = log.head().version
         other.append(epoch())
         head, before = log.head(), len(steps.names)
-        with log.as_seen():
-            assert log.before(head.version) == other.at(base)
+        with log.last_look() as look:
+            assert look.before(head.version) == other.at(base)
         assert len(steps.names) == before
 
 
 def test_what_expires_behind_a_look_is_expired_and_no_damage() -> None:
     store = MemoryStore()
     log, other = grown(store, 5), Log(store, clock=Ticks())
-    with log.as_seen():
+    with log.last_look() as look:
         other.append(lambda head: Draft(kind=Kind.EXPIRE, live_rows=head.live_rows, since=5))
         for version in range(5):
             store.delete(commit_path(version))
-        log._commits.clear()
+        log.stored._commits.clear()
         with pytest.raises(DataLossError, match="version 3"):
-            log.at(3)
+            look.at(3)
 
 
 def test_commits_are_yielded_for_a_half_open_range() -> None:

@@ -366,7 +366,9 @@ def test_a_damaged_table_without_rows_is_not_compacted(
 ) -> None:
     root = MemoryStore()
     plan = damaged(root)
-    monkeypatch.setattr(Table, "compaction_jobs", lambda self: due_jobs(self.log, full=True))
+    monkeypatch.setattr(
+        Table, "jobs_seen", lambda self: due_jobs(self.log, self.log.now_ms(), full=True)
+    )
     with caplog.at_level(logging.WARNING, "spark_upsert"):
         staged = stage_routed(plan, root, [batch_of([("new", 1, 1)])], transaction(2), 0)
     assert staged.compacted == ()

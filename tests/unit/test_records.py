@@ -64,7 +64,7 @@ def read_all(store: MemoryStore) -> None:
     log = Log(store)
     log.head()
     log.at(1)
-    log.files_before(9)
+    log.stored.files_before(9)
     leases(store)
 
 

@@ -699,7 +699,7 @@ def shortened(*, scope: Scope = Scope.EPOCH) -> Lived:
 
 
 def versions_in_log(lived: Lived) -> list[int]:
-    return [e.version for e in lived.table.log.entries() if not e.is_checkpoint]
+    return [e.version for e in lived.table.log.stored.entries() if not e.is_checkpoint]
 
 
 def test_the_log_is_cut_at_the_checkpoint_at_or_below_since() -> None:

@@ -90,8 +90,8 @@ def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions
         return options
     place = pin.place
     newest = table.log.require(place, _named(pin.batch), hint=OTHER_THAN_IN_GROUP)
-    with table.log.as_seen():
-        version = table.log.kept(place.version)
+    with table.log.last_look() as look:
+        version = look.kept(place.version)
     if version is None:
         raise DataLossError(
             f"{_named(pin.batch)} has version {place.version} of the table at '{options.path}', "

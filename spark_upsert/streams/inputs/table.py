@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
 from spark_upsert.streams.reads.steps import CountedStep, StreamStep
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.caps import heeds_pressure
+from spark_upsert.table.log.look import Look, Versions
 from spark_upsert.table.log.manifest import Manifest, TableVersion
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.retention.pressure import PressureReport, report, withdraw
@@ -94,7 +95,12 @@ def no_group(root: str) -> TableNotFoundError:
 
 def table_identity(table: Table) -> str:
     """Return what is the same for a table under whatever path."""
-    return f"table {table.log.head().place.table_id}"
+    return identity_at(table.log)
+
+
+def identity_at(log: Versions) -> str:
+    """Return what is the same for the table of a log under whatever path."""
+    return f"table {log.head().place.table_id}"
 
 
 _COMMITS_MAX = 64
@@ -130,6 +136,30 @@ def _newest_epoch(table: Table, head: Manifest) -> Mapping[str, int] | None:
                 counted = Counters.from_json(commit.counters).to_json()
                 return {"version": commit.version, **{k: n for k, n in counted.items() if n}}
     return None
+
+
+_CHECKPOINT = "the checkpoint of this query"
+
+_REPLACED = (
+    "if the table was replaced by mistake, put it back. If it was made anew, or an older copy is "
+    "to be gone on with, give the query a new checkpointLocation: it delivers the whole table "
+    "first, so let what it feeds begin anew, too."
+)
+
+
+def _require_batch(look: Look, place: TableVersion) -> Manifest:
+    """Return the newest version of the table that a batch of its group is in."""
+    return look.require(place, "the newest batch of its group", hint=OTHER_THAN_IN_GROUP)
+
+
+def _kept(look: Look, position: TablePosition) -> TablePosition:
+    """Return a position that is expired as the one behind versions that changed no rows."""
+    kept = look.kept(position.version)
+    if kept is None:
+        return position
+    if position.is_in_snapshot:
+        return TablePosition.in_snapshot(kept, position.hash)
+    return TablePosition.at_changes(position.origin, kept + 1)
 
 
 class TableInput:
@@ -193,9 +223,7 @@ class TableInput:
 
     def identity(self) -> str:
         """Return which table it is (`Input.identity`)."""
-        table = self._opened()
-        with table.log.as_seen():
-            return table_identity(table)
+        return identity_at(self._opened().log.last_look())
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return what lies before a position (`Input.backlog`); takes or renews the lease."""
@@ -207,14 +235,14 @@ class TableInput:
         has_looked = last is not None and (known is None or known.upper <= last)
         if has_looked and (seen := table.log.seen) is not None:
             has_looked = seen.upper >= (last or 0)
-        with table.log.as_seen() if has_looked else nullcontext():
-            newest = self._newest(table, known)
+        with self._look(table, known, has_looked=has_looked) as look:
+            newest = self._newest(look, known)
             if bound is not None and bound.place is not None:
-                newest = self._require_batch(table, bound.place)
+                newest = _require_batch(look, bound.place)
             upper = newest.upper if last is None else last
-            start = known or self._begin(table, upper)
+            start = known or self._begin(look, upper)
             if start.is_in_snapshot or start.upper < upper:
-                start = self._readable(table, newest, start)
+                start = self._readable(look, start)
         self._hold(table, start)
 
         def at(reached: TablePosition) -> Position:
@@ -239,9 +267,7 @@ class TableInput:
 
     def priority(self) -> int | None:
         """Return the table's own priority (`Ranked.priority`)."""
-        table = self._opened()
-        with table.log.as_seen():
-            return priority_in(table.log.head().properties)
+        return priority_in(self._opened().log.last_look().head().properties)
 
     def last_read_ms(self) -> int | None:
         """Return when another consumer last renewed its lease (`Ranked.last_read_ms`).
@@ -266,19 +292,20 @@ class TableInput:
         """Return the work of a batch (`Input.splits`)."""
         table = self._opened()
         last = TablePosition.unpacked(end)
-        newest = self._newest(table, last)
-        first = self._readable(table, newest, self._beginning(start, last))
+        look = self._look(table, last)
+        newest = self._newest(look, last)
+        first = self._readable(look, self._beginning(start, last))
         self._hold(table, first)
         require_columns(newest, self._columns, self._options)
         found: list[Split] = []
-        with table.log.as_seen():  # All that follows is older than the look before.
+        with look:  # All that follows is older than the look.
             if first.is_in_snapshot:
                 # In the newest schema, like changes: its columns are those that were planned.
-                manifest = replace(table.log.at(first.origin), schema=newest.schema)
+                manifest = replace(look.at(first.origin), schema=newest.schema)
                 due = HashRange(first.hash, last.hash)
                 found += rows_splits(manifest, self._options, due)
             if not last.is_in_snapshot:
-                found += changes_splits(table.log, self._options, first.upper, last.upper)
+                found += changes_splits(look, self._options, first.upper, last.upper)
         if _LOGGER.isEnabledFor(logging.INFO):
             tell(found, self._options, table_columns(self._columns))
         return found
@@ -287,8 +314,9 @@ class TableInput:
         """Yield what lies between two positions, step by step (`SteppedInput.steps`)."""
         table = self._opened()
         last = TablePosition.unpacked(end)
-        newest = self._newest(table, last)
-        first = self._readable(table, newest, self._beginning(start, last))
+        look = self._look(table, last)
+        newest = self._newest(look, last)
+        first = self._readable(look, self._beginning(start, last))
         self._hold(table, first)
         require_columns(newest, self._columns, self._options)
         steps = self._table_steps = self._table_steps or TableSteps(
@@ -300,7 +328,7 @@ class TableInput:
             return StreamStep(rows=of.rows, split=of.split, after=after)
 
         if first.is_in_snapshot:
-            manifest = replace(table.log.at(first.origin), schema=newest.schema)
+            manifest = replace(look.at(first.origin), schema=newest.schema)
             for due in snapshot_ranges(manifest, first.hash, last.hash):
                 behind = TablePosition.in_snapshot(first.origin, due.end)
                 yield step(steps.of_snapshot(manifest, due), behind)
@@ -361,32 +389,39 @@ class TableInput:
 
     # -- where a stream stands -------------------------------------------------------
 
-    def _newest(self, table: Table, position: TablePosition | None) -> Manifest:
+    def _look(
+        self, table: Table, position: TablePosition | None, *, has_looked: bool = False
+    ) -> Look:
+        """Return a look at a table: a new one, unless there was one just now.
+
+        Raises
+        ------
+        OtherTableError, TableNotFoundError
+            There is none; the former where a stream stands in one.
+        """
+        if has_looked:
+            return table.log.last_look()
+        found = table.log.try_look()
+        if found is None and position is not None and position.place is not None:
+            raise table.log.stored.other(position.place, "no table", _CHECKPOINT, _REPLACED)
+        return found or table.log.look()
+
+    def _newest(self, look: Look, position: TablePosition | None) -> Manifest:
         """Return the newest version of the table that a position is in, and of no other.
 
         A position stands for all before it: each version names the one that it was made upon.
         """
         if position is None or position.place is None:
-            return table.log.head()
-        return table.log.require(
-            position.place,
-            "the checkpoint of this query",
-            hint="if the table was replaced by mistake, put it back. If it was made anew, or an "
-            "older copy is to be gone on with, give the query a new checkpointLocation: it "
-            "delivers the whole table first, so let what it feeds begin anew, too.",
-        )
-
-    def _require_batch(self, table: Table, place: TableVersion) -> Manifest:
-        """Return the newest version of the table that a batch of its group is in."""
-        return table.log.require(place, "the newest batch of its group", hint=OTHER_THAN_IN_GROUP)
+            return look.head()
+        return look.require(position.place, _CHECKPOINT, hint=_REPLACED)
 
     def _placed(self, table: Table, position: TablePosition) -> Position:
         """Return a position with the version that it stands at; one yet to come has no token."""
-        with table.log.as_seen():
-            version = min(position.version, table.log.head().version)
-            return replace(position, place=table.log.place(version)).packed()
+        with table.log.last_look() as look:
+            version = min(position.version, look.head().version)
+            return replace(position, place=look.place(version)).packed()
 
-    def _begin(self, table: Table, upper: int) -> TablePosition:
+    def _begin(self, look: Look, upper: int) -> TablePosition:
         """Return where a stream begins, by its options."""
         options = self._options
         if self._begins_with_snapshot:
@@ -394,7 +429,7 @@ class TableInput:
         if options.starting_version == LATEST:
             return TablePosition.at_changes(upper, upper)
         origin = first_wanted(
-            table.log,
+            look,
             version=options.starting_version,
             time_ms=options.starting_timestamp_ms,
             is_inclusive=options.starting_inclusive,
@@ -421,7 +456,7 @@ class TableInput:
         options = self._options
         return options.starting_version is None and options.starting_timestamp_ms is None
 
-    def _readable(self, table: Table, newest: Manifest, position: TablePosition) -> TablePosition:
+    def _readable(self, look: Look, position: TablePosition) -> TablePosition:
         """Return where a stream at a position goes on; elsewhere only if data loss is allowed.
 
         Raises
@@ -429,26 +464,18 @@ class TableInput:
         DataLossError
             What comes next is expired.
         """
+        newest = look.head()
         fail, path = self._options.fail_on_data_loss, self._options.path
         if position.version < newest.since:
-            position = self._kept(table, position)
+            position = _kept(look, position)
         if position.is_in_snapshot and (position.origin >= newest.since or fail):
             return position
         lower = readable_from(newest, position.upper, path=path, fail_on_data_loss=fail)
         if position.is_in_snapshot:
             return TablePosition.in_snapshot(newest.since, position.hash)
         if lower < newest.first_changes:
-            table.log.require_changes(lower)
+            look.require_changes(lower)
         return TablePosition.at_changes(position.origin, lower)
-
-    def _kept(self, table: Table, position: TablePosition) -> TablePosition:
-        """Return a position that is expired as the one behind versions that changed no rows."""
-        kept = table.log.kept(position.version)
-        if kept is None:
-            return position
-        if position.is_in_snapshot:
-            return TablePosition.in_snapshot(kept, position.hash)
-        return TablePosition.at_changes(position.origin, kept + 1)
 
     # -- what lies ahead -------------------------------------------------------------
 

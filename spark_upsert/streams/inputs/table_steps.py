@@ -78,8 +78,8 @@ class TableSteps:
         """Return the changes of a version."""
 
         def split() -> Split | None:
-            with self._table.log.as_seen():
-                found = changes_splits(self._table.log, self._options, version, version + 1)
+            with self._table.log.last_look() as look:
+                found = changes_splits(look, self._options, version, version + 1)
             return found[0] if found else None
 
         def count() -> int:

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from spark_upsert.routed.group import GroupTable, TableGroup
+from spark_upsert.table.log.look import Look
 
 
 class WholeBatches:
@@ -44,10 +45,10 @@ class WholeBatches:
         Group or None
             None if that is the newest.
         """
-        with self._table.table.log.as_seen():
+        with self._table.table.log.last_look() as look:
             taken: TableGroup | None = None
             rows = 0
-            for group in self._behind(newest, has_all):
+            for group in self._behind(look, newest, has_all):
                 if taken is None or group.batch != taken.batch:
                     rows += group.batch.rows if group.batch else 0
                 if taken is not None and rows > rows_max:
@@ -55,13 +56,15 @@ class WholeBatches:
                 taken = group
         return None
 
-    def _behind(self, newest: int, has_all: Callable[[TableGroup], bool]) -> Iterator[TableGroup]:
+    def _behind(
+        self, look: Look, newest: int, has_all: Callable[[TableGroup], bool]
+    ) -> Iterator[TableGroup]:
         """Yield the groups of which the stream does not have all, the oldest first."""
-        log = self._table.table.log
-        versions = range(max(log.head().since, self._has_all_of), newest + 1)
-        first = bisect_left(versions, True, key=lambda each: not has_all(self._table.at(each)))
+        table = self._table
+        versions = range(max(look.head().since, self._has_all_of), newest + 1)
+        first = bisect_left(versions, True, key=lambda each: not has_all(table.seen_by(look, each)))
         if first:
             self._has_all_of = versions[first - 1]
         for version in versions[first:]:
-            if version == versions[0] or log.commit(version).is_epoch:
-                yield self._table.at(version)
+            if version == versions[0] or look.commit(version).is_epoch:
+                yield table.seen_by(look, version)

@@ -18,7 +18,7 @@ from spark_upsert.streams.reads.columns import shown_grouping
 from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.changes.stretches import Stretch, cut_into_stretches
 from spark_upsert.table.entries.cuts import cut_by_files
-from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.shown import whole_groups
@@ -81,7 +81,9 @@ def quarantine_splits(manifest: Manifest, options: ReadOptions) -> list[Quaranti
     ]
 
 
-def changes_splits(log: Log, options: ReadOptions, lower: int, upper: int) -> list[ChangesSplit]:
+def changes_splits(
+    log: Versions, options: ReadOptions, lower: int, upper: int
+) -> list[ChangesSplit]:
     """Cut the changes of the versions ``lower <= v < upper`` into splits; none if there are none.
 
     They are shown in the table's newest schema.

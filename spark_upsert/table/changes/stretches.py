@@ -18,7 +18,7 @@ from enum import Enum
 
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
 
 
@@ -59,13 +59,13 @@ class Stretch:
 
 
 def cut_into_stretches(
-    log: Log, lower: int, upper: int, schema: TableSchema, *, net: bool = False
+    log: Versions, lower: int, upper: int, schema: TableSchema, *, net: bool = False
 ) -> list[Stretch]:
     """Cut the epochs ``lower <= e < upper`` of a table into stretches.
 
     Parameters
     ----------
-    log : Log
+    log : Versions
     lower, upper : int
         Epochs.
     schema : TableSchema
@@ -119,7 +119,7 @@ def _added(commits: Iterable[Commit]) -> tuple[Slice, ...]:
 
 
 def _stretch(
-    log: Log,
+    log: Versions,
     cut: Cut,
     first: Commit,
     shown: Sequence[Commit],

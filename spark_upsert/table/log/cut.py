@@ -26,6 +26,7 @@ from spark_upsert.table.log.checkpoints import (
     hint_at,
     hinted,
     last_due,
+    newest_up_to,
     read_checkpoint,
     write_checkpoint,
 )
@@ -83,8 +84,9 @@ def cut(
 
 def _begin_at(store: Store, log: LogReader, version: int) -> None:
     """Make a checkpoint the beginning of the log: steps 1 and 2 of a cut."""
-    manifest = log.refolded(version)
-    if manifest is not None:
+    # From older checkpoints and the commits behind them; None if the log begins here already.
+    manifest = log.stored.roll(newest_up_to(store, version - 1), version)
+    if manifest is not None and manifest.version == version:
         write_checkpoint(store, manifest)
     elif read_checkpoint(store, version) is None:
         raise CorruptionError.in_file(

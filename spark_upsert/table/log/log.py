@@ -87,10 +87,8 @@ class Log(LogReader):
         ContentionError
             Other writers won `COMMIT_TRIES_MAX` races.
         """
-        yield self.head()
-        for _ in range(COMMIT_TRIES_MAX - 1):
-            # A race that was lost shows that what was seen (`as_seen`) is not the newest.
-            yield self.newest()
+        for _ in range(COMMIT_TRIES_MAX):
+            yield self.head()
         raise ContentionError(
             f"{COMMIT_TRIES_MAX} attempts to commit to '{self._store.url}' lost against others.",
             hint="retry later, or write with fewer writers at once.",
@@ -109,7 +107,7 @@ class Log(LogReader):
         )
         if not self._try_put(commit):
             return None
-        if self._is_in_log(head):
+        if self._stored.holds(head):
             self._remember(apply(head, commit), head)
         elif not self._settle(commit, head):
             return None
@@ -134,7 +132,7 @@ class Log(LogReader):
             The folder holds versions of a log that has no beginning.
         """
         rest = [entry for entry in entries(self._store) if entry.version > 0]
-        if rest and self._mark(0) is None:
+        if rest and self._stored.mark(0) is None:
             raise CorruptionError(
                 f"'{self._store.url}' holds no table, but the rest of one: '{rest[0].path}' and "
                 f"{len(rest) - 1} further objects of its log. Nothing was written.",
@@ -192,9 +190,9 @@ class Log(LogReader):
             if self._store.put_if_absent(path, encode(commit_to_json(commit))):
                 self._durable_version = commit.version
                 return True
-            found = self._mark(commit.version)
+            found = self._stored.mark(commit.version)
         except Exception as error:
-            found = self._mark(commit.version)
+            found = self._stored.mark(commit.version)
             if found is None:
                 if isinstance(error, OSError):
                     self.try_head()  # Says what became of the table, if it was removed.
@@ -237,13 +235,13 @@ class Log(LogReader):
 
     def _is_elsewhere(self, manifest: Manifest) -> bool:
         """Return whether a version that is missing was not cut off: the log is another one."""
-        first = self._mark(0)
+        first = self._stored.mark(0)
         if first is None or first.token != manifest.table_id:
             return True
-        return not first.is_cut and not self._is_in_log(manifest)
+        return not first.is_cut and not self._stored.holds(manifest)
 
     def _take_back(self, commit: Commit) -> None:
-        found = self._mark(commit.version)
+        found = self._stored.mark(commit.version)
         if found is not None and found.token == commit.token:
             self._store.delete(commit_path(commit.version))
 
@@ -252,8 +250,8 @@ class Log(LogReader):
         if version != last_due(version):
             return
         try:
-            with self.as_seen():  # It was committed just now.
-                write_checkpoint(self._store, self.at(version))
+            with self.last_look() as look:  # It was committed just now.
+                write_checkpoint(self._store, look.at(version))
             hint_at(self._store, version)
         except (OSError, UpsertFlowError):
             return

@@ -222,7 +222,7 @@ def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = 
     """
     look = _look(store)
     limit_s = look.now_s - grace_ms / 1000
-    past, entries = log.files_before(log.head().since), log.entries()
+    past, entries = log.stored.files_before(log.head().since), log.stored.entries()
     unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
     fence = choose_fence(entries, limit_s)
     if unnamed.orphans and not dry_run:

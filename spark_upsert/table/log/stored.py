@@ -1,0 +1,140 @@
+"""The records of a log as they lie in the storage: commits, checkpoints, and what they fold into.
+
+Nothing here says where the log ends (`read`), nor which version a caller means (`look`). Commits
+are immutable, so that some are remembered; a version is only proven to be in the log by a read of
+the storage (`StoredLog.holds`), never by that memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from spark_upsert.errors import CorruptionError, OtherTableError
+from spark_upsert.model.bounded import LruMap
+from spark_upsert.store import Store
+from spark_upsert.store.records import read_record, text
+from spark_upsert.table.log.checkpoints import read_checkpoint
+from spark_upsert.table.log.codec import commit_from_json, manifest_from_json
+from spark_upsert.table.log.entries import FOLDER, LogEntry, commit_path, entries
+from spark_upsert.table.log.fold import apply
+from spark_upsert.table.log.manifest import Commit, Manifest, Slice, TableVersion
+
+_COMMITS_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMark:
+    """The part of a commit that identifies it."""
+
+    token: str
+    is_cut: bool
+    """Whether versions behind it may have been cut off; only version 0 can say so."""
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> CommitMark:
+        return cls(token=text(record["token"]), is_cut=record.get("cut", False) is True)
+
+
+class StoredLog:
+    """The records of one log, and a memory of its commits. Safe for threads.
+
+    Parameters
+    ----------
+    store : Store
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        self._commits: LruMap[int, Commit] = LruMap(_COMMITS_KEPT)
+
+    def remembers(self, version: int) -> bool:
+        """Return whether the commit of a version need not be read."""
+        with self._lock:
+            return self._commits.peek(version) is not None
+
+    def forget(self, version: int | None = None) -> None:
+        """Forget the commit of a version, or all: the storage may hold others by now."""
+        with self._lock:
+            if version is None:
+                self._commits.clear()
+            else:
+                self._commits.pop(version)
+
+    def commit(self, version: int) -> Commit | None:
+        """Return the commit of a version; None if there is none."""
+        with self._lock:
+            known = self._commits.get(version)
+        if known is not None:
+            return known
+        commit = read_record(self.store, commit_path(version), commit_from_json)
+        if commit is None:
+            return None
+        with self._lock:
+            self._commits.put(version, commit)
+        return commit
+
+    def mark(self, version: int) -> CommitMark | None:
+        """Return what identifies the commit of a version, from the storage; None if there is none."""
+        return read_record(self.store, commit_path(version), CommitMark.from_json)
+
+    def holds(self, manifest: Manifest | None) -> bool:
+        """Return whether a version is in the log, so that none behind it was removed yet.
+
+        Reads the storage, never the memory. None stands for a log that was never cut.
+        """
+        found = self.mark(0 if manifest is None else manifest.version)
+        if found is None or found.is_cut:
+            return False
+        return manifest is None or manifest.token == found.token
+
+    def roll(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
+        """Apply the commits behind a manifest, up to ``last`` or to the end."""
+        while last is None or manifest is None or manifest.version < last:
+            commit = self.commit(0 if manifest is None else manifest.version + 1)
+            if commit is None:
+                break
+            manifest = apply(manifest, commit)
+        return manifest
+
+    def newest_checkpoint(self) -> Manifest | None:
+        """Return the newest checkpoint of this log that is there, whatever the hint says."""
+        for entry in reversed(self.entries()):
+            manifest = read_checkpoint(self.store, entry.version) if entry.is_checkpoint else None
+            if manifest is not None and self.holds(manifest):
+                return manifest
+        if not self.holds(None):
+            raise CorruptionError.in_file(
+                f"{self.store.url}/{FOLDER}", "a checkpoint, as the log was cut", "none"
+            )
+        return None
+
+    def entries(self) -> list[LogEntry]:
+        """Return the commits and checkpoints that lie in the log, the oldest version first."""
+        return entries(self.store)
+
+    def files_before(self, version: int) -> set[str]:
+        """Return the run files named by versions below this one, as far as the log holds them."""
+        files = set()
+        for entry in self.entries():
+            if entry.version >= version:
+                continue
+            slices = _slices_of_checkpoint if entry.is_checkpoint else _slices_of_commit
+            named = read_record(self.store, entry.path, slices)
+            files |= {slice_.file.path for slice_ in named or ()}
+        return files
+
+    def other(self, place: TableVersion, found: str, who: str, hint: str = "") -> OtherTableError:
+        """Return the error of a log that is not the remembered one, and forget its commits."""
+        self.forget()
+        return OtherTableError.at(self.store.url, who, str(place), found, hint=hint)
+
+
+def _slices_of_checkpoint(record: dict[str, Any]) -> tuple[Slice, ...]:
+    return manifest_from_json(record).slices
+
+
+def _slices_of_commit(record: dict[str, Any]) -> tuple[Slice, ...]:
+    return commit_from_json(record).slices()
