@@ -77,7 +77,7 @@ class StoredLog:
         return commit
 
     def mark(self, version: int) -> CommitMark | None:
-        """Return what identifies the commit of a version, from the storage; None if there is none."""
+        """Return what identifies the commit of a version in the storage; None if there is none."""
         return read_record(self.store, commit_path(version), CommitMark.from_json)
 
     def holds(self, manifest: Manifest | None) -> bool:
