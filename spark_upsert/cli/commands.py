@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from spark_upsert._version import __version__
 from spark_upsert.cli.doctor import examine, rendered
+from spark_upsert.cli.mirrors import default_mirror, facts_below, follow
 from spark_upsert.cli.parking import SHOWN, UNPARKED, advice_of, for_people, line_of, open_root
 from spark_upsert.cli.render import (
     escaped,
@@ -45,6 +46,7 @@ from spark_upsert.errors import (
     masked,
 )
 from spark_upsert.metadata import VIEWS, summary
+from spark_upsert.mirror.check import check_mirror
 from spark_upsert.model.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.parse import STORAGE_PREFIX
@@ -56,6 +58,7 @@ from spark_upsert.streams.planner.explain_read import explain_read
 from spark_upsert.streams.planner.kinds import with_found_inputs
 from spark_upsert.table.changes.modes import ChangeOptions
 from spark_upsert.table.log.indexed import INDEX_BY
+from spark_upsert.table.published import Published
 from spark_upsert.table.retention.policy import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import EARLIEST, first_wanted, upper_wanted
@@ -244,7 +247,7 @@ def _work_on_all(
 def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     """Show a table in a few numbers."""
     table = open_in(path, storage)
-    facts = summary(table)
+    facts, mirror = summary(table), facts_below(table)
     schema = table.log.head().schema
     print_facts(
         {
@@ -255,6 +258,7 @@ def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
             "scope": schema.scope.value,
             "columns": {field.name: str(field.type) for field in schema.columns},
             "properties": dict(table.log.head().properties),
+            **({} if mirror is None else {"mirror": asdict(mirror)}),
         },
         as_json=as_json,
     )
@@ -476,8 +480,9 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
 
     def work(table: Table) -> dict[str, Any]:
         report = table.check()
-        findings = [str(finding) for finding in report.findings]
-        return {"is_sound": report.is_sound, **asdict(report), "findings": findings}
+        found = (*report.findings, *check_mirror(default_mirror(table)))
+        findings = [str(finding) for finding in found]
+        return {"is_sound": not findings, **asdict(report), "findings": findings}
 
     _keep_in_order(
         path,
@@ -704,6 +709,38 @@ def index(
         table.alter(table.schema, {INDEX_BY: by})
     table.build_indexes(rebuild=rebuild)
     _show(Metadata.INDEXES, path, storage, None, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--as", "kind", type=click.Choice(["delta"]), default="delta", show_default=True)
+@click.option("--to", "place", help="Where the mirror lies. Default: _delta, below the table.")
+@click.option("--follow", "follows", is_flag=True, help="Go on, version by version, until stopped.")
+@click.option("--rebuild", is_flag=True, help="Write all of it again, whatever lies there.")
+@click.option("--no-guard", is_flag=True, help="Do not keep other writers out of the mirror.")
+@_as_json
+def publish(
+    path: str,
+    storage: Mapping[str, str],
+    kind: str,
+    place: str | None,
+    follows: bool,
+    rebuild: bool,
+    no_guard: bool,
+    as_json: bool,
+) -> None:
+    """Bring the mirror of a table, a Delta table, to the newest version."""
+    table = open_in(path, storage)
+
+    def step(rebuild: bool = False) -> Published:
+        return table.publish(place, rebuild=rebuild, guard=not no_guard, storage=storage)
+
+    done = step(rebuild)
+    print_facts({**asdict(done), "has_changed": done.has_changed}, as_json=as_json)
+    if follows:
+        for done in follow(table, step):
+            names = ("shown", "newest", "delta_version")
+            print_rows([asdict(done)], names, as_json=as_json)
 
 
 @upsertflow.command()

@@ -18,6 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -57,6 +58,7 @@ from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Trans
 from spark_upsert.table.log.properties import checked
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.log.unused import remove_unused
+from spark_upsert.table.published import Published
 from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, WRITERS_MS
@@ -129,6 +131,7 @@ class Table:
         self._gauge = PressureGauge()
         self._watchers = Watchers(self.log, self.changes)
         self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
+        self._mirrors: dict[str, Any] = {}
         self._appends = Appends(self, pressure or (lambda: self._gauge.pressure(self.log.now_ms())))
 
     def __repr__(self) -> str:
@@ -664,6 +667,47 @@ class Table:
         table = Table(store, clock=self._clock)
         for job in table.compaction_jobs()[:1]:
             table.commit_compactions([compact_runs(store, table.log.head(), job)])
+
+    # -- mirrors ---------------------------------------------------------------------
+
+    def publish(
+        self,
+        to: str | None = None,
+        *,
+        rebuild: bool = False,
+        guard: bool = True,
+        storage: Mapping[str, str] | None = None,
+    ) -> Published:
+        """Bring the mirror of the table, a Delta table, to the newest version.
+
+        All that is behind becomes one commit of the Delta table, made of what changed; it is made
+        if it is not there. A mirror shows each version at most once, whatever crashes.
+
+        Parameters
+        ----------
+        to : str, optional
+            The place of the mirror; by default the folder ``_delta`` of the table.
+        rebuild : bool
+            Whether to write all of it again, whatever lies there.
+        guard : bool
+            Whether to keep other writers out of the Delta table.
+        storage : mapping of str to str, optional
+            Settings of the object store of the place, if it is not below the table.
+
+        Raises
+        ------
+        MirroredTypeError, NotMirroredError
+            Delta has no such column, or the table keeps contributions of groups.
+        MirrorChangedError, OtherTableError
+            At the place lies what is no mirror of this table, or is none any more.
+        """
+        # By its name: who opens a table does not load the mirror with it.
+        mirrors = import_module("spark_upsert.mirror.publish")
+        target = mirrors.place_of(self.store, to, storage)
+        if target.url not in self._mirrors:
+            self._mirrors[target.url] = mirrors.Mirror(self.log, self.store, target)
+        published: Published = self._mirrors[target.url].publish(rebuild=rebuild, guard=guard)
+        return published
 
     # -- reading ---------------------------------------------------------------------
 

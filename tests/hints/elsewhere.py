@@ -53,6 +53,7 @@ APART: dict[str, str] = {
             "table.table:Table.hold_all",
             "envelopes.write_plan:plan_upon",
             "routed.unmoved:commit_behind",
+            "mirror.publish:Mirror._publish",
         ),
         "tells to try again what others have won every time: the worlds of tests.simulation do",
     ),

@@ -53,10 +53,11 @@ def find(
     """
     rows = Rows(schema, [part for part, _ in state])
     epochs = [epoch for _, epoch in state]
-    return mechanism_of(schema).gather(rows, epochs, _hits(rows, hashes, keys), len(hashes))
+    return mechanism_of(schema).gather(rows, epochs, hits_of(rows, hashes, keys), len(hashes))
 
 
-def _hits(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Iterator[Hits]:
+def hits_of(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Iterator[Hits]:
+    """Yield what each part holds of some keys, losers too; keys and hashes as of `find`."""
     for index, part in enumerate(rows.parts):
         probes, positions = _search(rows, index, part, hashes, keys)
         RUNS.settle(len(hashes))

@@ -1,0 +1,65 @@
+"""How far a mirror is behind its table, and what it holds, from the two logs alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from spark_upsert.errors import DataLossError
+from spark_upsert.mirror.publish import Mirror, shown_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorFacts:
+    """A mirror in a few numbers."""
+
+    place: str
+    shown: int
+    """The version of the table that it shows."""
+    versions_behind: int
+    """Versions of the table behind that one, those that change no row among them."""
+    ms_behind: int
+    """How long ago the first of them that is an epoch was committed; 0 if there is none."""
+    delta_version: int
+    twins: int
+    rows: int
+    """Rows of all twins, dead or not."""
+    dead_rows: int
+    bytes: int
+    """Bytes of the live twins."""
+    changed_by: str | None
+    """What somebody else did to it, if it is no copy any more."""
+
+
+def facts_of(mirror: Mirror) -> MirrorFacts | None:
+    """Return what there is to say of a mirror; None if there is none of this table."""
+    state, head = mirror.state(), mirror.log.head()
+    shown = None if state is None else shown_of(state, head.table_id)
+    if state is None or shown is None:
+        return None
+    stats = [json.loads(add["stats"]) for add in state.live.values() if "stats" in add]
+    vectors = [add["deletionVector"] for add in state.live.values() if "deletionVector" in add]
+    return MirrorFacts(
+        place=mirror.place,
+        shown=shown,
+        versions_behind=max(0, head.version - shown),
+        ms_behind=_ms_behind(mirror, shown),
+        delta_version=state.version,
+        twins=len(state.live),
+        rows=sum(each["numRecords"] for each in stats),
+        dead_rows=sum(each["cardinality"] for each in vectors),
+        bytes=sum(add["size"] for add in state.live.values()),
+        changed_by=None if state.foreign is None else state.foreign.operation,
+    )
+
+
+def _ms_behind(mirror: Mirror, shown: int) -> int:
+    head = mirror.log.head()
+    if head.changed <= shown:
+        return 0
+    try:
+        behind = mirror.log.commits(shown + 1, head.upper)
+        first = next(commit for commit in behind if commit.is_epoch)
+    except DataLossError:
+        return mirror.log.now_ms() - head.timestamp_ms
+    return max(0, mirror.log.now_ms() - head.time_ms(first.version, first.timestamp_ms))

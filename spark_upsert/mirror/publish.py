@@ -1,0 +1,477 @@
+"""Publish a table as a Delta table: one step brings its mirror to the newest version.
+
+The order of a step: our version is durable already; the new twins; one file with the vectors; the
+commit of the Delta log. A crash before the commit leaves files that nobody names, a crash behind it
+leaves nothing to do. So a mirror is behind its table or equal to it, never beside, and shows each
+version at most once: which one it shows stands in its own log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from spark_upsert.errors import (
+    ContentionError,
+    CorruptionError,
+    DataLossError,
+    OptionError,
+)
+from spark_upsert.mirror.actions import (
+    DeltaAction,
+    DeltaState,
+    addition,
+    commit_info,
+    metadata_of,
+    protocol_of,
+    removal,
+    token_number,
+    transactions,
+)
+from spark_upsert.mirror.delta_log import FOLDER, DeltaLog
+from spark_upsert.mirror.plan import Base, FileChanges, plan, twins_among
+from spark_upsert.mirror.refusals import (
+    MirrorChangedError,
+    NotMirroredError,
+    occupied,
+    other_table,
+)
+from spark_upsert.mirror.statistics import stats_text
+from spark_upsert.mirror.twins import Twin, id_of, rows_of, run_of, write_twin
+from spark_upsert.mirror.types import delta_schema, retyped
+from spark_upsert.mirror.vectors import Vector, as_text, file_of, from_text, in_file, name_of
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.store import Store
+from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.resolve import open_store
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Manifest
+from spark_upsert.table.published import Published
+from spark_upsert.table.retention.leases import Lease, keep_held
+from spark_upsert.table.retention.policy import LEASE_MS
+from spark_upsert.table.run.file import RunFile
+
+_LOGGER = logging.getLogger(__name__)
+
+DEFAULT_FOLDER = "_delta"
+"""Where a mirror lies below its table, if no other place is named."""
+
+_OWN_FOLDERS = ("data", "_log", "_index", "_consumers")
+"""Folders of a table, in which no mirror may lie."""
+
+INLINE_BYTES_MAX = 200
+"""Vectors up to this size stand in the log itself."""
+
+_HELD_EVERY_MS = 30_000
+"""How often the lease of a mirror advances. It also counts as a backlog, so that it must not stay
+far behind; and each write of it costs as much as a commit."""
+
+_RACES_MAX = 100
+"""Each lost race means that another publisher has brought the mirror further."""
+
+
+def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None = None) -> Store:
+    """Return the store of a mirror.
+
+    Parameters
+    ----------
+    table : Store
+    path : str, optional
+        By default ``_delta`` below the table.
+
+    Raises
+    ------
+    OptionError
+        The place is the table's own.
+    """
+    if path is None:
+        return StoreBelow(table, DEFAULT_FOLDER)
+    found = open_store(path.rstrip("/") or path, storage)
+    taken = [table.url, *(f"{table.url}/{folder}" for folder in _OWN_FOLDERS)]
+    if found.url == table.url or any(f"{found.url}/".startswith(f"{own}/") for own in taken[1:]):
+        raise OptionError.invalid(
+            "publishPath",
+            path,
+            "a place outside of the table's own files",
+            hint=f"publish to '{table.url}/{DEFAULT_FOLDER}', or to a folder of its own.",
+        )
+    return found
+
+
+def shown_of(state: DeltaState, table_id: str) -> int | None:
+    """Return the version of a table that a Delta log shows, if it is that table's mirror."""
+    shown = state.shown
+    return None if shown is None or shown.table_id != table_id else shown.version
+
+
+def consumer_of(place: str) -> str:
+    """Return the name under which the mirror at a place holds a lease on its table."""
+    return f"mirror-{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}"
+
+
+class Mirror:
+    """The mirror of one table at one place.
+
+    Parameters
+    ----------
+    log : Log
+        Of the table.
+    table : Store
+    target : Store
+        The place of the mirror (`place_of`).
+    """
+
+    def __init__(self, log: Log, table: Store, target: Store) -> None:
+        self.log = log
+        self.table = table
+        self.target = target
+        self._delta = DeltaLog(target)
+        self._vectors: dict[str, Vector] = {}
+        self._covered: Manifest | None = None
+        """The version that the vectors are of, if they are those of the Delta version below."""
+        self._covered_at = -1
+        self._held_ms: int | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Mirror({self.target.url!r})"
+
+    @property
+    def place(self) -> str:
+        """Where the mirror lies."""
+        return self.target.url
+
+    def state(self) -> DeltaState | None:
+        """Return what the mirror's log comes to; None if there is no mirror."""
+        return self._delta.follow()
+
+    def shown(self) -> int | None:
+        """Return the version that the mirror shows; None if there is none, or one of others."""
+        state = self.state()
+        return None if state is None else shown_of(state, self.log.head().table_id)
+
+    def publish(self, *, rebuild: bool = False, guard: bool = True) -> Published:
+        """Bring the mirror to the newest version, by one commit, if it does not show it already.
+
+        Parameters
+        ----------
+        rebuild : bool
+            Whether to remove all that is live and write everything again.
+        guard : bool
+            Whether other writers are to be kept out.
+
+        Raises
+        ------
+        MirroredTypeError, NotMirroredError
+            A table like this has no mirror.
+        MirrorChangedError
+            Others have written into the mirror.
+        OtherTableError
+            At the place lies something else.
+        CorruptionError
+            A file of the table, or of the mirror, is damaged.
+        ContentionError
+            Other publishers were faster, again and again.
+        """
+        with self._lock:
+            return self._publish(rebuild=rebuild, guard=guard)
+
+    def _publish(self, *, rebuild: bool, guard: bool) -> Published:
+        head = self.log.head()
+        delta_schema(head.schema.columns)
+        if head.schema.engine.multiplicity is not None:
+            raise NotMirroredError.contributions(self.table.url)
+        written: dict[str, Twin] = {}
+        for _ in range(_RACES_MAX):
+            state = self._delta.follow()
+            before = self._shown_before(state, head, rebuild=rebuild)
+            if before is not None and before >= head.version and not rebuild:
+                return self._published(before, before, head, state)
+            if self._step(state, before, head, written, rebuild=rebuild, guard=guard):
+                now = self._delta.seen
+                # Versions that show nothing make no commit: the number stays, the rows are equal.
+                shown = before if before is not None and now is state else head.version
+                self._hold(shown)
+                return self._published(before, shown, head, now)
+            rebuild = False  # The publisher that was faster made a mirror.
+        raise ContentionError(
+            f"{_RACES_MAX} publications to '{self.place}' lost against others.",
+            hint="publish to one place with fewer processes at once.",
+        )
+
+    def _published(
+        self, before: int | None, shown: int, head: Manifest, state: DeltaState | None
+    ) -> Published:
+        return Published(
+            place=self.place,
+            shown_before=before,
+            shown=shown,
+            newest=head.version,
+            delta_version=-1 if state is None else state.version,
+        )
+
+    def _hold(self, shown: int) -> None:
+        """Keep the changes behind a version readable, so that the next step is one by change."""
+        now_ms = self.log.now_ms()
+        if self._held_ms is not None and now_ms < self._held_ms + _HELD_EVERY_MS:
+            return
+        lease = Lease(
+            consumer=consumer_of(self.place), version=shown, renewed_ms=now_ms, ttl_ms=LEASE_MS
+        )
+        with suppress(DataLossError):  # Expired meanwhile: then the next step does without.
+            keep_held(self.table, self.log, lease)
+            self._held_ms = now_ms
+
+    # -- what lies there -----------------------------------------------------------------
+
+    def _shown_before(
+        self, state: DeltaState | None, head: Manifest, *, rebuild: bool
+    ) -> int | None:
+        """Return the version that the mirror shows, which must be one of this table.
+
+        Raises
+        ------
+        OtherTableError, MirrorChangedError
+            It cannot be gone on with.
+        """
+        if state is None:
+            self._require_empty()
+            return None
+        shown = shown_of(state, head.table_id)
+        if rebuild:
+            return shown
+        if shown is None or state.shown is None:
+            found = "the mirror of another one" if state.shown else "another Delta table"
+            raise other_table(self.place, f"the table '{head.table_id}'", found)
+        if state.foreign is not None:
+            raise MirrorChangedError.by(self.place, state.foreign.version, state.foreign.operation)
+        if shown > head.version:
+            newest = self.log.newest()
+            if shown > newest.version:
+                raise other_table(
+                    self.place,
+                    str(newest.place),
+                    f"that of a copy of the table that has a version {shown}",
+                )
+        elif shown >= head.since:
+            token = self.log.place(shown).token
+            if token_number(token) != state.shown.token:
+                raise other_table(
+                    self.place,
+                    str(head.place),
+                    f"that of a copy of the table with another version {shown}",
+                )
+        return shown
+
+    def _require_empty(self) -> None:
+        """Raise unless the place is empty, but for what a publication leaves that was killed."""
+        for info in self.target.list(""):
+            name = info.path
+            if run_of(name) is None and not name.startswith("deletion_vector_"):
+                raise occupied(self.place, name)
+        strange = [name for name in self.target.folders("") if name != FOLDER]
+        if strange:
+            raise occupied(self.place, f"{strange[0]}/")
+
+    # -- a step --------------------------------------------------------------------------
+
+    def _step(
+        self,
+        state: DeltaState | None,
+        before: int | None,
+        head: Manifest,
+        written: dict[str, Twin],
+        *,
+        rebuild: bool,
+        guard: bool,
+    ) -> bool:
+        """Do a step; False if another publisher was faster."""
+        found = state or DeltaState(version=-1)
+        metadata = metadata_of(
+            head.schema.columns,
+            found.metadata,
+            id_=str(uuid.uuid4()),
+            now_ms=self.log.now_ms(),
+        )
+        protocol = protocol_of(head.schema.columns, guard=guard)
+        keeps = not rebuild and bool(found.metadata)
+        keeps = keeps and not retyped(found.columns_text, str(metadata["schemaString"]))
+        base, commits = self._base(found, before, head, keeps=keeps)
+        planned = plan(self.table, head, commits, base, found.live)
+        header: list[DeltaAction] = []
+        if rebuild or found.protocol != protocol:
+            header.append({"protocol": protocol})
+        if rebuild or found.metadata != metadata:
+            header.append({"metaData": metadata})
+        if planned.is_empty and not header:
+            self._remember(head, found.version, planned)
+            return True
+        # Without a base nobody knows whether rows have changed but by the last version that did.
+        data_change = before is None or rebuild or head.changed > before
+        now_ms = self.log.now_ms()
+        for file, vector in planned.new:
+            if id_of(file.path) not in written:
+                written[id_of(file.path)] = self._write(head, file, vector, now_ms)
+        id_ = str(uuid.uuid4())
+        time_ms = max(head.time_ms(head.version, head.timestamp_ms), found.time_ms + 1)
+        actions = [
+            commit_info(
+                before, head.place, time_ms=time_ms, operation="UPSERTFLOW PUBLISH", id_=id_
+            ),
+            *transactions(head.place, now_ms),
+            *header,
+            *self._file_actions(planned, written, now_ms=now_ms, data_change=data_change),
+        ]
+        if not self._delta.put(actions, id_=id_):
+            return False
+        self._remember(head, found.version + 1, planned)
+        self._tell(before, head, planned)
+        return True
+
+    def _base(
+        self, state: DeltaState, before: int | None, head: Manifest, *, keeps: bool
+    ) -> tuple[Base, list[Commit]]:
+        """Return what is known of what the mirror shows, and the versions behind that."""
+        if not keeps or before is None:
+            return Base(manifest=None, twins={}, vectors={}), []
+        twins = twins_among(state.live)
+        if self._covered is not None and self._covered_at == state.version:
+            manifest, vectors = self._covered, self._vectors
+        else:
+            manifest, vectors = None, {run: self.vector_of(add) for run, add in twins.items()}
+        try:
+            if manifest is None:
+                manifest = self.log.at(before)
+            commits = list(self.log.commits(manifest.version + 1, head.upper))
+        except DataLossError:
+            # What lies between is expired: the step is made from the newest version alone.
+            return Base(manifest=None, twins=twins, vectors=vectors), []
+        return Base(manifest=manifest, twins=twins, vectors=vectors), commits
+
+    def _remember(self, head: Manifest, delta_version: int, planned: FileChanges) -> None:
+        self._covered, self._covered_at = head, delta_version
+        self._vectors = dict(planned.vectors)
+
+    def _write(self, head: Manifest, file: RunFile, vector: Vector, now_ms: int) -> Twin:
+        rows = rows_of(self.table, head, file, vector)
+        return write_twin(self.target, file, head.schema.columns, rows, now_ms=now_ms)
+
+    def _file_actions(
+        self, planned: FileChanges, written: Mapping[str, Twin], *, now_ms: int, data_change: bool
+    ) -> list[DeltaAction]:
+        """Return the actions of a step on files, those that take away first."""
+        own = [vector for _, vector in (*planned.kept, *planned.new)]
+        described = self._put_vectors(own)
+        removes = [
+            removal(add, now_ms=now_ms, data_change=data_change)
+            for add in (*planned.gone, *(add for add, _ in planned.kept))
+        ]
+        adds: list[DeltaAction] = []
+        for (add, _), vector in zip(planned.kept, described, strict=False):
+            stats = json.loads(add["stats"])
+            adds.append(
+                addition(
+                    add["path"],
+                    bytes=add["size"],
+                    written_ms=add["modificationTime"],
+                    stats=stats_text(stats, has_vector=vector is not None),
+                    vector=vector,
+                    data_change=data_change,
+                )
+            )
+        for (file, _), vector in zip(planned.new, described[len(planned.kept) :], strict=True):
+            twin = written[id_of(file.path)]
+            adds.append(
+                addition(
+                    twin.path,
+                    bytes=twin.bytes,
+                    written_ms=twin.written_ms,
+                    stats=stats_text(twin.stats, has_vector=vector is not None),
+                    vector=vector,
+                    data_change=data_change,
+                )
+            )
+        return [*removes, *adds]
+
+    # -- vectors -------------------------------------------------------------------------
+
+    def _put_vectors(self, vectors: Sequence[Vector]) -> list[DeltaAction | None]:
+        """Write vectors, all in one file but for small ones, and return what the log says of each.
+
+        None stands for a vector without a dead row.
+        """
+        encoded = [vector.encoded() if vector.count else b"" for vector in vectors]
+        long = [data for data in encoded if len(data) > INLINE_BYTES_MAX]
+        id_ = uuid.uuid4()
+        content, found = file_of(long)
+        offsets = iter(found)
+        if long:
+            with self.target.create(name_of(id_)) as sink:
+                sink.write(content)
+        described: list[DeltaAction | None] = []
+        for vector, data in zip(vectors, encoded, strict=True):
+            if not data:
+                described.append(None)
+                continue
+            if len(data) > INLINE_BYTES_MAX:
+                place = {
+                    "storageType": "u",
+                    "pathOrInlineDv": as_text(id_.bytes),
+                    "offset": next(offsets),
+                }
+            else:
+                place = {"storageType": "i", "pathOrInlineDv": as_text(data)}
+            described.append({**place, "sizeInBytes": len(data), "cardinality": vector.count})
+        return described
+
+    def vector_of(self, add: DeltaAction) -> Vector:
+        """Return the dead rows of a live file, as its log says.
+
+        Raises
+        ------
+        CorruptionError
+            The vector, or the statistics beside it, cannot be read.
+        """
+        try:
+            rows = int(json.loads(add["stats"])["numRecords"])
+            described = add.get("deletionVector")
+            if described is None:
+                return Vector(rows)
+            vector = Vector.decoded(self._encoded(described), rows)
+            if vector.count != described["cardinality"]:
+                raise ValueError(f"{vector.count} dead rows, not {described['cardinality']}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError.in_file(
+                f"{self.place}/{add['path']}", "a deletion vector of ours", str(error)
+            ) from error
+        return vector
+
+    def _encoded(self, described: DeltaAction) -> bytes:
+        text, size = described["pathOrInlineDv"], described["sizeInBytes"]
+        if described["storageType"] == "i":
+            return from_text(text, size)
+        name = name_of(uuid.UUID(bytes=from_text(text[-20:], 16)))
+        try:
+            data = self.target.read(name)
+        except FileNotFoundError as error:
+            raise CorruptionError.in_file(
+                f"{self.place}/{name}", "a file of deletion vectors", "no such file"
+            ) from error
+        return in_file(data, described["offset"], size)
+
+    def _tell(self, before: int | None, head: Manifest, planned: FileChanges) -> None:
+        fields = Fields(
+            path=self.table.url,
+            place=self.place,
+            shown_before=before,
+            shown=head.version,
+            twins=len(planned.new),
+            vectors=len(planned.kept),
+            removed=len(planned.gone),
+        )
+        _LOGGER.info("mirror published: %s", fields)

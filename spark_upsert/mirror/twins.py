@@ -1,0 +1,224 @@
+"""Twins: the entries of a run as a Parquet file, one row per entry, in the run's order.
+
+So a position in the run is the position in the twin, and whoever is dead in one is in the other.
+Entries that are no rows (tombstones, errors) are rows of nulls: the values of a deleted row do not
+live on in a copy. Where the engine folds, a row is the folded one of its key at the version of the
+step, and the newest run that has the key carries it (`mirror.dead`).
+
+A twin is written under a name of its own and never overwritten. Its first digits name the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_upsert.mirror.statistics import stats_of
+from spark_upsert.mirror.vectors import Vector
+from spark_upsert.model.arrays import Mask
+from spark_upsert.model.schema import DIFF, HASH, TableSchema, is_live
+from spark_upsert.store import Store
+from spark_upsert.store.protocol import ObjectSink
+from spark_upsert.table.entries.snapshot import CHUNK_BYTES, CHUNK_ROWS, Snapshot
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.run.file import RUNS, RunFile, Span
+from spark_upsert.table.run.rows import Rows, RunPart
+from spark_upsert.table.run.shares import part_of
+
+_RUN_NAME = re.compile(r"data/([0-9a-f]{32})\.arrow")
+_TWIN_NAME = re.compile(r"([0-9a-f]{32})-[0-9a-f]{8}\.parquet")
+
+_WRITTEN_BY = "4.0.0"
+"""Readers of Spark 3 refuse old dates and times in a file that says nothing of who wrote it."""
+
+
+RowsOf: TypeAlias = Callable[[int, int], pa.RecordBatch]
+"""Returns the rows of a twin at the positions ``start <= i < stop``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twin:
+    """A twin that was written."""
+
+    path: str
+    bytes: int
+    stats: dict[str, Any]
+    written_ms: int
+
+
+def id_of(run_path: str) -> str:
+    """Return the digits that name a run among twins."""
+    own = _RUN_NAME.fullmatch(run_path)
+    return own[1] if own else hashlib.blake2b(run_path.encode(), digest_size=16).hexdigest()
+
+
+def run_of(twin_path: str) -> str | None:
+    """Return which run a twin is of (`id_of`); None if the name is not one of a twin."""
+    found = _TWIN_NAME.fullmatch(twin_path)
+    return found[1] if found else None
+
+
+def write_twin(
+    target: Store,
+    file: RunFile,
+    columns: pa.Schema,
+    rows: RowsOf,
+    *,
+    now_ms: int,
+) -> Twin:
+    """Write the twin of a run, durably.
+
+    Parameters
+    ----------
+    target : Store
+        Where it is to lie.
+    file : RunFile
+        The run.
+    columns : pyarrow.Schema
+        The table's, at the version of the step.
+    rows : callable
+        Returns the rows of the twin (`rows_of`).
+    """
+    path = f"{id_of(file.path)}-{secrets.token_hex(4)}.parquet"
+    nan = set[str]()
+    footers: list[pq.FileMetaData] = []
+    share = part_of(CHUNK_BYTES) * file.rows // max(1, file.bytes)
+    step = min(CHUNK_ROWS, max(1, share))
+    with target.create(path) as sink:
+        counted = _Counted(sink)
+        with pq.ParquetWriter(
+            pa.PythonFile(counted, mode="w"),
+            columns,
+            compression="zstd",
+            store_schema=False,
+            store_decimal_as_integer=True,
+            coerce_timestamps="us",
+            metadata_collector=footers,
+        ) as writer:
+            for start in range(0, file.rows, step):
+                batch = rows(start, min(start + step, file.rows))
+                nan |= set(_with_nan(batch))
+                writer.write_batch(batch)
+                RUNS.settle(batch.num_rows)
+                if counted.error is not None:
+                    break
+            writer.add_key_value_metadata(
+                {"org.apache.spark.version": _WRITTEN_BY, "upsertflow.run": file.path}
+            )
+        if counted.error is not None:
+            raise counted.error
+    [footer] = footers
+    return Twin(
+        path=path, bytes=counted.bytes, stats=stats_of(footer, columns, nan), written_ms=now_ms
+    )
+
+
+class _Counted:
+    """A sink that counts its bytes, as a file that Arrow can write.
+
+    An error is kept for the caller, and what follows is dropped: Arrow would write its footer all
+    the same, and tell of the state of its writer in place of a full disk.
+    """
+
+    closed = False
+
+    def __init__(self, sink: ObjectSink) -> None:
+        self._sink = sink
+        self.bytes = 0
+        self.error: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                self._sink.write(data)
+            except BaseException as error:  # noqa: BLE001 - raised by `write_twin`
+                self.error = error
+        self.bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def flush(self) -> None:
+        """Do nothing: the sink makes its object durable when it is closed."""
+
+    def close(self) -> None:
+        """Do nothing: the owner of the sink closes it."""
+
+
+def _with_nan(batch: pa.RecordBatch) -> Iterator[str]:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+            yield name
+
+
+# -- the rows ------------------------------------------------------------------------------
+
+
+def rows_of(table: Store, head: Manifest, file: RunFile, vector: Vector) -> RowsOf:
+    """Return what reads the rows of a run's twin.
+
+    Parameters
+    ----------
+    table : Store
+        Where the run lies.
+    head : Manifest
+        The version of the step.
+    vector : Vector
+        The dead rows of the run at that version.
+    """
+    if head.schema.engine.folds:
+        return _folded(Snapshot(table, head), file, vector)
+    return _entries(table, file, head.schema)
+
+
+def _entries(store: Store, file: RunFile, schema: TableSchema) -> RowsOf:
+    """Return what reads a run's entries as they are, where one entry of a key wins."""
+    run = RUNS.open(store, file)
+
+    def rows(start: int, stop: int) -> pa.RecordBatch:
+        part = Rows(schema, [RunPart(Span(run, start, stop))])
+        *columns, diffs = part.slice(0, [*schema.columns.names, DIFF], 0, stop - start)
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema.columns)
+        return _without(batch, ~is_live(diffs))
+
+    return rows
+
+
+def _folded(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:
+    """Return what reads the folded rows of the keys that a run carries."""
+    schema = snapshot.manifest.schema
+    names = schema.columns.names
+    run = RUNS.open(snapshot.store, file)
+
+    def rows(start: int, stop: int) -> pa.RecordBatch:
+        carried = np.flatnonzero(~vector.is_dead(start, stop))
+        part = Rows(schema, [RunPart(Span(run, start, stop))])
+        [hashes] = part.take([HASH], carried)
+        found = snapshot.find(hashes.to_numpy(), part.take(schema.identity, carried))
+        places = np.full(stop - start, -1, dtype=np.int64)
+        places[carried] = np.arange(len(carried))
+        indices = pa.array(places, mask=places < 0)
+        values = found.rows.take(names, found.at)
+        return pa.RecordBatch.from_arrays(
+            [column.take(indices) for column in values], schema=schema.columns
+        )
+
+    return rows
+
+
+def _without(batch: pa.RecordBatch, dead: Mask) -> pa.RecordBatch:
+    """Return rows with nulls in place of some."""
+    if not bool(dead.any()):
+        return batch
+    indices = pa.array(np.arange(batch.num_rows), mask=dead)
+    return batch.take(indices)

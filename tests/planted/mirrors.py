@@ -1,0 +1,153 @@
+"""Bugs in mirrors: wrong bits, wrong rows, a wrong order of versions."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from spark_upsert.mirror import dead, plan, publish, statistics, twins
+from spark_upsert.mirror.vectors import Vector
+from spark_upsert.model.schema import DIFF, is_live
+from spark_upsert.table.log.manifest import Kind
+from tests.planted.bug import Patch, bug, together, wrapped
+from tests.promises import test_mirror_promises as promises
+
+SHOWN = promises.test_p2_a_mirror_shows_the_rows_of_each_version_that_it_showed
+ONCE = promises.test_p1_a_mirror_shows_each_version_once
+
+
+@bug("the newest run wins in a mirror, whatever the order keys say", SHOWN)
+def _() -> Patch:
+    def newest(original: Any, store: Any, manifest: Any, chunk: Any, vectors: Any) -> None:
+        original(store, manifest, chunk, vectors)
+        vector = vectors.get(chunk.run.file.path)
+        if vector is not None and not manifest.schema.engine.folds:
+            fresh = Vector(vector.rows)
+            dead_at_birth = ~is_live(chunk.run.slice([DIFF], 0, vector.rows)[0])
+            fresh.mark(np.flatnonzero(dead_at_birth))
+            vectors[chunk.run.file.path] = fresh
+
+    return together(wrapped(dead, "_mark_by_keys", newest), patch.object(plan, "_SETTLED_FROM", 0))
+
+
+@bug("an old entry stays alive beside the new one of its key", SHOWN)
+def _() -> Patch:
+    def only_own(original: Any, store: Any, manifest: Any, known: Any, new: Any) -> Any:
+        return {**original(store, manifest, known, new), **known}
+
+    return wrapped(plan, "by_change", only_own)
+
+
+@bug("rows that were cut away stay in the mirror", SHOWN)
+def _() -> Patch:
+    return patch.object(dead, "_mark_cut", lambda store, manifest, vectors: None)
+
+
+@bug("the bits of a vector stand in the other order within a byte", SHOWN)
+def _() -> Patch:
+    def encoded(original: Any, self: Vector) -> bytes:
+        other = Vector(self.rows)
+        positions = self.positions()
+        turned = positions ^ 1
+        other.mark(turned[turned < self.rows])
+        return bytes(original(other))
+
+    return wrapped(Vector, "encoded", encoded)
+
+
+@bug("a run of dead rows is one row short", SHOWN)
+def _() -> Patch:
+    def short(original: Any, self: Vector, start: int, stop: int) -> None:
+        original(self, start, max(start, stop - 1))
+
+    return wrapped(Vector, "mark_range", short)
+
+
+@bug("whether a folded row lives is asked of the newest entry alone", SHOWN)
+def _() -> Patch:
+    def settled(original: Any, schema: Any, lined: Any) -> Any:
+        found = original(schema, lined)
+        if schema.engine.folds and len(lined.rows):
+            found |= ~is_live(dead._diffs(lined.rows))
+        return found
+
+    return together(
+        wrapped(dead, "_settled", settled), patch.object(plan, "_SETTLED_FROM", 1 << 40)
+    )
+
+
+@bug("the twin of a folding table has the entries as they came", SHOWN)
+def _() -> Patch:
+    def rows(table: Any, head: Any, file: Any, vector: Any) -> Any:
+        return twins._entries(table, file, head.schema)
+
+    return patch.object(publish, "rows_of", rows)
+
+
+@bug("twins of before a restore are kept where entries are folded", SHOWN)
+def _() -> Patch:
+    def keeping(original: Any, store: Any, head: Any, commits: Any, base: Any, live: Any) -> Any:
+        calm = [commit for commit in commits if commit.kind is not Kind.OVERWRITE]
+        return original(store, head, calm, base, live)
+
+    return wrapped(publish, "plan", keeping)
+
+
+@bug("a wider type leaves old twins as they are", SHOWN)
+def _() -> Patch:
+    return patch.object(publish, "retyped", lambda before, after: False)
+
+
+@bug("floats have bounds whether or not there is a NaN", SHOWN)
+def _() -> Patch:
+    return wrapped(
+        twins, "stats_of", lambda original, footer, columns, nan: original(footer, columns, ())
+    )
+
+
+@bug("bounds of long texts are cut", SHOWN)
+def _() -> Patch:
+    def cut(original: Any, type_: Any, low: Any, high: Any) -> Any:
+        if isinstance(high, str):
+            return low[: statistics.TEXT_MAX], high[: statistics.TEXT_MAX]
+        return original(type_, low, high)
+
+    return wrapped(statistics, "_bounds", cut)
+
+
+@bug("a file whose vector changed is added without being removed", SHOWN)
+def _() -> Patch:
+    def file_actions(original: Any, self: Any, planned: Any, written: Any, **how: Any) -> Any:
+        kept = {add["path"] for add, _ in planned.kept}
+        return [
+            each
+            for each in original(self, planned, written, **how)
+            if each.get("remove", {}).get("path") not in kept
+        ]
+
+    return wrapped(publish.Mirror, "_file_actions", file_actions)
+
+
+@bug("a mirror that is up to date is published again", ONCE)
+def _() -> Patch:
+    def header(original: Any, columns: Any, before: Any, **how: Any) -> Any:
+        return {**original(columns, before, **how), "name": str(how["now_ms"])}
+
+    def shown(original: Any, self: Any, state: Any, head: Any, **how: Any) -> Any:
+        found = original(self, state, head, **how)
+        return None if found is None else found - 1
+
+    return together(
+        wrapped(publish, "metadata_of", header),
+        wrapped(publish.Mirror, "_shown_before", shown),
+    )
+
+
+@bug("times of a mirror are those of its versions, whatever stood before", ONCE)
+def _() -> Patch:
+    def back(original: Any, *args: Any, time_ms: int, **how: Any) -> Any:
+        return original(*args, time_ms=time_ms // 10**9, **how)
+
+    return wrapped(publish, "commit_info", back)

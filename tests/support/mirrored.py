@@ -1,0 +1,195 @@
+"""Random lives of a table with a mirror, and what each version of the mirror must show.
+
+What is done is drawn from a seed: epochs with late and tied rows, deletes, overwrites, restores,
+columns that come and types that widen, compactions, expiries; a mirror that is left out, is begun
+anew by another process, or races with a second publisher.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from spark_upsert.mirror.check import check_mirror
+from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.store import Store
+from spark_upsert.table.compaction import compact_runs, policy
+from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.table import Table
+from tests.support.delta import DeltaTable
+from tests.support.stores import MemoryStore, forget_runs_and_logs
+from tests.support.tables import Ticks
+
+RULES = {"n": Rule.SUM, "x": Rule.LAST, "f": Rule.MAX}
+
+KINDS: tuple[Mapping[str, Any], ...] = (
+    {"keys": ("id",)},
+    {"keys": ("name",)},
+    {"keys": ("id", "name"), "hash_prefix": 1},
+    {"keys": ("id",), "scope": Scope.TABLE},
+    {"keys": ("id",), "scope": Scope.EPOCH},
+    {"keys": ("id",), "engine": MergeEngine(Engine.FIRST_ROW), "scope": Scope.TABLE},
+    {"keys": ("id",), "engine": MergeEngine(Engine.PARTIAL_UPDATE)},
+    {"keys": ("id",), "engine": MergeEngine(Engine.PARTIAL_UPDATE), "scope": Scope.TABLE},
+    {"keys": ("id",), "engine": MergeEngine(Engine.AGGREGATION, rules=RULES)},
+)
+
+COLUMNS = pa.schema(
+    {"id": pa.int32(), "name": pa.string(), "n": pa.int32(), "x": pa.string(), "f": pa.float64()}
+)
+
+
+class MirroredTable:
+    """A table, its mirror, and the rows of each version that the mirror showed.
+
+    Parameters
+    ----------
+    seed : int
+    store, target : Store, optional
+        Where the table lies, and its mirror.
+    """
+
+    def __init__(self, seed: int, store: Store | None = None, target: Store | None = None) -> None:
+        self.dice = random.Random(seed)
+        self.store = store or MemoryStore()
+        self.target = target or place_of(self.store, None)
+        self.clock = Ticks()
+        kind = dict(KINDS[seed % len(KINDS)])
+        kind.setdefault("scope", Scope.ARRIVAL)
+        order = [] if kind["scope"] is Scope.ARRIVAL else [pa.field("seq", pa.int64())]
+        self.schema = TableSchema.of(COLUMNS, order=order, hash_seed=seed, **kind)
+        self.table = Table(self.store, clock=self.clock)
+        self.table.ensure(self.schema, {"tombstoneRetention": "0 epochs"})
+        self.mirror = self.a_mirror()
+        self.shown: dict[int, pa.Table] = {}
+        """The rows that each version of the Delta table must have."""
+        self._number = 0
+
+    def a_mirror(self) -> Mirror:
+        """Return a mirror as another process has it."""
+        table = Table(self.store, clock=self.clock)
+        return Mirror(table.log, self.store, self.target)
+
+    # -- what is done ------------------------------------------------------------------
+
+    def live(self, acts: int, look: Callable[[], None] = lambda: None) -> None:
+        """Do some things, publish behind most of them, and look behind each."""
+        for _ in range(acts):
+            act = self.dice.choice(
+                [self.append] * 9
+                + [self.overwrite, self.restore, self.restore, self.compact, self.compact]
+                + [self.squeeze, self.widen, self.add_column, self.expire]
+            )
+            act()
+            if self.dice.random() < 0.8:
+                self.publish()
+            look()
+        self.publish()
+
+    def append(self, *, overwrite: bool = False) -> None:
+        columns = self.table.schema.columns
+        keys = [name for name in ("id", "name") if name in self.table.schema.keys]
+        takes_deletes = self.table.schema.engine.takes_deletes and not overwrite
+        given: dict[Any, dict[str, Any]] = {}
+        for _ in range(self.dice.choice([1, 2, 5, 9])):
+            self._number += 1
+            row: dict[str, Any] = {
+                "id": self.dice.randrange(8),
+                "name": self.dice.choice("abcd"),
+                "n": self.dice.choice([None, self._number]),
+                "x": self.dice.choice([None, "", f"x{self._number}", "ü" * 40]),
+                "f": self.dice.choice([None, float("nan"), -0.0, float(self._number)]),
+                "seq": self.dice.randrange(1 + self._number),
+                "gone": takes_deletes and self.dice.random() < 0.3,
+            }
+            for field in columns:
+                row.setdefault(field.name, self.dice.choice([None, self._number]))
+            given[tuple(row[name] for name in keys)] = row
+        fields = [*columns, *self.table.schema.order, pa.field("gone", pa.bool_())]
+        rows = pa.Table.from_pylist(list(given.values()), schema=pa.schema(fields))
+        deletes = "gone" if self.table.schema.engine.takes_deletes else None
+        self.table.append(
+            rows if deletes else rows.drop_columns(["gone"]),
+            deletes=deletes,
+            overwrite=overwrite,
+            late_rows=self.dice.choice([LateRows.APPLY, LateRows.REJECT]),
+        )
+
+    def overwrite(self) -> None:
+        self.append(overwrite=True)
+
+    def restore(self) -> None:
+        head = self.table.log.head()
+        self.table.restore(self.dice.randint(head.since, head.version))
+
+    def compact(self) -> None:
+        self.table.compact()
+
+    def squeeze(self) -> None:
+        """Merge all runs, in some ranges of hashes or everywhere."""
+        with patch.object(policy, "JOB_BYTES", self.dice.choice([300, 2_000, 1 << 30])):
+            jobs = self.table.compaction_jobs(full=True)
+        some = [job for job in jobs if self.dice.random() < 0.6]
+        head = self.table.log.head()
+        self.table.commit_compactions([compact_runs(self.store, head, job) for job in some])
+
+    def widen(self) -> None:
+        columns = self.table.schema.columns
+        at = columns.get_field_index("n")
+        wide = columns.set(at, pa.field("n", pa.int64()))
+        self.table.alter(replace(self.table.schema, columns=wide))
+
+    def add_column(self) -> None:
+        schema = self.table.schema
+        if len(schema.columns) < 8 and schema.engine.kind is not Engine.AGGREGATION:
+            name = f"more {len(schema.columns)}"
+            columns = schema.columns.append(pa.field(name, pa.int16()))
+            self.table.alter(replace(schema, columns=columns))
+
+    def expire(self) -> None:
+        if self.dice.random() < 0.5:  # Then the past that the mirror needs may go.
+            for lease in self.table.consumers():
+                self.table.release(lease.consumer)
+        self.table.expire(retain_versions=self.dice.randrange(3), safety_ms=0)
+        self.table.vacuum(grace_ms=0)
+
+    def publish(self) -> None:
+        """Publish, perhaps as a process that knows nothing, perhaps beside another one."""
+        if self.dice.random() < 0.3:
+            forget_runs_and_logs()
+            self.mirror = self.a_mirror()
+        if self.dice.random() < 0.1:
+            self.a_mirror().publish()
+        done = self.mirror.publish()
+        head = self.table.log.head()
+        assert done.shown <= done.newest == head.version
+        self.shown[done.delta_version] = self.table.snapshot()
+        assert list(check_mirror(self.mirror)) == []
+
+    # -- what must hold ----------------------------------------------------------------
+
+    def require_equal(self, version: int, found: pa.Table) -> None:
+        """Hold what a reader found at a version against the rows that the table had."""
+        expected = self.shown[version]
+        assert found.column_names == expected.column_names, f"version {version}"
+        assert canonical(found) == canonical(expected), f"version {version}"
+
+    def look(self) -> None:
+        """Read every version of the mirror."""
+        for version in self.shown:
+            self.require_equal(version, DeltaTable(self.target, version).rows())
+
+
+def canonical(rows: pa.Table) -> list[str]:
+    """Return rows as texts, sorted: NaN is NaN, and zeros have signs."""
+    return sorted(map(repr, rows.to_pylist()))
+
+
+__all__ = ["DeltaTable", "MirroredTable", "canonical"]

@@ -1,0 +1,101 @@
+"""What stands on the page about mirrors runs, and so do its commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from integration.pages import code_of
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.mirrors import follow
+from spark_upsert.store import LocalStore
+from spark_upsert.table.table import Table
+from tests.support.delta import DeltaTable
+from tools.reach import BOUNDS, loaded, needed
+
+
+def test_the_page_runs(tmp_path: Path) -> None:
+    [code] = code_of("docs/delta-mirror.md", "python", runner="tests/unit/test_mirror_page.py")
+    exec(code.replace("/lake/", f"{tmp_path}/"), {})
+    rows = DeltaTable(LocalStore(tmp_path / "orders" / "_delta")).rows()
+    assert sorted(rows.column("amount").to_pylist()) == [5, 7, 9]
+
+
+def table_in(folder: Path) -> Table:
+    table = Table.create(str(folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
+    table.append(pa.table({"id": [1, 2]}))
+    return table
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(upsertflow, list(words))
+
+
+def told(*words: str) -> dict[str, Any]:
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.output)
+    return found
+
+
+def test_a_table_is_published_and_looked_at(tmp_path: Path) -> None:
+    table, path = table_in(tmp_path), str(tmp_path / "t")
+    assert "mirror" not in told("info", path)
+    assert told("publish", path, "--as", "delta")["shown"] == 1
+    table.append(pa.table({"id": [2, 3]}))
+    facts = told("info", path)["mirror"]
+    assert (facts["shown"], facts["versions_behind"], facts["rows"]) == (1, 1, 2)
+    assert facts["ms_behind"] >= 0
+    assert told("publish", path)["has_changed"]
+    facts = told("info", path)["mirror"]
+    assert (facts["versions_behind"], facts["twins"], facts["rows"], facts["dead_rows"]) == (
+        0,
+        2,
+        4,
+        1,
+    )
+    assert told("check", path)["is_sound"]
+
+
+def test_a_mirror_elsewhere_and_without_a_guard(tmp_path: Path) -> None:
+    table_in(tmp_path)
+    place = str(tmp_path / "elsewhere")
+    told("publish", str(tmp_path / "t"), "--to", place, "--no-guard")
+    assert "upsertflow" not in DeltaTable(LocalStore(place)).protocol["writerFeatures"]
+
+
+def test_check_finds_what_became_of_a_mirror(tmp_path: Path) -> None:
+    table_in(tmp_path).publish()
+    for twin in (tmp_path / "t" / "_delta").glob("*.parquet"):
+        twin.unlink()
+    result = run("check", str(tmp_path / "t"))
+    assert result.exit_code == 1
+    assert "no such file" in result.output
+    told("publish", str(tmp_path / "t"), "--rebuild")
+    assert told("check", str(tmp_path / "t"))["is_sound"]
+
+
+def test_a_follower_publishes_each_new_version(tmp_path: Path) -> None:
+    table = table_in(tmp_path)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) % 3 == 0:
+            table.append(pa.table({"id": [len(waits)]}))
+
+    other = Table.open(str(tmp_path / "t"))
+    steps = follow(other, other.publish, sleep=sleep)
+    assert [next(steps).shown for _ in range(3)] == [1, 2, 3]
+    assert len(waits) == 6
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.module)
+def test_nothing_that_reads_or_commits_loads_the_mirror(bound: Any) -> None:
+    ways = needed(loaded(), bound.module)
+    assert [way for module, way in ways.items() if module.startswith("spark_upsert.mirror")] == []

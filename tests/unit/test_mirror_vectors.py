@@ -1,0 +1,161 @@
+"""Deletion vectors, byte for byte, and against a decoder that goes value by value."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from uuid import UUID
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_upsert.mirror import vectors
+from spark_upsert.mirror.actions import token_number
+from spark_upsert.mirror.vectors import Vector, as_text, file_of, from_text, in_file
+from tests.support.delta import _values
+
+FIRST = "d1d339640100000000000000000000003a3000000100000000000000100000000000"
+SECOND = "d1d339640100000000000000000000003a3000000100000000000500100000000300040007000b0012001d00"
+
+GOLDEN = (
+    (10, [0], FIRST, "f7a6b4b5"),
+    (30, [3, 4, 7, 11, 18, 29], SECOND, "acd74a79"),
+    (
+        70_000,
+        [1, 65_535, 65_536, 69_999],
+        (
+            "d1d339640100000000000000000000003a300000020000000000010001000100180000001c"
+            "0000000100ffff00006f11"
+        ),
+        "a4d802c8",
+    ),
+    (
+        1_000,
+        range(100, 900),
+        "d1d339640100000000000000000000003b3000000100001f03010064001f03",
+        "ecec4c7f",
+    ),
+    (
+        70_000,
+        range(70_000),
+        "d1d339640100000000000000000000003b300100030000ffff01006f1101000000ffff010000006f11",
+        "1cb0c637",
+    ),
+)
+
+
+def vector_of(rows: int, dead: Sequence[int]) -> Vector:
+    made = Vector(rows)
+    made.mark(np.array(dead, dtype=np.int64))
+    return made
+
+
+@pytest.mark.parametrize(("rows", "dead", "digits", "crc"), GOLDEN)
+def test_the_bytes_of_a_vector(rows: int, dead: Sequence[int], digits: str, crc: str) -> None:
+    found = vector_of(rows, dead).encoded()
+    assert found.hex() == digits
+    assert f"{zlib.crc32(found):08x}" == crc
+
+
+def test_many_values_are_a_bitmap() -> None:
+    found = vector_of(70_000, range(0, 10_000, 2)).encoded()
+    assert len(found) == 8_224
+    assert found[:36].hex() == (
+        "d1d339640100000000000000000000003a30000001000000000087131000000055555555"
+    )
+    assert f"{zlib.crc32(found):08x}" == "8ccf3137"
+
+
+def test_the_bytes_of_a_file_of_vectors() -> None:
+    data, offsets = file_of([bytes.fromhex(FIRST), bytes.fromhex(SECOND)])
+    assert data.hex() == f"0100000022{FIRST}f7a6b4b50000002c{SECOND}acd74a79"
+    assert offsets == [1, 43]
+    assert in_file(data, 43, 44).hex() == SECOND
+    for at, change in ((0, b"\2"), (4, b"\0"), (60, b"\7"), (94, b"\0")):
+        with pytest.raises(ValueError, match="checksum"):
+            in_file(
+                data[:at] + change + data[at + 1 :], 43 if at > 40 else 1, 44 if at > 40 else 34
+            )
+
+
+def test_names_and_small_vectors_are_z85() -> None:
+    id_ = UUID("d2c639aa-8816-431a-aaf6-d3fe2512ff61")
+    assert as_text(id_.bytes) == "^-aqEH.-t@S}K{vb[*k^"
+    assert as_text(bytes.fromhex(FIRST)) == "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg00000"
+    assert from_text(as_text(bytes.fromhex(FIRST)), 34).hex() == FIRST
+    for text, size in (("abcd", 3), ('ab"de', 4), ("#####", 4), ("00000", 5)):
+        with pytest.raises(ValueError):  # noqa: PT011 - of whatever it is
+            from_text(text, size)
+
+
+def test_a_token_is_a_number_of_63_bits() -> None:
+    assert token_number("00000000000000000000000000000001") == 7652746175997403597
+
+
+RANGES = st.tuples(st.integers(0, 199_999), st.integers(0, 70_000))
+
+
+@given(
+    scattered=st.lists(st.integers(0, 199_999), max_size=30),
+    ranges=st.lists(RANGES, max_size=4),
+    every=st.sampled_from([0, 2, 3, 17]),
+)
+def test_what_is_marked_is_read_value_by_value(
+    scattered: list[int], ranges: list[tuple[int, int]], every: int
+) -> None:
+    rows, made, expected = 200_000, Vector(200_000), set(scattered)
+    made.mark(np.array(scattered + scattered, dtype=np.int64))
+    for start, length in ranges:
+        stop = min(rows, start + length)
+        made.mark_range(start, stop)
+        expected |= set(range(start, stop))
+    if every:
+        made.mark(np.arange(0, 40_000, every))
+        expected |= set(range(0, 40_000, every))
+    data = made.encoded()
+    assert made.count == len(expected)
+    assert made.positions().tolist() == sorted(expected)
+    if expected:
+        assert list(_values(data)) == sorted(expected)
+    assert Vector.decoded(data, rows) == made
+    assert made.is_dead(7, 1_001).tolist() == [at in expected for at in range(7, 1_001)]
+
+
+def test_many_containers_are_unpacked_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "_GROUP", 2)
+    dead = [at for base in range(7) for at in range(base << 16, (base << 16) + 5 * base, 3)]
+    runs = [at for base in range(3, 7) for at in range((base << 16) + 100, (base << 16) + 300)]
+    made = vector_of(7 << 16, dead + runs)
+    assert list(_values(made.encoded())) == sorted({*dead, *runs})
+    assert Vector.decoded(made.encoded(), 7 << 16) == made
+
+
+def test_a_vector_of_nothing() -> None:
+    assert Vector.decoded(Vector(5).encoded(), 5) == Vector(5)
+    assert Vector(0).is_all
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (b"", 5),
+        (bytes.fromhex(FIRST)[:-1], 10),
+        (bytes.fromhex(FIRST), 0),
+        (bytes.fromhex(SECOND), 29),
+        (b"\0" + bytes.fromhex(FIRST)[1:], 10),
+        (vector_of(70_000, range(0, 10_000, 2)).encoded(), 9_000),
+        (vector_of(1_000, range(100, 900)).encoded(), 500),
+    ],
+)
+def test_other_bytes_are_no_vector(data: bytes, rows: int) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of whatever it is
+        Vector.decoded(data, rows)
+
+
+def test_a_position_beyond_the_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="beyond 5 rows"):
+        vector_of(5, [5])
+    with pytest.raises(ValueError, match="of 5"):
+        Vector(5).mark_range(3, 6)
