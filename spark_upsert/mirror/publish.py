@@ -55,6 +55,7 @@ from spark_upsert.table.published import Published
 from spark_upsert.table.retention.leases import Lease, keep_held
 from spark_upsert.table.retention.policy import LEASE_MS
 from spark_upsert.table.run.file import RunFile
+from spark_upsert.table.table import Table
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -101,6 +102,43 @@ def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None =
             hint=f"publish to '{table.url}/{DEFAULT_FOLDER}', or to a folder of its own.",
         )
     return found
+
+
+def publish(
+    table: Table,
+    to: str | None = None,
+    *,
+    rebuild: bool = False,
+    guard: bool = True,
+    storage: Mapping[str, str] | None = None,
+) -> Published:
+    """Bring the mirror of a table to the newest version (`Table.publish`).
+
+    All that is behind becomes one commit of the Delta table, which is made if it is not there.
+
+    Parameters
+    ----------
+    table : Table
+        Remembers what its mirrors show, so that a step reads only what is new.
+    to : str, optional
+        The place of the mirror (`place_of`).
+    rebuild : bool
+        Whether to write all of it again, whatever lies there.
+    guard : bool
+        Whether to keep other writers out of the Delta table.
+    storage : mapping of str to str, optional
+        Settings of the object store of the place, if it is not below the table.
+
+    Raises
+    ------
+    MirroredTypeError, NotMirroredError, MirrorChangedError, OtherTableError
+        As of `Mirror.publish`.
+    """
+    target = place_of(table.store, to, storage)
+    if target.url not in table.mirrors:
+        table.mirrors[target.url] = Mirror(table.log, table.store, target)
+    published: Published = table.mirrors[target.url].publish(rebuild=rebuild, guard=guard)
+    return published
 
 
 def shown_of(state: DeltaState, table_id: str) -> int | None:
@@ -251,7 +289,7 @@ class Mirror:
         if state.foreign is not None:
             raise MirrorChangedError.by(self.place, state.foreign.version, state.foreign.operation)
         if shown > head.version:
-            newest = self.log.newest()
+            newest = self.log.anew().head()
             if shown > newest.version:
                 raise other_table(
                     self.place,

@@ -131,7 +131,7 @@ class Table:
         self._gauge = PressureGauge()
         self._watchers = Watchers(self.log, self.changes)
         self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
-        self._mirrors: dict[str, Any] = {}
+        self.mirrors: dict[str, Any] = {}  # By place: what `publish` knows of each.
         self._appends = Appends(self, pressure or (lambda: self._gauge.pressure(self.log.now_ms())))
 
     def __repr__(self) -> str:
@@ -670,43 +670,19 @@ class Table:
 
     # -- mirrors ---------------------------------------------------------------------
 
-    def publish(
-        self,
-        to: str | None = None,
-        *,
-        rebuild: bool = False,
-        guard: bool = True,
-        storage: Mapping[str, str] | None = None,
-    ) -> Published:
-        """Bring the mirror of the table, a Delta table, to the newest version.
-
-        All that is behind becomes one commit of the Delta table, made of what changed; it is made
-        if it is not there. A mirror shows each version at most once, whatever crashes.
+    def publish(self, to: str | None = None, **how: Any) -> Published:
+        """Bring the mirror of the table, a Delta table, to the newest version, by what changed.
 
         Parameters
         ----------
         to : str, optional
             The place of the mirror; by default the folder ``_delta`` of the table.
-        rebuild : bool
-            Whether to write all of it again, whatever lies there.
-        guard : bool
-            Whether to keep other writers out of the Delta table.
-        storage : mapping of str to str, optional
-            Settings of the object store of the place, if it is not below the table.
-
-        Raises
-        ------
-        MirroredTypeError, NotMirroredError
-            Delta has no such column, or the table keeps contributions of groups.
-        MirrorChangedError, OtherTableError
-            At the place lies what is no mirror of this table, or is none any more.
+        **how
+            ``rebuild=True`` writes all of it again, ``guard=False`` lets other writers in, and
+            ``storage`` has the settings of another place (`mirror.publish.publish`).
         """
-        # By its name: who opens a table does not load the mirror with it.
-        mirrors = import_module("spark_upsert.mirror.publish")
-        target = mirrors.place_of(self.store, to, storage)
-        if target.url not in self._mirrors:
-            self._mirrors[target.url] = mirrors.Mirror(self.log, self.store, target)
-        published: Published = self._mirrors[target.url].publish(rebuild=rebuild, guard=guard)
+        # By its name: what opens a table does not load the mirror with it.
+        published: Published = import_module("spark_upsert.mirror.publish").publish(self, to, **how)
         return published
 
     # -- reading ---------------------------------------------------------------------
