@@ -1,4 +1,4 @@
-"""A merge as its settings ask for it: the door for callers with streams of batches and no Spark."""
+"""A merge as its settings ask for it, alone or in a graph: the door for callers without Spark."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
+from spark_upsert.errors import OptionError
 from spark_upsert.merge.assembly import arrange
 from spark_upsert.merge.config import MergeConfig
 from spark_upsert.merge.counters import MergeCounters
 from spark_upsert.merge.documents import MARKS
+from spark_upsert.merge.graph import MergeGraph, fusion
 from spark_upsert.merge.pressure import MemoryPressure
 from spark_upsert.merge.readers import WIDTH, OpenInput
 from spark_upsert.merge.schemas import OneSchema
@@ -48,7 +50,7 @@ def merge(
     config : MergeConfig or None
         None: concat.
     is_live : bool
-        Whether interleave without a seed may be live; see `graph.fusion`.
+        Whether interleave without a seed may be live; a graph decides it for `merge_in`.
     width : int
         Inputs that are read at once.
     rows : int
@@ -83,6 +85,52 @@ def merge(
         if not isinstance(item, MARKS):
             schema.check(name, item.schema)
         yield item
+
+
+def merge_in(
+    graph: MergeGraph,
+    name: str,
+    inputs: Mapping[str, OpenInput],
+    *,
+    width: int = WIDTH,
+    rows: int = HAND_OFF_ROWS,
+    pressure: MemoryPressure | None = None,
+    folder: Path | None = None,
+    counters: MergeCounters | None = None,
+) -> Generator[Any, None, None]:
+    """Yield the rows of one merge of a graph (`merge`), which is live if the graph lets it be.
+
+    Parameters
+    ----------
+    graph : MergeGraph
+        It decides: an interleave without a seed is live where `fusion` says so, and goes round
+        robin where it does not.
+    name : str
+        The name of the merge. Its settings and the order of its inputs are those of its node.
+    inputs : mapping of str to callable
+        Its inputs by the names that the node gives them, and perhaps others.
+    width, rows, pressure, folder, counters
+        Those of `merge`.
+
+    Raises
+    ------
+    OptionError
+        An input of the node is not given.
+    """
+    node = graph.merge(name)
+    if not inputs.keys() >= set(node.inputs):
+        expected = f"those of the merge '{name}': {', '.join(node.inputs)}"
+        raise OptionError.invalid("inputs", [*inputs], expected)
+    return merge(
+        {each: inputs[each] for each in node.inputs},
+        node.config,
+        is_live=bool(fusion(graph, name)),
+        width=width,
+        rows=rows,
+        pressure=pressure,
+        folder=folder,
+        counters=counters,
+    )
 
 
 def _exact(

@@ -15,9 +15,7 @@ TWO = {"inputs": "a,b", "input.a.path": "/a", "input.b.path": "/b", "parallelism
 @pytest.mark.parametrize(
     ("given", "tasks", "live"),
     [
-        pytest.param(
-            {}, "at most 4", "yes: nobody else reads its inputs (2), and all are", id="26 live"
-        ),
+        pytest.param({}, "at most 4", "yes: rows come as they are ready", id="26 live"),
         pytest.param({"interleaveSeed": "1"}, "one,", "no: the seed 1 gives it", id="27 a seed"),
         pytest.param({"merge": "concat"}, "one,", "no: its mode is concat", id="28 concat"),
         pytest.param({"merge": "roundrobin"}, "one,", "no: its mode is roundrobin", id="round"),
@@ -29,7 +27,6 @@ def test_whether_a_merge_is_live_is_told_with_the_reason(
     text = explain_merge(ReadPlan.parse({**TWO, **given}))
     assert f"  tasks     {tasks}" in text
     assert f"  live      {live}" in text
-    assert "  streaming yes: the merge 'of inputs' gives rows as it goes" in text
 
 
 def test_the_log_says_it_in_a_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.merge.channel import CHANNEL_EVENTS
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.graph import (
     AnyNode,
@@ -21,6 +26,9 @@ from spark_upsert.merge.graph import (
     fusion,
     streaming_output,
 )
+from spark_upsert.merge.merged import merge_in
+from spark_upsert.model.orders import RoundRobin
+from tests.support.merging import batches_of, rows_in
 
 S1, S2 = SourceNode(name="s1"), SourceNode(name="s2")
 LIVE = MergeConfig(mode=Mode.INTERLEAVE)
@@ -39,7 +47,7 @@ def sink(*inputs: str, name: str = "out", needs_all: tuple[str, ...] = ()) -> Si
     return Sink(name=name, inputs=inputs, needs_all=needs_all)
 
 
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("nodes", "expected"),
     [
         pytest.param(
@@ -85,10 +93,43 @@ def sink(*inputs: str, name: str = "out", needs_all: tuple[str, ...] = ()) -> Si
         ),
     ],
 )
+
+
+@CASES
 def test_whether_a_merge_is_live(nodes: list[AnyNode], expected: str) -> None:
     answer = fusion(MergeGraph(nodes), "m")
     assert str(answer) == expected
     assert bool(answer) is expected.startswith("yes")
+
+
+@CASES
+def test_a_merge_of_a_graph_runs_as_the_graph_decides(nodes: list[AnyNode], expected: str) -> None:
+    """Only a live merge gives rows before an input has ended that never waits for its turn."""
+    graph, ended = MergeGraph(nodes), []
+    sizes = [CHANNEL_EVENTS] * 5
+
+    def rows(name: str) -> Iterator[pa.RecordBatch]:
+        yield from batches_of(name, sizes)
+        ended.append(name)
+
+    names = graph.merge("m").inputs
+    config = graph.merge("m").config
+    inputs = {name: partial(rows, name) for name in reversed(names)}
+    out = merge_in(graph, "m", {**inputs, "another": partial(rows, "another")})
+    first = [*rows_in(islice(out, 1))]
+    if config.mode is Mode.CONCAT:
+        assert {name for name, _ in first} == {names[0]}
+    else:
+        assert (sorted(ended) != sorted(names)) is expected.startswith("yes") or not names
+    if config.order(is_live=bool(fusion(graph, "m"))) == RoundRobin():
+        assert [name for name, _ in first[: len(names)]] == [*names]
+    out.close()
+
+
+def test_a_merge_of_a_graph_wants_all_its_inputs() -> None:
+    graph = MergeGraph([S1, S2, merge_of("s1", "s2")])
+    with pytest.raises(OptionError, match="those of the merge 'm': s1, s2, found"):
+        merge_in(graph, "m", {"s1": lambda: iter(())})
 
 
 MERGED: list[AnyNode] = [S1, S2, merge_of("s1", "s2")]
