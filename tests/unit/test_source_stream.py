@@ -409,6 +409,23 @@ def test_a_replay_after_a_restart_takes_the_lease_where_the_batch_begins(lived: 
     assert lease_of(lived) == 2
 
 
+def test_a_lease_does_not_go_back_to_versions_that_are_expired_and_changed_no_rows(
+    lived: Lived,
+) -> None:
+    """Spark reports the batch before as done behind the plan of the one that goes on further."""
+    lived.write(*FIVE[:2])
+    query = lived.query(consumerId="sums")
+    query.drain()
+    lived.table.compact(full=True)
+    lived.table.release("sums")
+    assert lived.expire() == 3
+    lived.write({5: 5})
+    query.restart()
+    query.drain()
+    assert folded(query.rows) == rows_at(lived.table, lived.table.log.head().version)
+    assert lease_of(lived) == lived.table.log.head().version
+
+
 def test_an_idle_stream_renews_its_lease_a_few_times_before_it_would_lapse(lived: Lived) -> None:
     lived.write(*FIVE)
     query = lived.query(consumerId="sums", consumerTtl="8 hours")

@@ -534,6 +534,9 @@ class TableInput:
     def _renew(self, table: Table, version: int) -> None:
         assert self._options.consumer is not None
         with self._leasing:  # Two threads may hold it; it never goes back.
+            if self._lease is not None:
+                # Nor by a batch that ended at versions that are expired, and that changed no rows.
+                version = max(version, self._lease.version)
             if not self._options.fail_on_data_loss:
                 version = max(version, table.log.head().since)
             ttl_ms = self._options.consumer_ttl_ms
