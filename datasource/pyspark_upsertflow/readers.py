@@ -7,7 +7,7 @@ batch has the rows of a version, and a stream their new values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
+from pyspark_upsertflow.filters import pins_of_filters, takes_filters
 from pyspark_upsertflow.kinds import KINDS
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
 from spark_upsert.errors import SchemaError, setting
@@ -32,6 +33,7 @@ from spark_upsert_sink.deferred import with_split
 from spark_upsert_sink.worker import give_back, settle_in
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 
@@ -98,7 +100,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
     if (about := _of_the_log(plan)) is not None:
         about[0].require_batch()
         return MetadataReader(*about, schema)
-    return BatchReader(plan, schema)
+    return (PushedReader if takes_filters() else BatchReader)(plan, schema)
 
 
 def _of_the_log(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
@@ -122,6 +124,7 @@ class BatchReader(DataSourceReader):
             batch_inputs(plan, columns, KINDS), plan.query, columns=shared_columns(plan, columns)
         )
         self._schema = schema
+        self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(work) for work in self._read.splits()]
@@ -133,3 +136,13 @@ class BatchReader(DataSourceReader):
             return  # Spark makes one empty partition out of none.
         is_scan = all(isinstance(split, RowsSplit) for split in splits_of(work))
         yield from to_spark(self._read.read(work), self._schema, is_scan=is_scan)
+
+
+@called_by_spark
+class PushedReader(BatchReader):
+    """A reader that Spark hands the filters of a query (`filters.takes_filters`)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Leave out rows that no filter wants, and return all filters: Spark judges the rest."""
+        self._read.push(pins_of_filters(filters, self._columns))
+        return filters

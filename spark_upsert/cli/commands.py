@@ -39,6 +39,7 @@ from spark_upsert.cli.routed import (
 from spark_upsert.cli.top import Top
 from spark_upsert.errors import (
     OptionError,
+    SchemaError,
     UpsertFlowError,
     about,
     as_flag,
@@ -155,6 +156,11 @@ _all_tables = click.option(
 )
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+
+
+_as_of = click.option(
+    "--version", type=int, help="The table as of this version. Default: the newest."
+)
 
 
 def _limit(default: int) -> Callable[[Command], Command]:
@@ -303,16 +309,54 @@ def files(path: str, storage: Mapping[str, str], as_json: bool) -> None:
 
 @upsertflow.command()
 @_on_table
-@click.option("--version", type=int, help="The table as of this version. Default: the newest.")
+@_as_of
+@click.option("--filter", "condition", help='SQL that is true for the rows: "id IN (1, 2)".')
 @_limit(20)
 @_as_json
 def snapshot(
-    path: str, storage: Mapping[str, str], version: int | None, limit: int, as_json: bool
+    path: str,
+    storage: Mapping[str, str],
+    version: int | None,
+    condition: str | None,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """Show some rows of the table, in no particular order."""
-    state = open_in(path, storage).at(version)
-    rows = list(islice(_rows(state.read()), limit))
-    print_data(rows, state.manifest.schema.columns.names, as_json=as_json)
+    found = open_in(path, storage).scan(filter=condition, version=version)
+    print_data(list(islice(_rows(found), limit)), found.schema.names, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.argument("values", metavar="KEY...", nargs=-1, required=True)
+@_as_of
+@_as_json
+def get(
+    path: str,
+    storage: Mapping[str, str],
+    values: tuple[str, ...],
+    version: int | None,
+    as_json: bool,
+) -> None:
+    """Show the rows of some keys.
+
+    KEY is one key or several, where the key is one column. Of several columns it is one key: a
+    value for each of them, in their order.
+    """
+    table = open_in(path, storage)
+    names = table.schema.keys
+    if len(names) == 1:
+        given = {names[0]: list(values)}
+    elif len(names) == len(values):
+        given = {name: [value] for name, value in zip(names, values, strict=True)}
+    else:
+        raise SchemaError(
+            f"the key is {', '.join(names)}: expected {len(names)} values, found {len(values)}.",
+            hint="give a value for each; of several keys: upsertflow snapshot PATH --filter.",
+        )
+    keys = {name: pa.array(texts, pa.string()) for name, texts in given.items()}
+    found = table.get(keys, version=version)
+    print_data(list(_rows(found.to_batches())), found.column_names, as_json=as_json)
 
 
 @upsertflow.command()

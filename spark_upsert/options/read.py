@@ -101,6 +101,12 @@ class ReadOptions:
         "Batch: read the table as of this time (ISO 8601, UTC if it names no zone, or ms since "
         "1970)."
     )
+    filter: str | None = Option("filter", Options.text, BATCH, only=Only.BATCH).held(
+        "Batch: SQL that is true for the rows that are read, such as `id IN (1, 2)` or `day >= "
+        "DATE '2026-01-01' AND n > 3` (expressions: docs/tasks.md). Where it pins the key, the "
+        "leading columns of `hashPrefix` or a column of `indexBy` to some values, only what can "
+        "have them is read. Default: all rows."
+    )
     change_feed: bool = Option(
         "readChangeFeed", flag, COUNTED, default=False, is_of_whole=True
     ).held(
@@ -205,7 +211,7 @@ class ReadOptions:
         BATCH,
         is_of_whole=True,
         only=Only.BATCH,
-        excludes=("columns", "readChangeFeed", "startingVersion", "startingTimestamp"),
+        excludes=("columns", "filter", "readChangeFeed", "startingVersion", "startingTimestamp"),
     ).held(
         "Batch: read about the table instead of its rows: `epochs`, `files`, `history`, "
         "`consumers` or `pressure` (how far each consumer is behind, against the caps, and "
@@ -239,6 +245,8 @@ class ReadOptions:
         """Refuse options that only a stream knows."""
         self.query.require_batch()
         self._refuse_position()
+        if self.change_feed:
+            self._refuse_filter("a change feed")
         for name in given_only(self, Only.STREAM):
             raise of_streams_only(name)
         if not self.change_feed:
@@ -266,6 +274,7 @@ class ReadOptions:
     def require_stream(self) -> None:
         """Refuse options that only a batch read knows."""
         self._refuse_position()
+        self._refuse_filter("a stream")
         for name in given_only(self, Only.BATCH):
             raise OptionError(
                 f"option '{name}' has no meaning in a stream.",
@@ -282,6 +291,16 @@ class ReadOptions:
             raise OptionError(
                 "option 'computeUpdates' has no meaning in a stream of new values.",
                 hint="add .option('readChangeFeed', 'true'), or drop the option.",
+            )
+
+    def _refuse_filter(self, read: str) -> None:
+        if self.filter is not None:
+            raise OptionError(
+                f"option 'filter' has no meaning in {read}: of a change, the row before may be "
+                "wanted and the row behind not.",
+                hint="read a view, whose changes are exact, by pyspark_upsertflow.view(path)"
+                ".filter(...); or filter behind the read, with where(...).",
+                option="filter",
             )
 
     def _refuse_position(self) -> None:

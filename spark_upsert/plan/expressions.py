@@ -159,6 +159,16 @@ def plain_column(condition: str) -> str | None:
     return tree.path[0] if isinstance(tree, ColumnName) and len(tree.path) == 1 else None
 
 
+def constant(tree: Tree) -> pa.Scalar | None:
+    """Return the value of a part of SQL that reads no column; None if it has none, or reads one."""
+    if _columns(tree):
+        return None
+    try:
+        return _Evaluation(tree, pa.schema([]))(pa.RecordBatch.from_pylist([], pa.schema([])))
+    except (pa.ArrowException, OverflowError, PlanError):
+        return None
+
+
 def _columns(tree: Tree) -> list[ColumnName]:
     if isinstance(tree, ColumnName):
         return [tree]

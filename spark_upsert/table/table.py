@@ -44,12 +44,14 @@ from spark_upsert.table.changes.read import read_changes
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.compaction import Compacted, Job, commit_compactions, compact_runs, due_jobs
 from spark_upsert.table.entries.check import Report, check
+from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.quarantine import read_quarantine
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.given_keys import as_keys
 from spark_upsert.table.given_rows import GivenRows, as_table, filled, merged
 from spark_upsert.table.index.check import check_index
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.rows import rows_having
+from spark_upsert.table.index.rows import rows_at
 from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.caps import FULL_WAIT_MS
 from spark_upsert.table.log.indexed import indexed_columns
@@ -697,9 +699,13 @@ class Table:
         return self.log.head().schema
 
     def scan(
-        self, columns: Sequence[str] | None = None, *, version: int | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        filter: str | None = None,
+        version: int | None = None,
     ) -> pa.RecordBatchReader:
-        """Return a reader of all rows at a version, in no particular order.
+        """Return a reader of the rows at a version, in no particular order.
 
         Rows are read as the reader is pulled, some `CHUNK_ROWS` at a time, so that memory is
         bounded whatever the size of the table.
@@ -709,6 +715,10 @@ class Table:
         columns : sequence of str, optional
             In the order in which they are to come; by default all. With none at all, batches
             have rows without columns.
+        filter : str, optional
+            SQL that is true for the rows that are wanted, of any columns of the table: ``"id IN
+            (1, 2)"``. Where it pins the key, the prefix of the hash or an indexed column to some
+            values, only what can have them is read (`table.where`).
         version : int, optional
             By default the newest.
 
@@ -716,6 +726,8 @@ class Table:
         ------
         SchemaError
             There is no such column.
+        PlanError
+            The filter is no SQL that is known, or not of these columns.
         DataLossError
             The version is expired, or not there.
         """
@@ -723,13 +735,66 @@ class Table:
         schema = snapshot.manifest.schema
         names = schema.columns.names if columns is None else schema.select(columns)
         fields = pa.schema([schema.columns.field(name) for name in names])
-        return pa.RecordBatchReader.from_batches(fields, snapshot.read(names))
+        batches = snapshot.read(names) if filter is None else self._where(snapshot, filter, names)
+        return pa.RecordBatchReader.from_batches(fields, batches)
+
+    def _where(
+        self, snapshot: Snapshot, condition: str, names: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        # By its name: a program that asks for no condition needs no SQL.
+        where = import_module("spark_upsert.table.where").Where
+        wanted = where.of(condition, snapshot.manifest.schema.columns)
+        found: Iterator[pa.RecordBatch]
+        found = wanted.by_index(snapshot, self.index_of).read(
+            snapshot, names, index_of=self.index_of
+        )
+        return found
+
+    def get(
+        self,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+    ) -> pa.Table:
+        """Return the rows of some keys, in the order of the keys; a key without a row has none.
+
+        Only the blocks that hold the keys are read: the cost follows the keys, not the table.
+
+        Parameters
+        ----------
+        keys : object
+            One key or many: ``7``, ``[7, 8]``, ``("eu", 7)``, ``[("eu", 7), ("us", 8)]``, a mapping
+            or a frame with the key columns, or an array (`given_keys.as_keys`). A key that is
+            given twice has its row twice.
+        columns : sequence of str, optional
+            In the order in which they are to come; by default all.
+        version : int, optional
+            By default the newest.
+
+        Raises
+        ------
+        SchemaError
+            There is no such column, or a value is not of the type of its key column.
+        DataLossError
+            The version is expired, or not there.
+        """
+        snapshot = self.at(version)
+        schema = snapshot.manifest.schema
+        names = schema.columns.names if columns is None else schema.select(columns)
+        found = snapshot.look_up(as_keys(schema, keys).columns, names)
+        rows = found.rows.take(pa.array(found.at[found.at != ABSENT]))
+        return pa.Table.from_batches([rows])
 
     def snapshot(
-        self, version: int | None = None, *, columns: Sequence[str] | None = None
+        self,
+        version: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
     ) -> pa.Table:
-        """Return all rows at a version, in no particular order."""
-        reader = self.scan(columns, version=version)
+        """Return the rows at a version, in no particular order (`scan`)."""
+        reader = self.scan(columns, filter=filter, version=version)
         if not reader.schema.names:  # Only the number of rows is asked for.
             return pa.Table.from_batches(list(reader) or [_NO_ROWS]).select([])
         return reader.read_all()
@@ -795,8 +860,8 @@ class Table:
         version : int, optional
             By default the newest.
         """
-        manifest = self.at(version).manifest
-        schema, newest = manifest.schema, self.schema
+        snapshot, newest = self.at(version), self.schema
+        schema = snapshot.manifest.schema
         [own] = schema.select([column])
         names = schema.columns.names if columns is None else schema.select(columns)
         type_ = newest.columns.field(own).type
@@ -808,14 +873,11 @@ class Table:
                 hint=f"ask for values of type {type_}.",
                 column=own,
             ) from error
-        # In the newest types: keys that came later may not fit into those of an old version.
-        snapshot = Snapshot(self.store, replace(manifest, schema=newest))
-        wide = pa.schema([newest.columns.field(name) for name in names])
         fields = pa.schema([schema.columns.field(name) for name in names])
 
         def by(index: Index | None) -> pa.Table:
-            found = rows_having(index, snapshot, own, wanted, names)
-            return pa.Table.from_batches(found, schema=wide).cast(fields)
+            found = rows_at(index, snapshot, newest, own, wanted, names)
+            return pa.Table.from_batches(found, schema=fields)
 
         try:
             return by(self.index_of(own))

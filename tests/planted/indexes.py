@@ -9,6 +9,10 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.plan import pins
+from spark_upsert.plan.sql import Call
+from spark_upsert.table import where
+from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.index import advance, rows, upkeep
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.indexed import shown
@@ -80,3 +84,37 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(upkeep.Indexes, "follow", lambda self, commit: None)
+
+
+CHOSEN = promises.test_p3_a_condition_finds_the_rows_of_every_version
+
+
+@bug("rows that the pins leave are not judged by the condition", CHOSEN)
+def _() -> Patch:
+    return patch.object(where.Where, "filter", lambda self, rows: rows)
+
+
+@bug("an OR pins what its left side pins", CHOSEN)
+def _() -> Patch:
+    return patch.object(pins, "_either", lambda left, right: left)
+
+
+@bug("what stands behind NOT is pinned", CHOSEN)
+def _() -> Patch:
+    def through(original: Any, tree: Any, schema: pa.Schema) -> Any:
+        is_not = isinstance(tree, Call) and tree.name == "NOT"
+        return original(tree.arguments[0] if is_not else tree, schema)
+
+    return wrapped(pins, "_pins", through)
+
+
+@bug(
+    "rows of keys come in the order of the hashes",
+    promises.test_p3_keys_find_their_rows_at_every_version,
+)
+def _() -> Patch:
+    def unordered(original: Any, self: Snapshot, *args: Any) -> Any:
+        found = original(self, *args)
+        return found._replace(at=np.sort(found.at))
+
+    return wrapped(Snapshot, "look_up", unordered)

@@ -7,7 +7,9 @@ import random
 import pyarrow as pa
 import pytest
 
+from spark_upsert.plan.expressions import bind_condition
 from spark_upsert.table.log.indexed import shown
+from tests.support.conditions import condition
 from tests.support.indexed import IndexedTable, small_steps
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
@@ -27,6 +29,61 @@ def test_p3_an_index_finds_the_rows_of_every_version(seed: int) -> None:
                 found = lived.read(lived.table.rows_having("c", sorted(values), version=version))
                 expected = lived.having(version, values)
                 assert found == expected, f"life {life}: {values} at {version}"
+
+        with small_steps(dice.choice([2, 8, 1 << 20])):
+            lived.live(ACTS, look)
+
+
+@SEEDS
+def test_p3_a_condition_finds_the_rows_of_every_version(seed: int) -> None:
+    """By key, by prefix, by index or by reading all: what the condition is true for."""
+    literals = {name: ["0", "1", "2", "3", "1.0", "0.5", "9999999999"] for name in ("id", "c")}
+    literals["part"] = literals["v"] = ["0", "1", "2", "7"]
+    for life in range(seed * 3, seed * 3 + 3):
+        dice, lived = random.Random(life), IndexedTable(life)
+
+        def look(life: int = life, dice: random.Random = dice, lived: IndexedTable = lived) -> None:
+            head = lived.table.log.head()
+            for version in dice.choices(range(head.since, head.version + 1), k=2):
+                asked = condition(dice, literals)
+                snapshot = lived.table.at(version)
+                bound = bind_condition(asked, snapshot.manifest.schema.columns)
+                whole = pa.Table.from_batches(
+                    [bound.true_rows(batch) for batch in snapshot.read()],
+                    schema=snapshot.manifest.schema.columns,
+                )
+                found = lived.table.snapshot(
+                    version, filter=asked, columns=["v", "id", "c", "part"]
+                )
+                assert lived.read(found) == lived.read(whole), f"life {life}: {asked} at {version}"
+
+        with small_steps(dice.choice([2, 8, 1 << 20])):
+            lived.live(ACTS, look)
+
+
+@SEEDS
+def test_p3_keys_find_their_rows_at_every_version(seed: int) -> None:
+    """Rows come in the order of the keys; a key without a row has none."""
+    for life in range(seed * 3, seed * 3 + 3):
+        dice, lived = random.Random(life), IndexedTable(life)
+
+        def look(life: int = life, dice: random.Random = dice, lived: IndexedTable = lived) -> None:
+            head = lived.table.log.head()
+            version = dice.randint(head.since, head.version)
+            rows = lived.rows[version]
+            known = [*rows, *(tuple(dice.choices([None, 0, 1, 7], k=len(lived.keys))),)]
+            asked = dice.choices(known, k=4)
+            found = lived.table.get(
+                asked if len(lived.keys) > 1 else [key for (key,) in asked], version=version
+            )
+            told = [tuple(row[name] for name in lived.keys) for row in found.to_pylist()]
+            assert told == [key for key in asked if key in rows], f"life {life} at {version}"
+            if told:
+                distinct = pa.Table.from_pylist(
+                    [dict(each) for each in {tuple(r.items()) for r in found.to_pylist()}]
+                )
+                expected = {key: rows[key] for key in told}
+                assert lived.read(distinct) == expected, f"life {life} at {version}"
 
         with small_steps(dice.choice([2, 8, 1 << 20])):
             lived.live(ACTS, look)

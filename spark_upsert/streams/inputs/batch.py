@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from spark_upsert.errors import OptionError
 from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.plan.pins import Pins
 from spark_upsert.store import open_store
 from spark_upsert.streams.inputs.table import open_table, table_identity
 from spark_upsert.streams.inputs.table_steps import TableSteps, snapshot_ranges
+from spark_upsert.streams.reads.chosen import chosen_splits, wanted_rows
 from spark_upsert.streams.reads.columns import require_columns, table_columns
 from spark_upsert.streams.reads.explain import explain, tell
 from spark_upsert.streams.reads.serve import serve
@@ -21,6 +24,7 @@ from spark_upsert.streams.reads.splits import (
     split_bytes,
 )
 from spark_upsert.streams.reads.steps import CountedStep
+from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import first_wanted, manifest_at, readable_from, upper_wanted
 
@@ -39,6 +43,19 @@ class BatchRead:
     def __init__(self, options: ReadOptions, columns: pa.Schema) -> None:
         self._options = options
         self._columns = columns
+        self._pushed: Pins = {}
+
+    def push(self, pins: Pins) -> None:
+        """Leave out rows of a version that have other values than some, where that saves reading.
+
+        The caller judges the rows itself: what is left out depends on how the table lies.
+
+        Parameters
+        ----------
+        pins : mapping of str to pyarrow.Array
+            Values of columns of the read.
+        """
+        self._pushed = pins
 
     def splits(self) -> Sequence[Split]:
         """Return the work for the tasks."""
@@ -49,6 +66,13 @@ class BatchRead:
     def steps(self) -> list[CountedStep]:
         """Return the same rows in an order that no number of splits decides."""
         table, options = open_table(self._options), self._options
+        if options.filter is not None:
+            raise OptionError(
+                "option 'filter' has no meaning in an exact order, which numbers all rows.",
+                hint="filter behind the read, with where(...); or leave out 'merge' and "
+                "'interleaveSeed'.",
+                option="filter",
+            )
         steps = TableSteps(table, options, self._columns)
         if options.change_feed:
             lower, upper = self._versions(table)
@@ -84,7 +108,10 @@ class BatchRead:
         if options.metadata is Metadata.QUARANTINE:
             return quarantine_splits(manifest, options)
         require_columns(manifest, self._columns, options)
-        return rows_splits(manifest, options)
+        where = wanted_rows(manifest, options, self._pushed)
+        if where is None:
+            return rows_splits(manifest, options)
+        return chosen_splits(Snapshot(table.store, manifest), options, where, table.index_of)
 
     def _versions(self, table: Table) -> tuple[int, int]:
         """Return the bounds of the changes to read: those of ``lower <= v < upper``."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from spark_upsert.plan.pins import Pins
 from spark_upsert.streams.offsets.position import Json, Position
 from spark_upsert.streams.reads.steps import StreamStep
 
@@ -210,6 +211,15 @@ class Begins(Protocol):
 
     def begins(self) -> Mapping[str, Json]:
         """Return these options by name; values that mean the same have one form."""
+        ...
+
+
+@runtime_checkable
+class Pushable(Protocol):
+    """An input of a batch that may leave rows out."""
+
+    def push(self, pins: Pins) -> None:
+        """Leave out rows that have other values in some columns, where that saves reading."""
         ...
 
 

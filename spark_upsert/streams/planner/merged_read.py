@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.options.query import QueryOptions
+from spark_upsert.plan.pins import Pins
+from spark_upsert.streams.inputs.input import Pushable
 from spark_upsert.streams.planner.kinds import Bounded
 from spark_upsert.streams.reads.packs import of_each, planned
 from spark_upsert.streams.reads.passage import whole_passage
@@ -38,6 +40,16 @@ class MergedRead:
         self._inputs = inputs
         self._query = query
         self._columns = columns
+
+    def push(self, pins: Pins) -> None:
+        """Let inputs leave out rows that have other values than some, where that saves reading.
+
+        The caller judges the rows itself: an input may give them all the same.
+        """
+        if self._query.order is None:
+            for each in self._inputs.values():
+                if isinstance(each, Pushable):
+                    each.push(pins)
 
     def splits(self) -> list[TaskRead]:
         """Return the work: what each task reads."""

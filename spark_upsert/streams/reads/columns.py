@@ -10,6 +10,7 @@ from spark_upsert.errors import SchemaError, setting
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.plan.expressions import bind_condition
 from spark_upsert.table.entries.quarantine import quarantine_schema
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest
@@ -35,7 +36,10 @@ def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
     manifest = manifest_at(log, version=version, time_ms=time_ms)
     if options.metadata is Metadata.QUARANTINE:
         return quarantine_schema(manifest.schema)
-    return pa.schema(_chosen(shown_columns(manifest, options), options))
+    own = shown_columns(manifest, options)
+    if options.filter is not None:
+        bind_condition(options.filter, own)  # Said when the read is loaded, not when it runs.
+    return pa.schema(_chosen(own, options))
 
 
 def shown_grouping(manifest: Manifest, options: ReadOptions) -> Grouping | None:

@@ -95,11 +95,14 @@ def _read(each: _Pass) -> Iterator[pa.RecordBatch]:
 
 def _rows(store: Store, split: RowsSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a version: the table's own, or those of the view that it keeps."""
-    if split.grouping is None:
-        yield from Snapshot(store, split.manifest).read(columns, hash_range=split.hash_range)
-        return
-    for rows in ShownGroups(split.grouping, store).rows(split.manifest, split.hash_range):
-        yield rows.select(columns)
+    snapshot, where = Snapshot(store, split.manifest), split.where
+    if split.grouping is not None:
+        for rows in ShownGroups(split.grouping, store).rows(split.manifest, split.hash_range):
+            yield (rows if where is None else where.filter(rows)).select(columns)
+    elif where is None:
+        yield from snapshot.read(columns, hash_range=split.hash_range)
+    else:
+        yield from where.read(snapshot, columns, hash_range=split.hash_range)
 
 
 def _changes_of_groups(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from spark_upsert.errors import OptionError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
@@ -22,6 +23,9 @@ from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.shown import whole_groups
+
+if TYPE_CHECKING:
+    from spark_upsert.table.where import Where
 
 SPLIT_ROWS = 50_000
 """Fewer rows than this are not worth a task of their own."""
@@ -37,6 +41,8 @@ class RowsSplit:
     """The streaming queries that made any of it, as their transactions name them."""
     grouping: Grouping | None = None
     """What entries mean, where a view is kept that is shown: then the range is of its groups."""
+    where: Where | None = None
+    """Which of the rows are wanted; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +72,18 @@ def rows_splits(
     manifest: Manifest, options: ReadOptions, hash_range: HashRange = ALL_HASHES
 ) -> list[RowsSplit]:
     """Cut the rows of a version with hashes in a range into splits."""
-    queries, grouping = _queries(manifest.transactions), shown_grouping(manifest, options)
+    queries, grouping = queries_of(manifest.transactions), shown_grouping(manifest, options)
     return [
-        RowsSplit(_within(manifest, piece), piece, queries, grouping)
-        for piece in _of_groups(grouping, _cut(manifest, options, hash_range))
+        RowsSplit(within(manifest, piece), piece, queries, grouping)
+        for piece in _of_groups(grouping, cut(manifest, options, hash_range))
     ]
 
 
 def quarantine_splits(manifest: Manifest, options: ReadOptions) -> list[QuarantineSplit]:
     """Cut the error entries of a version into splits."""
     return [
-        QuarantineSplit(_within(manifest, piece), piece)
-        for piece in _cut(manifest, options, ALL_HASHES)
+        QuarantineSplit(within(manifest, piece), piece)
+        for piece in cut(manifest, options, ALL_HASHES)
     ]
 
 
@@ -98,7 +104,7 @@ def changes_splits(
     stretches = cut_into_stretches(log, lower, upper, head.schema, net=net)
     if not stretches:
         return []
-    queries = _queries(
+    queries = queries_of(
         transaction.writer
         for commit in log.commits(max(lower, 0), upper)
         for transaction in commit.transactions
@@ -125,11 +131,13 @@ def _of_groups(grouping: Grouping | None, pieces: list[HashRange]) -> list[HashR
     return [piece for piece in whole if not piece.is_empty]
 
 
-def _queries(writers: Iterable[str]) -> frozenset[str]:
+def queries_of(writers: Iterable[str]) -> frozenset[str]:
+    """Return the writers that are streaming queries."""
     return frozenset(writer for writer in writers if writer.startswith(QUERY))
 
 
-def _cut(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> list[HashRange]:
+def cut(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> list[HashRange]:
+    """Cut a range of hashes into those of splits, by the amount of data in it."""
     share = hash_range.width / ALL_HASHES.width
     rows = int(share * sum(slice_.file.rows for slice_ in manifest.slices))
     is_uniform = not manifest.schema.hash_prefix
@@ -144,10 +152,10 @@ def _split_count(options: ReadOptions, rows: int) -> int:
 
 
 def _stretch_within(stretch: Stretch, hash_range: HashRange) -> Stretch:
-    return replace(stretch, before=_within(stretch.before, hash_range))
+    return replace(stretch, before=within(stretch.before, hash_range))
 
 
-def _within(manifest: Manifest, hash_range: HashRange) -> Manifest:
+def within(manifest: Manifest, hash_range: HashRange) -> Manifest:
     """Keep only what a split needs, so that it stays small on its way to the task."""
     kept = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
     return replace(manifest.without_writers(), slices=kept)

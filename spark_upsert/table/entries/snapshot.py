@@ -161,6 +161,15 @@ class Snapshot:
         for few in wanted.cut():
             yield from self._having(few, list(names) or list(wanted.names))
 
+    def count_having_prefix(self, values: Sequence[pa.Array]) -> int:
+        """Return how many entries keys have that begin like some values; some may be dead."""
+        return sum(
+            int(wanted.places(RUNS.open(self.store, slice_.file), slice_.occupied).counts.sum())
+            for wanted in Prefixes.of(self.manifest.schema, values).cut()
+            for slice_ in self.manifest.slices
+            if slice_.overlaps(wanted.spanning)
+        )
+
     def _having(self, wanted: Prefixes, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of not too many prefixes."""
         read = [*names, *(name for name in wanted.names if name not in names)]

@@ -7,6 +7,7 @@ keys is looked up at ``p``: only the row there counts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -51,6 +52,11 @@ class Index:
         self.store: Store = StoreBelow(table_store, self.folder)
         self._clock = clock
         self.log = Log(self.store, clock=clock)
+
+    @classmethod
+    def of(cls, store: Store, column: str) -> Index:
+        """Return the index on a column of a table, for a task that asks it."""
+        return cls(Log(store), store, column, clock=time.time)
 
     def __repr__(self) -> str:
         return f"Index({self.column!r}, {self.store.url!r})"
@@ -116,6 +122,16 @@ class Index:
         columns = [column.combine_chunks() for column in table.columns]
         return KeysHaving(pa.RecordBatch.from_arrays(columns, schema=table.schema), shows)
 
+    def count(self, values: pa.Array) -> int:
+        """Return about how many keys it proposes for some values; raises as `keys_having`.
+
+        The cost follows the number of values, not of the keys.
+        """
+        own = self.try_head()
+        if own is None or self.usable(own) is None:
+            raise self._of_no_use()
+        return self._shown(own).count_having_prefix([values.drop_null()])
+
     def iter_keys_having(
         self, values: pa.Array, *, near: int | None = None
     ) -> tuple[int, Iterator[pa.RecordBatch]]:
@@ -133,18 +149,24 @@ class Index:
         own = self.try_head()
         place = None if own is None else self.usable(own)
         if own is None or place is None:
-            raise DataLossError(
-                f"the index on '{self.column}' at '{self.store.url}' shows no version of the "
-                "table that could be compared with others.",
-                hint="build it anew: upsertflow index PATH.",
-            )
+            raise self._of_no_use()
         if near is not None and near < place.version:
             own, place = self._as_of(near, own, place)
+        keys = self.table_log.head().schema.keys
+        return place.version, self._shown(own).having_prefix([values.drop_null()], keys)
+
+    def _shown(self, own: Manifest) -> Snapshot:
+        """Return a state of the index in the newest types, which may be wider, of equal hashes."""
         schema = self.table_log.head().schema
-        # In the newest types: an older index may have narrower ones, of the same hashes.
         wide = index_schema(schema, self.column, hash_seed=own.schema.hash_seed)
-        snapshot = Snapshot(self.store, replace(own, schema=wide))
-        return place.version, snapshot.having_prefix([values.drop_null()], schema.keys)
+        return Snapshot(self.store, replace(own, schema=wide))
+
+    def _of_no_use(self) -> DataLossError:
+        return DataLossError(
+            f"the index on '{self.column}' at '{self.store.url}' shows no version of the table "
+            "that could be compared with others.",
+            hint="build it anew: upsertflow index PATH.",
+        )
 
     def _as_of(
         self, version: int, own: Manifest, place: TableVersion

@@ -69,6 +69,32 @@ def rows_having(
             yield batch.filter(pa.array(chosen)).select(list(names))
 
 
+def rows_at(
+    index: Index | None,
+    snapshot: Snapshot,
+    newest: TableSchema,
+    column: str,
+    values: pa.Array,
+    names: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a version, in its own types, that have one of some values in a column.
+
+    Parameters
+    ----------
+    index, column, names
+        As of `rows_having`, which says what is raised, too.
+    snapshot : Snapshot
+    newest : TableSchema
+        Of the table: keys that came later may not fit into the types of an old version.
+    values : pyarrow.Array
+        In the newest type.
+    """
+    fields = pa.schema([snapshot.manifest.schema.columns.field(name) for name in names])
+    wide = replace(snapshot, manifest=replace(snapshot.manifest, schema=newest))
+    for batch in rows_having(index, wide, column, values, names):
+        yield batch if batch.schema == fields else batch.cast(fields)
+
+
 def proposed(index: Index, values: pa.Array, at: Manifest) -> Iterator[KeyBatch] | None:
     """Return pieces of keys, each once, among which are those of all rows with a value.
 

@@ -1,0 +1,256 @@
+"""The rows of a version for which a condition is true, found without reading all where that can be.
+
+=====================  ==========================================================================
+the condition pins     what is read
+=====================  ==========================================================================
+all columns of a key   the blocks that hold those keys
+the hash's prefix      the hash ranges of those values (`hashPrefix`)
+an indexed column      the keys that the index proposes (`indexBy`), if they are few
+=====================  ==========================================================================
+
+Else all rows are read. Either way the condition itself judges each row in the end, so that a way
+is a question of time alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain
+from math import prod
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.conversions import convert
+from spark_upsert.errors import CorruptionError, DataLossError
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.words import Words
+from spark_upsert.plan.expressions import BoundExpression, bind_condition
+from spark_upsert.plan.pins import Pins, both, pins_of, values_of
+from spark_upsert.table.entries.snapshot import CHUNK_ROWS, Snapshot
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.index.rows import rows_at
+
+_LOOK_UP_COST = 8
+"""Rows that are read through in the time in which one is looked up by a proposed key."""
+
+KEYS_MAX = 1 << 17
+"""Keys that pinned columns may have together; of more it is one pass over the table."""
+
+IndexOf = Callable[[str], Index | None]
+"""Returns the index on a column, if there is one."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which rows are wanted. Travels to the tasks by pickle.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The columns that the condition is of.
+    condition : str, optional
+        SQL; without one, the caller judges the rows that the pins leave.
+    pins : mapping of str to pyarrow.Array
+        Values that columns have in all rows that are wanted.
+    indexed : str, optional
+        The pinned column with the index to ask, where neither the key nor its prefix is pinned.
+    """
+
+    schema: pa.Schema
+    condition: str | None = None
+    pins: Pins = field(default_factory=dict)
+    indexed: str | None = None
+
+    @classmethod
+    def of(cls, condition: str, schema: pa.Schema) -> Where:
+        """Check a condition.
+
+        Raises
+        ------
+        PlanError
+            It is no SQL that is known, or not of these columns (`expressions.bind`).
+        """
+        bind_condition(condition, schema)
+        return cls(schema, condition, pins_of(condition, schema))
+
+    def pinned(self, pins: Pins) -> Where:
+        """Return it with more pins, of other types perhaps; what is not known pins nothing."""
+        own = {
+            name: values_of(values, self.schema.field(name).type)
+            for name, values in pins.items()
+            if name in self.schema.names
+        }
+        known = {name: values for name, values in own.items() if values is not None}
+        return replace(self, pins=both(self.pins, known))
+
+    def by_index(self, snapshot: Snapshot, index_of: IndexOf) -> Where:
+        """Return it with the index that saves most, if one does at a version."""
+        return replace(self, indexed=_choose_index(snapshot, self, index_of))
+
+    def __getstate__(self) -> dict[str, object]:
+        # What is derived does not travel.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @cached_property
+    def _bound(self) -> BoundExpression | None:
+        """The condition over the columns that it reads, and no others."""
+        if self.condition is None:
+            return None
+        read = bind_condition(self.condition, self.schema).columns
+        fields = pa.schema([self.schema.field(name) for name in read])
+        return bind_condition(self.condition, fields)
+
+    def _columns_beside(self, names: Sequence[str]) -> list[str]:
+        """Return columns, with those that the condition reads behind them."""
+        own = () if self._bound is None else self._bound.columns
+        return [*names, *(name for name in own if name not in names)]
+
+    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows for which the condition is true."""
+        if self._bound is None or not rows.num_rows:
+            return rows
+        is_wanted = self._bound(rows.select(list(self._bound.columns)))
+        return rows.filter(is_wanted, null_selection_behavior="drop")
+
+    def read(
+        self,
+        snapshot: Snapshot,
+        names: Sequence[str],
+        *,
+        hash_range: HashRange = ALL_HASHES,
+        index_of: IndexOf | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a version that are wanted, each once, in any order.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+        names : sequence of str
+            Columns of the table; if none, batches have some of their own.
+        hash_range : HashRange
+            Only rows with hashes in it; all, if an index is asked.
+        index_of : callable, optional
+            Returns an index that is open already.
+
+        Raises
+        ------
+        DataError
+            The condition has no value for a row that was looked at.
+        """
+        index = None
+        if self.indexed is not None:
+            index = (index_of or partial(Index.of, snapshot.store))(self.indexed)
+        for batch in self._candidates(snapshot, self._columns_beside(names), hash_range, index):
+            found = self.filter(batch)
+            if found.num_rows:
+                yield found.select(list(names)) if names else found
+
+    def _candidates(
+        self, snapshot: Snapshot, names: list[str], hash_range: HashRange, index: Index | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows among which are all that are wanted."""
+        if self.is_never:
+            return
+        schema = snapshot.manifest.schema
+        keys = self.keys(schema)
+        prefixes = self.prefixes(schema) if hash_range == ALL_HASHES else None
+        if keys is not None:
+            inside = _keys_within(schema, keys, hash_range)
+            yield snapshot.look_up(inside.columns, names or list(schema.keys)).rows
+        elif prefixes is not None:
+            yield from snapshot.having_prefix(prefixes.columns, names)
+        elif index is not None:
+            yield from _by_index(index, snapshot, self.pins[index.column], names)
+        else:
+            yield from snapshot.read(names, hash_range=hash_range)
+
+    @property
+    def is_never(self) -> bool:
+        """Whether no row can be wanted: a column has no value that it may have."""
+        return any(not len(values) for values in self.pins.values())
+
+    def keys(self, schema: TableSchema) -> pa.RecordBatch | None:
+        """Return the keys that the rows may have, if all key columns are pinned."""
+        return self._combined(schema, schema.keys)
+
+    def prefixes(self, schema: TableSchema) -> pa.RecordBatch | None:
+        """Return what the keys may begin with, if the columns of the hash's prefix are pinned."""
+        if not schema.hash_prefix:
+            return None
+        count = next((i for i, name in enumerate(schema.keys) if name not in self.pins), 0)
+        leading = schema.keys[: max(count, schema.hash_prefix)]
+        return self._combined(schema, leading)
+
+    def _combined(self, schema: TableSchema, names: Sequence[str]) -> pa.RecordBatch | None:
+        """Return all combinations of the pinned values of some columns, each once."""
+        if any(name not in self.pins for name in names):
+            return None
+        sizes = [len(self.pins[name]) for name in names]
+        if prod(sizes) > KEYS_MAX:
+            return None
+        places = np.indices(sizes).reshape(len(sizes), -1)
+        arrays = [self.pins[n].take(pa.array(at)) for n, at in zip(names, places, strict=True)]
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+
+def _choose_index(snapshot: Snapshot, where: Where, index_of: IndexOf) -> str | None:
+    """Return the column with the index that proposes fewest keys, if these are few."""
+    schema = snapshot.manifest.schema
+    if where.keys(schema) is not None or where.prefixes(schema) is not None:
+        return None
+    found = []
+    for column, values in where.pins.items():
+        index = index_of(column)
+        count = None if index is None else _count_proposed(index, values)
+        if count is not None:
+            found.append((count, column))
+    few = max(snapshot.manifest.live_rows, CHUNK_ROWS) // _LOOK_UP_COST
+    return next((column for count, column in sorted(found) if count <= few), None)
+
+
+def _count_proposed(index: Index, values: pa.Array) -> int | None:
+    try:
+        return index.count(_widened(index, values))
+    except (DataLossError, CorruptionError):
+        return None  # As if there were none; building it anew is for its own commands to say.
+
+
+def _by_index(
+    index: Index, snapshot: Snapshot, values: pa.Array, names: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that have one of some values in the column of an index."""
+    newest = index.table_log.head().schema
+    batches = rows_at(index, snapshot, newest, index.column, _widened(index, values), names)
+    try:
+        first = next(batches, None)
+    except CorruptionError:  # Where it is the table that is damaged, that is found again.
+        yield from snapshot.read(names)
+        return
+    yield from () if first is None else chain([first], batches)
+
+
+def _widened(index: Index, values: pa.Array) -> pa.Array:
+    """Return values of a column at some version in the newest type, as the index has them."""
+    return convert(values, index.table_log.head().schema.columns.field(index.column).type)
+
+
+def _keys_within(
+    schema: TableSchema, keys: pa.RecordBatch, hash_range: HashRange
+) -> pa.RecordBatch:
+    """Return the keys with hashes in a range."""
+    if hash_range == ALL_HASHES or not keys.num_rows:
+        return keys
+    hashes = hashes_of(schema, keys)
+    inside = (hashes >= np.uint64(hash_range.first)) & (hashes <= np.uint64(hash_range.last))
+    return keys.filter(pa.array(inside))
+
+
+def hashes_of(schema: TableSchema, keys: pa.RecordBatch) -> Words:
+    """Return the hashes of keys, in their order."""
+    return hash_keys(keys.columns, seed=schema.hash_seed, prefix=schema.hash_prefix)
