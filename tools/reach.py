@@ -39,7 +39,8 @@ BOUNDS = (
     Bound("spark_upsert.table.write.commit", 17_800, 15_000, "a commit"),
     Bound("spark_upsert.table.table", 23_100, 20_000, "a program that opens a table"),
 )
-"""They fall, but where a program can do more than before: a cut that brings a module below its aim makes the aim its bound."""
+"""They fall, but where a program can do more than before; a cut that brings a module below its aim
+makes the aim its bound."""
 
 
 class Chain(NamedTuple):
