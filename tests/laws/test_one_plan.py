@@ -1,7 +1,8 @@
 """One plan, two ways to run it: a task over splits gives the rows that a view has at a position.
 
 Random plans over random real tables of any kind, at random positions of their past, each table cut
-into splits. What the plan means is told a third time, by a batch query in plain Python.
+into splits. What the plan means is told a third time, by a batch query in plain Python. A group, at
+the root of a plan, is what a table shows that keeps it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import pytest
 from spark_upsert.errors import DataError
 from spark_upsert.plan.nodes import Node
 from spark_upsert.views.binding import bind
+from spark_upsert.views.groups.contributions import contributions
+from spark_upsert.views.groups.result import result
+from spark_upsert.views.pairs import Pairs
 from tests.support.plan_tasks import rows_by_task
 from tests.support.view_plays import canonical, rows_of
 from tests.support.view_tables import RealWorld, of_any_kind
-from tests.support.view_trees import random_epoch, random_plan
+from tests.support.view_trees import random_epoch, random_group, random_plan
 
 RUNS = int(os.environ.get("VIEW_RUNS", "60"))
 """Random plans; ``VIEW_RUNS=20000`` is the long form."""
@@ -55,6 +59,37 @@ def play(seed: int) -> Node:
     rows = rows_of(tree.node, world.contents(at))
     assert counted(found) == Counter(canonical(tuple(row.values())) for row in rows)
     return tree.node
+
+
+def play_groups(seed: int) -> bool:
+    """Group the rows of a plan in both ways; return whether both can."""
+    chance = random.Random(seed)
+    world = RealWorld(chance, kind=of_any_kind(chance))
+    for _ in range(chance.randint(4, 12)):
+        world.apply(random_epoch(chance, list(world.shapes)))
+    relation, grouping, group = random_group(chance, world.open, world.known_versions)
+    at = {path: chance.choice(world.known_versions(path)[-3:]) for path in relation.paths}
+    rows = relation.scan(at)
+    has_failed = any(each.failed for each in relation.formulas)
+    is_of_views = any(each.scale is not None for each in group.aggregates)
+    # Sums that do not fit are NULL in a view and an error in a task; a group of no rows is a row
+    # of a task alone.
+    if has_failed or is_of_views or "huge" in rows.schema.names or not rows.num_rows:
+        return False
+    entries = contributions(grouping, Pairs.of_inserts(rows.select(grouping.rows.names)))
+    expected = result(grouping, entries, url="memory")
+    found = rows_by_task(group, world, at, cuts=chance.choice([1, 3]))
+    for batch in found:
+        assert batch.schema.names == expected.schema.names
+        assert batch.schema.types == expected.schema.types
+    assert counted(found) == counted([expected]), group.to_json()
+    return True
+
+
+@pytest.mark.parametrize("part", range(SLICES))
+def test_a_task_groups_rows_as_a_kept_view_does(part: int) -> None:
+    seeds = range(part, 2 * RUNS, SLICES)
+    assert sum(map(play_groups, seeds)) > len(seeds) // 8
 
 
 @pytest.mark.parametrize("part", range(SLICES))

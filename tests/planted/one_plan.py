@@ -8,9 +8,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from spark_upsert.plan.kernels.equal_keys import joinable
 from spark_upsert.plan.nodes import How
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.task.operators import join_rows
+from spark_upsert.task.operators.grouping import GroupComputation
 from spark_upsert.task.operators.join_rows import Shape
 from tests.laws import test_one_plan as laws
 from tests.planted.bug import Patch, bug, wrapped
@@ -19,6 +21,11 @@ from tests.planted.bug import Patch, bug, wrapped
 def test_p2_a_task_gives_the_rows_of_a_view() -> None:
     for seed in range(20):
         laws.play(seed)
+
+
+def test_p2_a_task_groups_as_a_kept_view() -> None:
+    for seed in range(20):
+        laws.play_groups(seed)
 
 
 ROWS = test_p2_a_task_gives_the_rows_of_a_view
@@ -43,3 +50,13 @@ def _() -> Patch:
         return original(self, columns)
 
     return wrapped(Snapshot, "read", whole)
+
+
+@bug("a task keeps NULLs out of groups", test_p2_a_task_groups_as_a_kept_view)
+def _() -> Patch:
+    def keyed(original: Any, self: GroupComputation, batch: pa.RecordBatch, first: int) -> Any:
+        columns = batch.select(self.schema.names[: len(self._keys)]).columns
+        can = joinable(columns)
+        return original(self, batch if can is None else batch.filter(pa.array(can)), first)
+
+    return wrapped(GroupComputation, "states", keyed)
