@@ -46,7 +46,7 @@ def _() -> Patch:
 
 @bug("a split of a table is read whole by a task", ROWS)
 def _() -> Patch:
-    def whole(original: Any, self: Snapshot, columns: Any, *, hash_range: Any) -> Any:
+    def whole(original: Any, self: Snapshot, columns: Any = None, **_: Any) -> Any:
         return original(self, columns)
 
     return wrapped(Snapshot, "read", whole)
