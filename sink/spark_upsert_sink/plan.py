@@ -68,7 +68,8 @@ def plan_sink(
             write = write if head is write.base else plan_upon(table, options, incoming)
     jobs: list[Job] = []
     if not (overwrite or write.base.is_unborn):
-        jobs = table.jobs_seen()[:JOBS_MAX]  # What the write is planned upon will do.
+        # What the write is planned upon will do.
+        jobs = table.compaction_jobs(look=table.log.last_look())[:JOBS_MAX]
     return SinkPlan(
         path=table.store.url,
         storage=options.storage,

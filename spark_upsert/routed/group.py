@@ -345,7 +345,7 @@ class GroupTable:
 
     def _compact_once(self) -> None:
         table = self.table
-        jobs = table.jobs_seen()[:1]
+        jobs = table.compaction_jobs(look=table.log.last_look())[:1]
         table.commit_compactions([compact_runs(table.store, table.log.head(), job) for job in jobs])
 
 

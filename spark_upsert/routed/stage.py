@@ -342,7 +342,7 @@ class _Upkeep:
             head = None if folder in plan.parked else table.log.try_head()
             if head is None or head.table_id != plan.places[folder].table_id:
                 return  # A task that has rows for it says so.
-            for job in table.jobs_seen():
+            for job in table.compaction_jobs(look=table.log.last_look()):
                 if self._bytes_left <= 0:
                     return
                 self._bytes_left -= job.bytes

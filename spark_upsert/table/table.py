@@ -56,6 +56,7 @@ from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.caps import FULL_WAIT_MS
 from spark_upsert.table.log.indexed import indexed_columns
 from spark_upsert.table.log.log import Clock, Log
+from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
 from spark_upsert.table.log.properties import checked
 from spark_upsert.table.log.tombstones import LateRows
@@ -505,14 +506,12 @@ class Table:
     def _run(self, base: Manifest, jobs: Sequence[Job]) -> Iterator[Compacted]:
         return (compact_runs(self.store, base, job) for job in jobs)
 
-    def compaction_jobs(self, *, full: bool = False) -> list[Job]:
-        """Return the compactions that are due, the smallest first."""
-        return due_jobs(self.log, self.log.now_ms(), full=full)
-
-    def jobs_seen(self) -> list[Job]:
-        """Return the compactions that are due by the newest version that was seen."""
-        with self.log.last_look() as look:
-            return due_jobs(look, self.log.now_ms())
+    def compaction_jobs(self, *, full: bool = False, look: Look | None = None) -> list[Job]:
+        """Return the compactions that are due, the smallest first; by a look, or by a new one."""
+        if look is None:
+            return due_jobs(self.log, self.log.now_ms(), full=full)
+        with look:
+            return due_jobs(look, self.log.now_ms(), full=full)
 
     def commit_compactions(self, compacted: Iterable[Compacted]) -> int:
         """Make compactions visible; returns how many. One with missing runs is dropped."""

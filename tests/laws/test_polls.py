@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.streams.planner.polls import PollBounds, Polls
+from spark_upsert.streams.planner.poll_schedule import PollBounds, PollSchedule
 
 TICK_S = 0.01
 SPAN_S = 40.0
@@ -30,9 +30,9 @@ class Life:
 
     def __post_init__(self) -> None:
         draw = random.Random(self.seed)
-        polls = Polls(PollBounds(most_s=self.most_s, requests_per_s=self.rate))
+        schedule = PollSchedule(PollBounds(most_s=self.most_s, requests_per_s=self.rate))
         names = [f"t{number}" for number in range(self.count)]
-        polls.add_all(names, 0.0)
+        schedule.add_all(names, 0.0)
         busy = dict.fromkeys(names[: self.count // 10 + 1], True)
         under_way: list[tuple[float, str]] = []
         for tick in range(int(SPAN_S / TICK_S)):
@@ -40,15 +40,15 @@ class Life:
             for over_s, name in [each for each in under_way if each[0] <= now_s]:
                 under_way.remove((over_s, name))
                 if draw.random() < 0.02:
-                    polls.failed(name, now_s, may_pass=draw.random() < 0.5)
+                    schedule.failed(name, now_s, may_pass=draw.random() < 0.5)
                 else:
                     has_moved = name in busy and draw.random() < 0.8
-                    polls.looked(name, now_s, has_moved=has_moved)
+                    schedule.looked(name, now_s, has_moved=has_moved)
             free = self.threads - len(under_way)
-            for name in polls.take(now_s, free) if free > 0 else ():
+            for name in schedule.take(now_s, free) if free > 0 else ():
                 self.looks.append((now_s, name, 1))
                 under_way.append((now_s + draw.random() * 0.05, name))
-            self.longest_s = max(self.longest_s, polls.most_s)
+            self.longest_s = max(self.longest_s, schedule.most_s)
 
 
 LIVES = st.builds(

@@ -367,7 +367,9 @@ def test_a_damaged_table_without_rows_is_not_compacted(
     root = MemoryStore()
     plan = damaged(root)
     monkeypatch.setattr(
-        Table, "jobs_seen", lambda self: due_jobs(self.log, self.log.now_ms(), full=True)
+        Table,
+        "compaction_jobs",
+        lambda self, **_: due_jobs(self.log, self.log.now_ms(), full=True),
     )
     with caplog.at_level(logging.WARNING, "spark_upsert"):
         staged = stage_routed(plan, root, [batch_of([("new", 1, 1)])], transaction(2), 0)

@@ -13,8 +13,8 @@ from spark_upsert.errors import OtherTableError, StorageError, UpsertFlowError, 
 from spark_upsert.streams.inputs.input import Polled
 from spark_upsert.streams.inputs.inputs import Heads, KnownInputs
 from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.poll_schedule import RETRIES, PollBounds
 from spark_upsert.streams.planner.poller import DaemonThreads, Poller
-from spark_upsert.streams.planner.polls import RETRIES, PollBounds
 from tests.support.clocked import Now
 from tests.support.crews import ByHand, no_time
 from tests.support.inputs import at

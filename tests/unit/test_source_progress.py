@@ -10,7 +10,7 @@ from spark_upsert.options.query import QueryOptions
 from spark_upsert.schedule.governor import Governor
 from spark_upsert.streams.inputs.inputs import NamedInputs
 from spark_upsert.streams.planner.heads import InputHeads
-from spark_upsert.streams.planner.polls import PollBounds, Polls
+from spark_upsert.streams.planner.poll_schedule import PollBounds, PollSchedule
 from spark_upsert.streams.planner.progress import NAMED_MAX, POSITIONS_MAX, report
 from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
@@ -117,16 +117,18 @@ def test_of_many_inputs_few_are_named() -> None:
 def test_the_ends_of_few_inputs_are_told(count: int) -> None:
     inputs = {f"t{number}": Told(f"t{number}", [1] * number) for number in range(count)}
     heads = {name: each.head() for name, each in inputs.items()}
-    told = report(NamedInputs(inputs), heads, None, polls=None, governor=Governor(target_ms=1000))
+    told = report(
+        NamedInputs(inputs), heads, None, schedule=None, governor=Governor(target_ms=1000)
+    )
     assert ("positions" in told) == (count <= POSITIONS_MAX)
     assert told["inputs"] == count
 
 
 def test_discovery_tells_what_it_asked() -> None:
-    polls = Polls(PollBounds(most_s=30.0))
-    polls.add_all(["a"], 0.0)
-    polls.take(40.0, 1)
-    polls.looked("a", 40.0, has_moved=False, requests=2)
-    told = report(NamedInputs({}), {}, None, polls=polls, governor=Governor(target_ms=1000))
+    schedule = PollSchedule(PollBounds(most_s=30.0))
+    schedule.add_all(["a"], 0.0)
+    schedule.take(40.0, 1)
+    schedule.looked("a", 40.0, has_moved=False, requests=2)
+    told = report(NamedInputs({}), {}, None, schedule=schedule, governor=Governor(target_ms=1000))
     assert told["discovery"] == {"looks": 1, "requests": 2, "rest_ms": 30_000}
     assert json.loads(json.dumps(told)) == told

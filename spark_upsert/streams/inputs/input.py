@@ -140,7 +140,7 @@ class Input(Protocol):
 
 @runtime_checkable
 class Pollable(Protocol):
-    """An input that can be polled for its head by a thread beside the planner's."""
+    """An input that a thread beside the planner's can poll for its head: `TableInput`."""
 
     def poll(self) -> Polled:
         """Look at the head (`Input.head`), and renew leases; cheap while nothing comes.
@@ -152,7 +152,7 @@ class Pollable(Protocol):
 
 @runtime_checkable
 class Freezable(Protocol):
-    """An input that must be told to end, because its head does not say where the end is."""
+    """An input that must be told to end: that of a Python source, whose head does not say where."""
 
     def freeze(self) -> None:
         """End at what there is now; called once, before anything else is asked."""
@@ -161,7 +161,7 @@ class Freezable(Protocol):
 
 @runtime_checkable
 class Ranked(Protocol):
-    """An input that has an urgency of its own."""
+    """An input that has an urgency of its own: `TableInput`."""
 
     def priority(self) -> int | None:
         """Return its priority, None if it has none; called behind `backlog`, and next to free."""
@@ -177,7 +177,7 @@ class Ranked(Protocol):
 
 @runtime_checkable
 class Counted(Protocol):
-    """An input that can tell the counters of its newest version."""
+    """An input that can tell the counters of its newest version: `TableInput`."""
 
     def newest(self) -> Mapping[str, int] | None:
         """Return its ``version`` and counters, without zeros; None if it is not known.
@@ -189,7 +189,7 @@ class Counted(Protocol):
 
 @runtime_checkable
 class Pressable(Protocol):
-    """An input that can slow down its writers."""
+    """An input that can slow down its writers: `TableInput`."""
 
     def press(self, pressure: StreamPressure | None) -> None:
         """Tell its writers how pressed the stream is; None: no longer. Never fails."""

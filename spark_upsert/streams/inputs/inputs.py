@@ -75,7 +75,7 @@ class KnownInputs:
 
 @runtime_checkable
 class Batched(Protocol):
-    """Inputs that one query writes, batch by batch."""
+    """Inputs that one query writes, batch by batch: `GroupInputs`."""
 
     def within(self, standing: Heads, rows_max: int) -> Heads | None:
         """Return where the inputs end at the last batch that a limit admits; one batch at least.

@@ -25,8 +25,8 @@ from spark_upsert.errors import about
 from spark_upsert.streams.inputs.input import Backlog
 from spark_upsert.streams.inputs.inputs import Heads, Inputs, SeenHeads
 from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.planner.poll_schedule import PollBounds
 from spark_upsert.streams.planner.poller import THREADS, THREADS_REMOTE, Crew, DaemonThreads, Poller
-from spark_upsert.streams.planner.polls import PollBounds
 
 REST = 4.0
 """The pause between two looks, as a multiple of the length of the first."""

@@ -34,7 +34,7 @@ from spark_upsert.streams.offsets.bases import FOLDER, Bases
 from spark_upsert.streams.offsets.compact import CompactOffsets
 from spark_upsert.streams.offsets.offset import Offsets, PlainOffsets
 from spark_upsert.streams.planner.heads import InputHeads
-from spark_upsert.streams.planner.polls import PollBounds
+from spark_upsert.streams.planner.poll_schedule import PollBounds
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.streams.reads.merge_columns import (
     merge_fields,

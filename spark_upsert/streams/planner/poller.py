@@ -1,9 +1,9 @@
 """Learning the heads of very many inputs beside planning.
 
-Threads look at the inputs that are due (`polls`) and note which heads have moved; the planner of a
-batch only reads memory. A thread catches everything: a request that the storage does not answer is
-tried again some times, and any other error of an input is raised where batches are planned
-(`Poller.seen`), with the input's name.
+Threads look at the inputs that are due (`poll_schedule`) and note which heads have moved; the
+planner of a batch only reads memory. A thread catches everything: a request that the storage does
+not answer is tried again some times, and any other error of an input is raised where batches are
+planned (`Poller.seen`), with the input's name.
 
 No head goes back: two looks at one input never overlap, and a version that a look has seen is
 proven to be in the table's log.
@@ -21,7 +21,7 @@ from spark_upsert.errors import StorageError
 from spark_upsert.streams.inputs.input import Polled
 from spark_upsert.streams.inputs.inputs import Heads, PolledInputs, SeenHeads
 from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.polls import LEAST_S, RETRIES, PollBounds, Polls
+from spark_upsert.streams.planner.poll_schedule import LEAST_S, RETRIES, PollBounds, PollSchedule
 
 THREADS = 4
 THREADS_REMOTE = 16
@@ -169,8 +169,8 @@ class Poller:
         self._clock = clock
         self._busy_clock = busy_clock
         self._lock = threading.Lock()
-        self._polls = Polls(bounds)
-        self._polls.add_all(list(heads), clock())
+        self._schedule = PollSchedule(bounds)
+        self._schedule.add_all(list(heads), clock())
         self._seen = SeenHeads(heads)
         self._moved: dict[str, Position | None] = {}
         """What came since; None: an input is gone."""
@@ -185,9 +185,9 @@ class Poller:
     # -- where batches are planned ---------------------------------------------------
 
     @property
-    def polls(self) -> Polls:
+    def schedule(self) -> PollSchedule:
         """What was asked so far, and how often."""
-        return self._polls
+        return self._schedule
 
     def seen(self) -> SeenHeads:
         """Return the heads as they are known; reads memory only.
@@ -247,9 +247,9 @@ class Poller:
             if self._has_news:
                 return True
             listing = self._listing
-            if max(self._polls.most_s, listing.rest_s if listing else 0.0) > seconds:
+            if max(self._schedule.most_s, listing.rest_s if listing else 0.0) > seconds:
                 return False
-            sweep = _Sweep(asked_s, set(self._polls.names), listing is not None)
+            sweep = _Sweep(asked_s, set(self._schedule.names), listing is not None)
             self._sweep = sweep
         left_s = asked_s + seconds - self._clock()
         self._crew.wait(lambda: self._has_news or sweep.is_over or self._is_stopped, left_s)
@@ -275,7 +275,7 @@ class Poller:
         now_s = self._clock()
         with self._lock:
             is_listing = self._takes_listing(now_s)
-            names = [] if is_listing else self._polls.take(now_s, _LOOKS_AT_ONCE)
+            names = [] if is_listing else self._schedule.take(now_s, _LOOKS_AT_ONCE)
         if is_listing:
             self._find()
         for name in names:
@@ -284,7 +284,7 @@ class Poller:
             self._crew.tell()
         with self._lock:
             now_s = self._clock()
-            wait_s = self._polls.wait_s(now_s)
+            wait_s = self._schedule.wait_s(now_s)
             if self._listing is not None and not self._listing.is_under_way:
                 wait_s = min(wait_s, max(0.0, self._listing.due_s - now_s))
         # Not for long: a look that is under way in another thread may be due again by then.
@@ -299,19 +299,19 @@ class Poller:
             failure = error
         busy_s = self._busy_clock() - busy_s
         with self._lock:
-            self._polls.was_busy(busy_s)
-            if name not in self._polls.names:
+            self._schedule.was_busy(busy_s)
+            if name not in self._schedule.names:
                 return  # Meanwhile a listing did not find it.
             if polled is not None:
                 self._looked(name, polled)
             elif failure is not None:
                 may_pass = isinstance(failure, _MAY_PASS)
-                if self._polls.failed(name, self._clock(), may_pass=may_pass):
+                if self._schedule.failed(name, self._clock(), may_pass=may_pass):
                     self._error = self._error or failure
 
     def _looked(self, name: str, polled: Polled) -> None:
         has_moved = polled.head is not self._moved.get(name, self._seen.heads.get(name))
-        began_s = self._polls.looked(
+        began_s = self._schedule.looked(
             name, self._clock(), has_moved=has_moved, requests=polled.requests
         )
         if polled.head is None:
@@ -322,7 +322,7 @@ class Poller:
             self._sweep.left.discard(name)
 
     def _drop(self, name: str) -> None:
-        self._polls.drop(name)
+        self._schedule.drop(name)
         self._moved[name] = None
         if self._sweep is not None:
             self._sweep.left.discard(name)
@@ -350,7 +350,7 @@ class Poller:
             now_s = self._clock()
             listing.rest_s = max(listing.least_s, (now_s - began_s) / _FIND_SHARE)
             listing.due_s, listing.is_under_way = now_s + listing.rest_s, False
-            self._polls.listed(found.requests if found else 1, self._busy_clock() - busy_s)
+            self._schedule.listed(found.requests if found else 1, self._busy_clock() - busy_s)
             if found is not None:
                 listing.failures = 0
                 self._found(found.names, now_s)
@@ -363,9 +363,9 @@ class Poller:
 
     def _found(self, names: Collection[str], now_s: float) -> None:
         for name in names:
-            if name not in self._polls.names:
-                self._polls.add(name, now_s)
+            if name not in self._schedule.names:
+                self._schedule.add(name, now_s)
                 if self._sweep is not None:
                     self._sweep.left.add(name)
-        for name in self._polls.names - set(names):
+        for name in self._schedule.names - set(names):
             self._drop(name)

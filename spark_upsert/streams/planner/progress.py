@@ -34,7 +34,7 @@ from spark_upsert.schedule.governor import Governor
 from spark_upsert.streams.inputs.input import Backlog, Counted
 from spark_upsert.streams.inputs.inputs import Batched, Heads, Inputs
 from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.polls import Polls
+from spark_upsert.streams.planner.poll_schedule import PollSchedule
 
 POSITIONS_MAX = 10
 NAMED_MAX = 5
@@ -64,7 +64,7 @@ def report(
     heads: Heads,
     last: PlannedLast | None,
     *,
-    polls: Polls | None,
+    schedule: PollSchedule | None,
     governor: Governor,
 ) -> dict[str, Any]:
     """Return what is told, the names of the table above.
@@ -76,7 +76,7 @@ def report(
         As they were seen last.
     last : PlannedLast or None
         None: no batch was planned yet, or batches have an exact order.
-    polls : Polls or None
+    schedule : PollSchedule or None
         What was looked at beside planning, where inputs are many.
     governor : Governor
     """
@@ -88,11 +88,11 @@ def report(
         found |= last.told
     if isinstance(inputs, Batched):
         found["complete"] = inputs.complete({} if last is None else last.positions)
-    if polls is not None:
+    if schedule is not None:
         found["discovery"] = {
-            "looks": polls.looks,
-            "requests": polls.requests,
-            "rest_ms": round(polls.most_s * 1000),
+            "looks": schedule.looks,
+            "requests": schedule.requests,
+            "rest_ms": round(schedule.most_s * 1000),
         }
     latency_ms = governor.latency_ms
     found["pressure"] = {

@@ -226,7 +226,7 @@ class Stream:
             self._inputs,
             self._heads.last(),
             self._last,
-            polls=None if poller is None else poller.polls,
+            schedule=None if poller is None else poller.schedule,
             governor=self._pressure.governor,
         )
 

@@ -7,8 +7,8 @@ at first.
 
 Two budgets bound the cost of all looks together: requests to the storage, and processor time. As
 inputs at rest may be very many, they get half of a budget at most: where ``2 * inputs / rate`` is
-longer than the most, it takes its place (`Polls.most_s`). So between two looks at an input lie at
-most ``most_s`` and one round of all inputs (``inputs / rate``).
+longer than the most, it takes its place (`PollSchedule.most_s`). So between two looks at an input
+lie at most ``most_s`` and one round of all inputs (``inputs / rate``).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Polled:
 
 
 @dataclass
-class Polls:
+class PollSchedule:
     """Which of some inputs are due for a look. Not safe for threads.
 
     Parameters

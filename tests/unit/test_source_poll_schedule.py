@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from spark_upsert.streams.planner.polls import (
+from spark_upsert.streams.planner.poll_schedule import (
     LEAST_S,
     MOST_LOCAL_S,
     MOST_S,
@@ -14,13 +14,13 @@ from spark_upsert.streams.planner.polls import (
     RETRIES,
     Budget,
     PollBounds,
-    Polls,
+    PollSchedule,
 )
 
 
-def polls(count: int, *, now_s: float = 0.0, **bounds: float) -> Polls:
+def schedule_of(count: int, *, now_s: float = 0.0, **bounds: float) -> PollSchedule:
     """Return what knows of so many inputs, all looked at just now."""
-    found = Polls(PollBounds(**bounds))
+    found = PollSchedule(PollBounds(**bounds))
     found.add_all([f"t{number}" for number in range(count)], now_s)
     return found
 
@@ -36,11 +36,11 @@ def polls(count: int, *, now_s: float = 0.0, **bounds: float) -> Polls:
     ],
 )
 def test_an_input_is_looked_at_after_a_tenth_of_its_gap(gap_s: float, expected_s: float) -> None:
-    assert polls(1, most_s=30.0).interval_s(gap_s) == pytest.approx(expected_s)
+    assert schedule_of(1, most_s=30.0).interval_s(gap_s) == pytest.approx(expected_s)
 
 
 def test_what_changes_is_looked_at_more_and_more_often_and_what_rests_less_and_less() -> None:
-    found = polls(1, most_s=30.0)
+    found = schedule_of(1, most_s=30.0)
     now_s, intervals = 30.0, []
     for has_moved in [True] * 8 + [False] * 60:
         assert found.take(now_s, 9) == ["t0"]
@@ -54,7 +54,7 @@ def test_what_changes_is_looked_at_more_and_more_often_and_what_rests_less_and_l
 
 
 def test_inputs_at_rest_are_due_one_after_the_other() -> None:
-    found = polls(4, most_s=8.0)
+    found = schedule_of(4, most_s=8.0)
     assert [found.take(now_s, 9) for now_s in (0, 2, 4, 6, 8)] == [
         [],
         *([f"t{n}"] for n in range(4)),
@@ -62,7 +62,7 @@ def test_inputs_at_rest_are_due_one_after_the_other() -> None:
 
 
 def test_what_is_under_way_is_not_taken_twice() -> None:
-    found = polls(2, most_s=1.0)
+    found = schedule_of(2, most_s=1.0)
     assert found.take(9.0, 1) == ["t0"]
     assert found.take(9.0, 9) == ["t1"]
     assert found.take(99.0, 9) == []
@@ -71,7 +71,7 @@ def test_what_is_under_way_is_not_taken_twice() -> None:
 
 
 def test_what_was_dropped_is_taken_no_more_and_what_comes_is_due_at_once() -> None:
-    found = polls(2, most_s=1.0)
+    found = schedule_of(2, most_s=1.0)
     found.drop("t0")
     found.add("new", 5.0)
     assert found.names == {"t1", "new"}
@@ -89,13 +89,13 @@ def test_what_was_dropped_is_taken_no_more_and_what_comes_is_due_at_once() -> No
 def test_inputs_at_rest_get_half_of_the_requests(
     count: int, rate: float | None, most_s: float
 ) -> None:
-    found = Polls(PollBounds(most_s=30.0, requests_per_s=rate))
+    found = PollSchedule(PollBounds(most_s=30.0, requests_per_s=rate))
     found.add_all([f"t{number}" for number in range(count)], 0.0)
     assert found.most_s == most_s
 
 
 def test_looks_that_take_long_are_fewer() -> None:
-    found = polls(1000, most_s=0.5, busy_share=0.2)
+    found = schedule_of(1000, most_s=0.5, busy_share=0.2)
     found.was_busy(0.001)
     assert found.rate == pytest.approx(200.0)
     assert found.most_s == pytest.approx(10.0)
@@ -119,7 +119,7 @@ def test_a_clock_that_goes_back_pays_nothing_back() -> None:
 
 
 def test_a_failure_that_may_pass_is_told_when_it_does_not() -> None:
-    found = polls(1, most_s=30.0)
+    found = schedule_of(1, most_s=30.0)
     now_s, told = 30.0, []
     for _ in range(RETRIES + 1):
         assert found.take(now_s, 1) == ["t0"]
@@ -130,7 +130,7 @@ def test_a_failure_that_may_pass_is_told_when_it_does_not() -> None:
 
 
 def test_a_failure_in_between_is_forgotten_and_another_kind_is_told_at_once() -> None:
-    found = polls(1, most_s=0.1)
+    found = schedule_of(1, most_s=0.1)
     for now_s in range(1, 20):
         found.take(now_s, 1)
         assert not found.failed("t0", now_s, may_pass=True)
