@@ -76,6 +76,10 @@ class DeltaState:
     """The `txnId` of the last commit."""
     foreign: Foreign | None = None
     """The first commit of others behind the last one that was ours."""
+    checkpoint: int | None = None
+    """The version of the last checkpoint that is known."""
+    removed: tuple[DeltaAction, ...] = ()
+    """The fields of the removals since that checkpoint."""
 
     @property
     def columns_text(self) -> str:
@@ -97,7 +101,7 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
     live, numbers, tokens = dict(found.live), dict[str, int](), dict[str, int]()
     protocol, metadata = found.protocol, found.metadata
     time_ms, last_id, operation = found.time_ms, "", "a commit without a name"
-    touches = False
+    touches, removed = False, list(found.removed)
     for action in actions:
         [(name, fields)] = action.items()
         touches |= name in _TOUCHES
@@ -118,6 +122,7 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
                 metadata = fields
             case "remove":
                 live.pop(fields["path"], None)
+                removed.append(fields)
             case "add":
                 live.pop(fields["path"], None)
                 live[fields["path"]] = fields
@@ -138,6 +143,8 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
         time_ms=time_ms,
         last_id=last_id,
         foreign=foreign,
+        checkpoint=found.checkpoint,
+        removed=tuple(removed),
     )
 
 
@@ -211,8 +218,11 @@ def protocol_of(columns: pa.Schema, *, guard: bool) -> DeltaAction:
     }
 
 
-def metadata_of(columns: pa.Schema, before: DeltaAction, *, id_: str, now_ms: int) -> DeltaAction:
+def metadata_of(
+    columns: pa.Schema, before: DeltaAction, *, id_: str, now_ms: int, retention_ms: int
+) -> DeltaAction:
     """Return the metadata of a mirror; its id and birth stay as they were."""
+    retention = f"interval {retention_ms // 1000} seconds"
     return {
         "id": before.get("id", id_),
         "format": {"provider": "parquet", "options": {}},
@@ -221,6 +231,8 @@ def metadata_of(columns: pa.Schema, before: DeltaAction, *, id_: str, now_ms: in
         "configuration": {
             "delta.enableDeletionVectors": "true",
             "delta.enableInCommitTimestamps": "true",
+            "delta.deletedFileRetentionDuration": retention,
+            "delta.logRetentionDuration": retention,
         },
         "createdTime": before.get("createdTime", now_ms),
     }

@@ -6,17 +6,31 @@ commit that stands there is compared by its ``txnId``.
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.mirror.actions import DeltaAction, DeltaState, applied, parsed, rendered
+from spark_upsert.mirror.actions import (
+    DeltaAction,
+    DeltaState,
+    Foreign,
+    applied,
+    parsed,
+    rendered,
+)
+from spark_upsert.mirror.checkpoints import HINT_PATH, read_checkpoint
 from spark_upsert.store import Store
 
 FOLDER = "_delta_log"
 
-_COMMIT = re.compile(FOLDER + r"/(\d{20})\.json")
+ENTRY = re.compile(FOLDER + r"/(\d{20})\.(json|checkpoint\.parquet)")
+"""The names of commits and checkpoints."""
+
+_BACK_MAX = 1000
+"""Commits of others that are read back from a checkpoint at most."""
 
 
 def commit_path(version: int) -> str:
@@ -47,7 +61,7 @@ class DeltaLog:
         """
         if self._state is not None and not self._is_as_seen(self._state.version):
             self._state = None  # Removed, or made anew: what was seen is of no use.
-        if self._state is None and not self._begins():
+        if self._state is None and not self._load():
             return None
         while (data := self._try_read(self._next)) is not None:
             self._take(self._next, data)
@@ -55,6 +69,10 @@ class DeltaLog:
             # Its writer may have been killed before it was durable.
             self._store.sync(commit_path(self._state.version))
         return self._state
+
+    def forget(self) -> None:
+        """Forget what was seen, so that the log is loaded anew."""
+        self._state = None
 
     def put(self, actions: Sequence[DeltaAction], *, id_: str) -> bool:
         """Commit behind the state that was seen last; False if another publisher was faster.
@@ -86,16 +104,75 @@ class DeltaLog:
     def _next(self) -> int:
         return 0 if self._state is None else self._state.version + 1
 
-    def _begins(self) -> bool:
-        """Return whether there is a log, from its beginning."""
-        found = [each for each in self._store.list(FOLDER) if _COMMIT.fullmatch(each.path)]
+    def _load(self) -> bool:
+        """Begin with the newest checkpoint, or with version 0; False if there is no log.
+
+        The hint says only where the listing begins: it may be old, or of a checkpoint that is gone,
+        and commits behind an old one may be gone, too.
+        """
+        found = self._entries(after=f"{FOLDER}/{self._hinted():020d}")
+        if not any(is_checkpoint for _, is_checkpoint in found):
+            found = self._entries()
         if not found:
             return False
-        if found[0].path != commit_path(0):
+        newest = max((version for version, is_checkpoint in found if is_checkpoint), default=None)
+        if newest is not None:
+            self._begin_at(newest)
+        elif (0, False) not in found:
             raise CorruptionError.in_file(
-                f"{self._store.url}/{FOLDER}", "a log from its version 0 on", found[0].path
+                f"{self._store.url}/{FOLDER}",
+                "a log from its version 0 on, or a checkpoint",
+                f"version {found[0][0]} and those behind it",
             )
         return True
+
+    def _hinted(self) -> int:
+        """Return the version of the last checkpoint by the hint, 0 if there is none that helps."""
+        try:
+            hint = json.loads(self._store.read(HINT_PATH))
+            return max(0, int(hint["version"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return 0
+
+    def _entries(self, *, after: str = "") -> list[tuple[int, bool]]:
+        """Return versions in the log, and whether the entry is their checkpoint."""
+        names = (info.path for info in self._store.list(FOLDER, after=after))
+        found = (ENTRY.fullmatch(name) for name in names)
+        return [(int(each[1]), each[2] != "json") for each in found if each]
+
+    def _begin_at(self, version: int) -> None:
+        """Take the state of a checkpoint, and what only its commit says.
+
+        A commit of others below a checkpoint of others shows in the commits alone: these are read
+        back to the last one of ours.
+        """
+        state = read_checkpoint(self._store, version)
+        data = self._try_read(version)
+        if data is None:
+            raise CorruptionError.in_file(
+                f"{self._store.url}/{commit_path(version)}", "the commit of a checkpoint", "none"
+            )
+        told = self._told(version, data)
+        foreign, at = None, version
+        while told.shown is None:
+            foreign = told.foreign or foreign
+            at -= 1
+            below = self._try_read(at)
+            if below is None or version - at > _BACK_MAX:
+                foreign = foreign or Foreign(version=version, operation="commits that are gone")
+                break
+            told = self._told(at, below)
+        self._state = replace(state, time_ms=self._told(version, data).time_ms, foreign=foreign)
+        self._crc = zlib.crc32(data)
+
+    def _told(self, version: int, data: bytes) -> DeltaState:
+        """Return what one commit says by itself."""
+        return applied(DeltaState(version=version - 1), version, self._parsed(version, data))
+
+    def note_checkpoint(self) -> None:
+        """Take note that the state that was seen last has a checkpoint."""
+        if self._state is not None:
+            self._state = replace(self._state, checkpoint=self._state.version, removed=())
 
     def _is_as_seen(self, version: int) -> bool:
         data = self._try_read(version)

@@ -44,6 +44,7 @@ from spark_upsert.mirror.refusals import (
 from spark_upsert.mirror.statistics import stats_text
 from spark_upsert.mirror.twins import Twin, id_of, rows_of, run_of, write_twin
 from spark_upsert.mirror.types import delta_schema, retyped
+from spark_upsert.mirror.upkeep import Upkeep
 from spark_upsert.mirror.vectors import Vector, as_text, file_of, from_text, in_file, name_of
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
@@ -67,6 +68,10 @@ _OWN_FOLDERS = ("data", "_log", "_index", "_consumers")
 
 INLINE_BYTES_MAX = 200
 """Vectors up to this size stand in the log itself."""
+
+RETENTION_MS = 6 * 3_600_000
+"""How long versions of a mirror can be travelled to. It is short, because each commit replaces the
+vectors of many files: of a mirror of 10 million rows, a commit per second writes 4 GB an hour."""
 
 _HELD_EVERY_MS = 30_000
 """How often the lease of a mirror advances. It also counts as a backlog, so that it must not stay
@@ -173,6 +178,7 @@ class Mirror:
         self._covered: Manifest | None = None
         """The version that the vectors are of, if they are those of the Delta version below."""
         self._covered_at = -1
+        self.upkeep = Upkeep(target, self._delta)
         self._held_ms: int | None = None
         self._lock = threading.Lock()
 
@@ -232,8 +238,9 @@ class Mirror:
                 return self._published(before, before, head, state)
             if self._step(state, before, head, written, rebuild=rebuild, guard=guard):
                 now = self._delta.seen
+                is_new = now is not None and (state is None or now.version != state.version)
                 # Versions that show nothing make no commit: the number stays, the rows are equal.
-                shown = before if before is not None and now is state else head.version
+                shown = head.version if before is None or is_new else before
                 self._hold(shown)
                 return self._published(before, shown, head, now)
             rebuild = False  # The publisher that was faster made a mirror.
@@ -335,6 +342,7 @@ class Mirror:
             found.metadata,
             id_=str(uuid.uuid4()),
             now_ms=self.log.now_ms(),
+            retention_ms=RETENTION_MS,
         )
         protocol = protocol_of(head.schema.columns, guard=guard)
         keeps = not rebuild and bool(found.metadata)
@@ -369,6 +377,7 @@ class Mirror:
             return False
         self._remember(head, found.version + 1, planned)
         self._tell(before, head, planned)
+        self.upkeep.follow(now_ms=self.log.now_ms(), retention_ms=RETENTION_MS)
         return True
 
     def _base(

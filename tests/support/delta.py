@@ -46,7 +46,7 @@ class DeltaTable:
         self.metadata: dict[str, Any] = {}
         self.times: list[int] = []
         self.commits: list[list[dict[str, Any]]] = []
-        number = 0
+        number = self._begin(version)
         while version is None or number <= version:
             try:
                 data = store.read(f"_delta_log/{number:020d}.json")
@@ -56,6 +56,33 @@ class DeltaTable:
             self._apply([json.loads(line) for line in data.decode().splitlines()])
             number += 1
         self.version = number - 1
+
+    def _begin(self, version: int | None) -> int:
+        """Begin with the newest checkpoint where version 0 is gone; return the next commit."""
+        names = [info.path for info in self.store.list("_delta_log")]
+        if not names or f"_delta_log/{0:020d}.json" in names:
+            return 0
+        found = [int(name[11:31]) for name in names if name.endswith(".checkpoint.parquet")]
+        last = max(each for each in found if version is None or each <= version)
+        rows = self.checkpoint(last).to_pylist()
+        assert all(sum(value is not None for value in row.values()) == 1 for row in rows)
+        for row in rows:
+            if row["add"] is not None:
+                add = {name: value for name, value in row["add"].items() if value is not None}
+                vector = add.pop("deletionVector", None)
+                if vector is not None:
+                    add["deletionVector"] = {n: v for n, v in vector.items() if v is not None}
+                self.adds[add["path"]] = {**add, "partitionValues": dict(add["partitionValues"])}
+            if row["txn"] is not None:
+                self.transactions[row["txn"]["appId"]] = row["txn"]["version"]
+            self.protocol = row["protocol"] or self.protocol
+            self.metadata = row["metaData"] or self.metadata
+        return last + 1
+
+    def checkpoint(self, version: int) -> pa.Table:
+        """Return a checkpoint, one row for each action."""
+        data = self.store.read(f"_delta_log/{version:020d}.checkpoint.parquet")
+        return pq.read_table(pa.BufferReader(data))
 
     def _apply(self, actions: list[dict[str, Any]]) -> None:
         self.commits.append(actions)

@@ -1,0 +1,179 @@
+"""The upkeep of a mirror's log: checkpoints, and the removal of what no reader may ask for.
+
+A commit stands whatever becomes of this: an error is counted and logged, and the next commit tries
+again. Times of removal are those of the storage's own clock, as its listing tells them, against the
+newest entry of the same listing: a clock that is wrong removes nothing that is young.
+
+What may be read is what the log names within the retention. What goes, in this order:
+
+1. commits and checkpoints below the *cut*, the newest checkpoint that is older than the retention;
+   its own commit stays, because times stand there alone;
+2. twins, vectors and feeds that neither a live file nor a tombstone within the retention names, and
+   that are older than a day. Nothing with another kind of name is touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from spark_upsert.errors import masked
+from spark_upsert.mirror.actions import DeltaAction, DeltaState
+from spark_upsert.mirror.checkpoints import (
+    checkpoint_path,
+    vectors_of,
+    write_checkpoint,
+    younger_tombstones,
+)
+from spark_upsert.mirror.delta_log import ENTRY, FOLDER, DeltaLog, commit_path
+from spark_upsert.mirror.twins import run_of
+from spark_upsert.mirror.vectors import from_text, name_of
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.store import Store
+from spark_upsert.store.protocol import ObjectInfo
+
+_LOGGER = logging.getLogger(__name__)
+
+CHECKPOINT_EVERY = 10
+"""Commits between two checkpoints, at least."""
+
+_TOMBSTONES_PER_COMMIT = 1000
+"""With more tombstones checkpoints are rarer: each holds all of them."""
+
+CLEAN_EVERY_MS = 3_600_000
+
+ORPHAN_MS = 24 * 3_600_000
+"""A file that no commit names may be about to be named; a day later it is not."""
+
+REMOVALS_MAX = 1000
+"""Objects that are removed behind one commit, so that no commit waits long."""
+
+_VECTORS = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
+FEED_FOLDER = "_change_data"
+_FEED = re.compile(FEED_FOLDER + r"/cdc-[0-9a-f]{32}\.parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What a cleaning removed."""
+
+    log_objects: int
+    files: int
+
+
+class Upkeep:
+    """The upkeep of one mirror by one process.
+
+    Parameters
+    ----------
+    store : Store
+        The place of the mirror.
+    log : DeltaLog
+    """
+
+    def __init__(self, store: Store, log: DeltaLog) -> None:
+        self._store = store
+        self._log = log
+        self._tombstones = 0
+        self._cleaned_ms: int | None = None
+        self.failures = 0
+        """How many times it failed; the mirror went on without."""
+
+    def follow(self, *, now_ms: int, retention_ms: int) -> None:
+        """Do what is due behind a commit; raises no error."""
+        try:
+            if self._is_checkpoint_due():
+                self.checkpoint(now_ms=now_ms, retention_ms=retention_ms)
+            if self._cleaned_ms is None:
+                self._cleaned_ms = now_ms  # The first hour of a process has nothing to remove.
+            if now_ms >= self._cleaned_ms + CLEAN_EVERY_MS:
+                self.clean(now_ms=now_ms, retention_ms=retention_ms)
+                self._cleaned_ms = now_ms
+        except FileNotFoundError:
+            # Another publisher has gone on from a newer checkpoint, and removed the one known here.
+            self._log.forget()
+        except Exception as error:  # noqa: BLE001 - upkeep is never worth a commit
+            self.failures += 1
+            fields = Fields(place=self._store.url, failures=self.failures)
+            _LOGGER.warning("mirror not kept up: %s error=%s", fields, masked(f"{error!r}"))
+
+    def _is_checkpoint_due(self) -> bool:
+        state = self._log.seen
+        if state is None:
+            return False
+        commits = state.version - (-1 if state.checkpoint is None else state.checkpoint)
+        tombstones = self._tombstones + len(state.removed)
+        return commits >= max(CHECKPOINT_EVERY, tombstones // _TOMBSTONES_PER_COMMIT)
+
+    def checkpoint(self, *, now_ms: int, retention_ms: int) -> None:
+        """Write a checkpoint of the state that was seen last."""
+        state = self._log.seen
+        if state is None:
+            return
+        tombstones = younger_tombstones(
+            self._store, state.checkpoint, state.removed, since_ms=now_ms - retention_ms
+        )
+        write_checkpoint(self._store, state, tombstones, now_ms=now_ms)
+        self._tombstones = len(tombstones)
+        self._log.note_checkpoint()
+
+    def clean(self, *, now_ms: int, retention_ms: int, removals_max: int = REMOVALS_MAX) -> Cleaned:
+        """Remove what no reader may ask for any more."""
+        state = self._log.seen
+        if state is None:
+            return Cleaned(log_objects=0, files=0)
+        old = [*self._old_log(retention_ms)][:removals_max]
+        for path in old:
+            self._store.delete(path)
+        left = removals_max - len(old)
+        files = [*self._old_files(state, now_ms, retention_ms)][:left]
+        for path in files:
+            self._store.delete(path)
+        return Cleaned(log_objects=len(old), files=len(files))
+
+    def _old_log(self, retention_ms: int) -> Iterator[str]:
+        """Yield what lies below the cut, the oldest first."""
+        infos = list(self._store.list(FOLDER))
+        found = [(info, ENTRY.fullmatch(info.path)) for info in infos]
+        entries = [(int(each[1]), each[2], info) for info, each in found if each]
+        newest_s = max((info.modified_s for _, _, info in entries), default=0.0)
+        until_s = newest_s - retention_ms / 1000
+        old = [version for version, kind, info in entries if info.modified_s < until_s]
+        checkpoints = [version for version, kind, _ in entries if kind != "json"]
+        cut = max((v for v in checkpoints if v <= max(old, default=-1)), default=0)
+        for version, kind, _ in sorted(entries, key=lambda entry: entry[:2]):
+            if version < cut:
+                yield commit_path(version) if kind == "json" else checkpoint_path(version)
+
+    def _old_files(self, state: DeltaState, now_ms: int, retention_ms: int) -> Iterator[str]:
+        """Yield the files of ours that nothing names, the oldest first."""
+        tombstones = younger_tombstones(
+            self._store, state.checkpoint, state.removed, since_ms=now_ms - retention_ms
+        )
+        named = {*state.live, *tombstones.field("path").to_pylist()}
+        named |= set(_names(each.get("deletionVector") for each in state.live.values()))
+        named |= set(_names(vectors_of(tombstones)))
+        infos = [*self._store.list("")]
+        # A commit names a feed within the hour in which it is written.
+        feeds = [*self._store.list(FEED_FOLDER)]
+        newest_s = max((info.modified_s for info in (*infos, *feeds)), default=0.0)
+        day_s = newest_s - ORPHAN_MS / 1000
+        feed_s = min(day_s, newest_s - retention_ms / 1000 - CLEAN_EVERY_MS / 1000)
+        own = [info for info in infos if _is_ours(info) and info.path not in named]
+        gone = [info for info in own if info.modified_s < day_s]
+        gone += [i for i in feeds if _FEED.fullmatch(i.path) and i.modified_s < feed_s]
+        yield from (info.path for info in sorted(gone, key=lambda info: info.modified_s))
+
+
+def _is_ours(info: ObjectInfo) -> bool:
+    return run_of(info.path) is not None or _VECTORS.fullmatch(info.path) is not None
+
+
+def _names(vectors: Iterable[DeltaAction | None]) -> Iterator[str]:
+    """Yield the files in which vectors lie."""
+    for each in vectors:
+        if each is not None and each["storageType"] == "u":
+            yield name_of(uuid.UUID(bytes=from_text(each["pathOrInlineDv"][-20:], 16)))

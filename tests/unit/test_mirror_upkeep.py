@@ -1,0 +1,273 @@
+"""The log of a mirror stays small: checkpoints, and what is removed behind the retention."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.mirror import publish, upkeep
+from spark_upsert.mirror.actions import DeltaState
+from spark_upsert.mirror.check import check_mirror
+from spark_upsert.mirror.delta_log import DeltaLog
+from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.store import LocalStore
+from spark_upsert.table.table import Table
+from tests.support.clocked import ClockedStore, Now
+from tests.support.delta import DeltaTable
+from tests.support.mirrored import KINDS, MirroredTable, canonical
+
+HOUR_MS = 3_600_000
+
+
+class Lived:
+    """A table that is written and published, on a storage that tells its time."""
+
+    def __init__(self) -> None:
+        self.now = Now()
+        self.store = ClockedStore(self.now)
+        columns = pa.schema({"id": pa.int64(), "x": pa.string()})
+        self.table = Table(self.store, clock=self.now)
+        self.table.ensure(TableSchema.of(columns, keys=["id"]))
+        self.target = place_of(self.store, None)
+        self.mirror = self.a_mirror()
+
+    def a_mirror(self) -> Mirror:
+        return Mirror(Table(self.store, clock=self.now).log, self.store, self.target)
+
+    def go(self, commits: int, *, seconds: float = 1.0) -> None:
+        for number in range(commits):
+            self.now.advance(seconds)
+            ids = [number % 7, number % 3 + 10]
+            self.table.append(pa.table({"id": ids, "x": [f"{self.now()}"] * 2}))
+            self.mirror.publish()
+
+    def log(self) -> list[str]:
+        return [info.path.removeprefix("_delta_log/") for info in self.target.list("_delta_log")]
+
+    def files(self) -> set[str]:
+        return {info.path for info in self.target.list("")}
+
+
+def name(version: int, kind: str = "json") -> str:
+    return f"{version:020d}.{kind}"
+
+
+def state_of(log: DeltaLog) -> DeltaState:
+    state = log.follow()
+    assert state is not None
+    # A checkpoint changes no data.
+    live = {path: {**add, "dataChange": False} for path, add in state.live.items()}
+    return replace(state, checkpoint=None, removed=(), last_id="", live=live)
+
+
+def test_45_a_checkpoint_is_the_state_of_its_log() -> None:
+    lived = Lived()
+    lived.go(31)
+    assert [n for n in lived.log() if "checkpoint" in n] == [
+        name(9, "checkpoint.parquet"),
+        name(19, "checkpoint.parquet"),
+        name(29, "checkpoint.parquet"),
+        "_last_checkpoint",
+    ]
+    hint = json.loads(lived.target.read("_delta_log/_last_checkpoint"))
+    assert (hint["version"], hint["numOfAddFiles"]) == (29, len(DeltaTable(lived.target, 29).adds))
+    new = DeltaLog(lived.target)
+    whole = DeltaLog(lived.target)
+    with (
+        patch.object(whole, "_hinted", lambda: 0),
+        patch.object(whole, "_begin_at", lambda v: None),
+    ):
+        assert state_of(new) == state_of(whole)
+    seen = new.seen
+    assert seen is not None
+    assert seen.checkpoint == 29
+
+
+def test_45_a_mirror_goes_on_from_a_checkpoint() -> None:
+    lived = Lived()
+    for _ in range(4):
+        lived.go(9)
+        lived.mirror = lived.a_mirror()
+    found = DeltaTable(lived.target)
+    assert canonical(found.rows()) == canonical(lived.table.snapshot())
+    assert not list(check_mirror(lived.a_mirror()))
+    assert [int(n[:20]) for n in lived.log() if n.endswith("parquet")] == [9, 19, 29]
+
+
+@pytest.mark.parametrize(
+    "hint", [None, b"{", b'{"version": 9}', b'{"version": 4}', b'{"version": 99}']
+)
+def test_46_the_hint_may_be_absent_or_wrong(hint: bytes | None) -> None:
+    lived = Lived()
+    lived.go(25)
+    expected = state_of(DeltaLog(lived.target))
+    if hint is None:
+        lived.target.delete("_delta_log/_last_checkpoint")
+    else:
+        lived.target.put("_delta_log/_last_checkpoint", hint)
+    assert state_of(DeltaLog(lived.target)) == expected
+
+
+def test_46_an_old_hint_does_not_end_the_log_where_commits_are_gone() -> None:
+    lived = Lived()
+    lived.go(25)
+    expected = state_of(DeltaLog(lived.target))
+    lived.target.put("_delta_log/_last_checkpoint", b'{"version": 9}')
+    for version in range(10, 19):
+        lived.target.delete(f"_delta_log/{name(version)}")
+    assert state_of(DeltaLog(lived.target)) == expected
+
+
+def test_tombstones_stay_for_the_retention() -> None:
+    lived = Lived()
+    lived.go(10)
+    lived.now.advance(3 * 3600)
+    lived.go(10)
+    first = lived.mirror.upkeep
+    counts = [
+        len(DeltaTable(lived.target, v).checkpoint(v).column("remove").drop_null()) for v in (9, 19)
+    ]
+    assert 0 < counts[0] < counts[1]
+    lived.now.advance(4 * 3600)
+    lived.go(10)
+    removes = DeltaTable(lived.target).checkpoint(29).column("remove").drop_null().to_pylist()
+    oldest = min(each["deletionTimestamp"] for each in removes)
+    assert oldest >= lived.now() * 1000 - 6 * HOUR_MS
+    assert not first.failures
+
+
+def test_47_what_may_be_travelled_to_stays_and_the_rest_goes() -> None:
+    lived = Lived()
+    lived.go(60, seconds=600)
+    before = len(lived.log())
+    rows = {v: DeltaTable(lived.target, v).rows().num_rows for v in range(30, 60)}
+    lived.mirror.upkeep.clean(now_ms=int(lived.now() * 1000), retention_ms=6 * HOUR_MS)
+    names = lived.log()
+    assert len(names) < before
+    first = min(int(each[:20]) for each in names if each[0] == "0")
+    # 36 commits are young; the cut is the checkpoint before the oldest of them.
+    assert first == 19
+    assert name(19, "checkpoint.parquet") in names
+    assert name(19) in names
+    for version in range(30, 60):
+        assert DeltaTable(lived.target, version).rows().num_rows == rows[version]
+    lived.mirror = lived.a_mirror()
+    lived.go(3)
+    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+
+
+def test_files_go_a_day_after_nothing_names_them() -> None:
+    lived = Lived()
+    with patch.object(publish, "INLINE_BYTES_MAX", 0):
+        lived.go(12)
+        lived.table.compact(full=True)
+        lived.mirror.publish()
+    orphan = f"{'a' * 32}-00000000.parquet"
+    for path in (orphan, "theirs.parquet", "_delta_log/readme", "deletion_vector_x.bin"):
+        lived.target.put(path, b"x")
+    old = lived.files()
+
+    def clean() -> None:
+        lived.mirror.upkeep.clean(now_ms=int(lived.now() * 1000), retention_ms=6 * HOUR_MS)
+
+    lived.now.advance(7 * 3600)
+    lived.go(1)
+    clean()
+    assert old <= lived.files()
+    lived.now.advance(25 * 3600)
+    lived.go(1)
+    clean()
+    gone = old - lived.files()
+    assert orphan in gone
+    assert sum(each.startswith("deletion_vector_") for each in gone) > 5
+    assert {"theirs.parquet", "deletion_vector_x.bin"} <= lived.files()
+    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    assert not list(check_mirror(lived.a_mirror()))
+
+
+def test_a_publisher_cleans_once_an_hour_and_not_too_much_at_once() -> None:
+    lived = Lived()
+    lived.go(40, seconds=60)
+    count = len(lived.log())
+    lived.now.advance(12 * 3600)
+    with (
+        patch.object(upkeep, "REMOVALS_MAX", 5),
+        patch.object(upkeep.Upkeep.clean, "__kwdefaults__", {"removals_max": 5}),
+    ):
+        lived.go(1)
+    assert len(lived.log()) == count + 1 - 5
+    lived.go(5)
+    assert len(lived.log()) == count + 6 - 5
+
+
+def test_an_error_of_upkeep_is_counted_and_the_commit_stands(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lived = Lived()
+    put = lived.store.put
+
+    def failing(path: str, data: bytes) -> None:
+        if "checkpoint" in path:
+            raise OSError("the disk is full")
+        put(path, data)
+
+    monkeypatch.setattr(lived.store, "put", failing)
+    lived.go(12)
+    assert lived.mirror.upkeep.failures == 3
+    assert "the disk is full" in caplog.text
+    monkeypatch.undo()
+    lived.go(1)
+    assert name(12, "checkpoint.parquet") in lived.log()
+
+
+def test_a_checkpoint_that_another_publisher_removed_is_forgotten() -> None:
+    lived = Lived()
+    lived.go(15)
+    lived.target.delete(f"_delta_log/{name(9, 'checkpoint.parquet')}")
+    lived.go(8)
+    assert lived.mirror.upkeep.failures == 0
+    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+
+
+def test_what_others_did_below_their_own_checkpoint_is_found(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    lived = MirroredTable(0, LocalStore(tmp_path))
+    for _ in range(3):
+        lived.append()
+        lived.publish()
+    last = max(lived.shown)
+    actions = [
+        {"commitInfo": {"inCommitTimestamp": 10**15, "operation": "WRITE"}},
+        *({"remove": {"path": path, "dataChange": True}} for path in DeltaTable(lived.target).adds),
+    ]
+    path = f"_delta_log/{name(last + 1)}"
+    lived.target.put(path, "\n".join(map(json.dumps, actions)).encode())
+    deltalake.DeltaTable(str(tmp_path / "_delta")).create_checkpoint()
+    state = lived.a_mirror().state()
+    assert state is not None
+    assert state.checkpoint == last + 1
+    assert state.foreign is not None
+    assert state.foreign.operation == "WRITE"
+
+
+@pytest.mark.parametrize("life", range(len(KINDS)))
+def test_lives_with_many_checkpoints(life: int, tmp_path: Path) -> None:
+    """What is live by a checkpoint is live by the commits, for us and for delta-rs."""
+    deltalake = pytest.importorskip("deltalake")
+    lived = MirroredTable(life, LocalStore(tmp_path))
+    every = random.Random(life).choice([1, 2, 3])
+    with patch.object(upkeep, "CHECKPOINT_EVERY", every):
+        lived.live(14)
+    lived.look()
+    expected = lived.table.snapshot()
+    table = deltalake.DeltaTable(str(tmp_path / "_delta"))
+    rows = deltalake.QueryBuilder().register("t", table).execute("select * from t")
+    found = pa.table(rows.read_all()).select(expected.column_names).cast(expected.schema)
+    assert canonical(found) == canonical(expected)
