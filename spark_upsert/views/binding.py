@@ -102,7 +102,7 @@ def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) 
                     return ProjectRelation(node, inputs[0], carries=id(node) in chain)
                 case Unnest():
                     return UnnestRelation(node, *inputs)
-                case Join():
+                case Join() if not node.shows_both_keys:
                     return joined(node, *inputs)
                 case Group():
                     raise PlanError(

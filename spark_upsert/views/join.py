@@ -24,8 +24,9 @@ from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.words import is_hashable
 from spark_upsert.plan.kernels.equal_keys import NOWHERE, join_codes, matches
 from spark_upsert.plan.kernels.key_types import alike, common_type, fitted
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import How, Join, Reverse
-from spark_upsert.views.pairs import RelationRows, columns_of, concat, no_rows, taken
+from spark_upsert.views.pairs import RelationRows, columns_of, concat, taken
 from spark_upsert.views.relation import (
     At,
     Driving,

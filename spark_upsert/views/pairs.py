@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.words import equal_rows
 from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes, firsts, places
+from spark_upsert.plan.kernels.taking import no_rows, values_at
 
 RelationRows: TypeAlias = pa.RecordBatch
 """Rows of a relation: at most one per key."""
@@ -173,11 +174,6 @@ class Pairs:
         return (self.has_old != self.has_new) | (self.has_old & ~same)
 
 
-def no_rows(schema: pa.Schema) -> RelationRows:
-    """Return no rows with some columns."""
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-
-
 def concat(parts: Sequence[RelationRows]) -> RelationRows:
     """Return rows of one schema as one batch."""
     return parts[0] if len(parts) == 1 else pa.concat_batches(list(parts))
@@ -185,12 +181,8 @@ def concat(parts: Sequence[RelationRows]) -> RelationRows:
 
 def taken(rows: RelationRows, at: Positions) -> RelationRows:
     """Return the rows at some places; a row of NULLs for `NOWHERE`."""
-    absent = at == NOWHERE
-    chosen = pa.array(at, mask=absent) if bool(absent.any()) else pa.array(at)
     fields = [field.with_nullable(True) for field in rows.schema]
-    return pa.RecordBatch.from_arrays(
-        [column.take(chosen) for column in rows.columns], schema=pa.schema(fields)
-    )
+    return pa.RecordBatch.from_arrays(values_at(rows.columns, at), schema=pa.schema(fields))
 
 
 def columns_of(rows: RelationRows, names: Sequence[str]) -> list[pa.Array]:

@@ -36,8 +36,9 @@ from spark_upsert.plan.kernels.equal_keys import (
     joinable,
     places,
 )
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, no_rows, taken
+from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, taken
 from spark_upsert.views.spans import Spans
 
 At: TypeAlias = Mapping[str, int]

@@ -11,11 +11,12 @@ from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.plan.kernels.equal_keys import NOWHERE
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import Filter, Formula, Project, Unnest
 from spark_upsert.plan.unnest import unnest, unnested_schema
 from spark_upsert.views.failing import ComputeColumn, NodeFormulas
 from spark_upsert.views.formulas import BoundFormula, columns_read, is_true, plain_column
-from spark_upsert.views.pairs import RelationRows, no_rows, taken
+from spark_upsert.views.pairs import RelationRows, taken
 from spark_upsert.views.relation import (
     At,
     Looked,

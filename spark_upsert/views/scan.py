@@ -22,8 +22,9 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.words import Words
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.views.pairs import Pairs, RelationRows, no_rows
+from spark_upsert.views.pairs import Pairs, RelationRows
 from spark_upsert.views.relation import (
     At,
     Driving,

@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes
-from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, no_rows, taken
+from spark_upsert.plan.kernels.taking import no_rows
+from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, taken
 
 
 class Times(NamedTuple):

@@ -15,6 +15,7 @@ from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.types import type_text
 from spark_upsert.model.words import Words
 from spark_upsert.plan.kernels.equal_keys import NOWHERE
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.table.changes.changes import Changes
 from spark_upsert.table.changes.read import changes_by_piece
@@ -23,7 +24,7 @@ from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.properties import keeps_rows
 from spark_upsert.table.table import Table
-from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows, taken
+from spark_upsert.views.pairs import Pairs, RelationRows, concat, taken
 from spark_upsert.views.relation import Looked
 from spark_upsert.views.scan import IndexLookup
 

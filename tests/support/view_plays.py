@@ -19,6 +19,7 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.words import Words
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import (
     Filter,
     How,
@@ -31,7 +32,7 @@ from spark_upsert.plan.nodes import (
     Scan,
     Unnest,
 )
-from spark_upsert.views.pairs import Pairs, no_rows
+from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.relation import Looked
 from spark_upsert.views.scan import BaseTable, IndexLookup
 from tests.support.view_cases import TABLES, Epoch, Row, Shape

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hashing import HASH_BITS, hash_keys, is_injective
-from spark_upsert.model.precedence import NONE
 from spark_upsert.model.words import Words, equal_rows
-from spark_upsert.plan.kernels.equal_keys import codes
+from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes
 
 _SEED = 0
 
@@ -55,7 +54,7 @@ class KeyIndex:
         self._buckets = np.concatenate([[0], np.cumsum(sizes)])
 
     def find(self, keys: Sequence[pa.Array]) -> Positions:
-        """Return the group of each key, `NONE` if there is none.
+        """Return the group of each key, `NOWHERE` if there is none.
 
         Parameters
         ----------
@@ -65,7 +64,7 @@ class KeyIndex:
         hashes = hash_keys(keys, seed=_SEED)
         buckets = self._bucket_of(hashes)
         places, ends = self._buckets[buckets], self._buckets[buckets + 1]
-        groups = np.full(len(hashes), NONE)
+        groups = np.full(len(hashes), NOWHERE)
         rows = np.flatnonzero(places < ends)
         while len(rows):
             at = places[rows]

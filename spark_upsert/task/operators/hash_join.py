@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import MemoryLimitError, about
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.precedence import NONE
+from spark_upsert.plan.kernels.equal_keys import NOWHERE
 from spark_upsert.plan.kernels.key_index import KeyIndex
 from spark_upsert.plan.nodes import Join
 from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE, Joined, Matches, Shape, Side
@@ -91,7 +91,7 @@ class HashJoinRows:
         built = self._built
         assert built is not None, "it takes no input before the right side is built"
         groups = self._groups_of(built, batch)
-        found = groups != NONE
+        found = groups != NOWHERE
         starts, counts = np.zeros_like(groups), np.zeros_like(groups)
         starts[found] = built.index.starts[groups[found]]
         counts[found] = built.index.counts[groups[found]]
@@ -161,12 +161,12 @@ class HashJoinRows:
                 )
 
     def _groups_of(self, built: _Built, batch: pa.RecordBatch) -> Positions:
-        """Return the group of each left row, `NONE` where there is no match."""
+        """Return the group of each left row, `NOWHERE` where there is no match."""
         has_key = self._shape.left.has_key(batch)
         keys = self._shape.left.keys_of(batch)
         if has_key is None:
             return built.index.find(keys)
-        groups = np.full(batch.num_rows, NONE)
+        groups = np.full(batch.num_rows, NOWHERE)
         groups[has_key] = built.index.find([key.filter(pa.array(has_key)) for key in keys])
         return groups
 

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.precedence import NONE
 from spark_upsert.model.words import Words, is_hashable
-from spark_upsert.plan.kernels.equal_keys import joinable
+from spark_upsert.plan.kernels.equal_keys import NOWHERE, joinable
 from spark_upsert.plan.kernels.key_types import common_type, in_types
+from spark_upsert.plan.kernels.taking import no_rows, values_at
 from spark_upsert.plan.nodes import How, Join
 from spark_upsert.task.operators.row_widths import BATCH_BYTES, Widths
 
@@ -61,9 +61,7 @@ class Side:
     @property
     def nothing(self) -> pa.RecordBatch:
         """Return no rows."""
-        return pa.RecordBatch.from_arrays(
-            [pa.array([], field.type) for field in self.schema], schema=self.schema
-        )
+        return no_rows(self.schema)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,8 +193,8 @@ def require_names(schema: pa.Schema) -> None:
 class Matches:
     """The matches of two sides: each entry is a row of the left side with some of the right.
 
-    ``starts`` are places in the right rows; an entry without right rows (a start of `NONE`) shows
-    its left row alone, and one without a left row (a left of `NONE`) its right rows alone.
+    ``starts`` are places in the right rows; an entry without right rows (a start of `NOWHERE`)
+    shows its left row alone, and one without a left row (a left of `NOWHERE`) its right rows alone.
     """
 
     left: Positions
@@ -217,19 +215,19 @@ class Matches:
             return cls.alone(left)
         if kind in SHOWS_LEFT_ALONE:
             left = np.arange(len(counts))
-            return cls(left, np.where(has_match, starts, NONE), np.maximum(counts, 1))
+            return cls(left, np.where(has_match, starts, NOWHERE), np.maximum(counts, 1))
         left = np.flatnonzero(has_match)
         return cls(left, starts[left], counts[left])
 
     @classmethod
     def alone(cls, left: Positions) -> Matches:
         """Return left rows without a match."""
-        return cls(left, np.full(len(left), NONE), np.ones(len(left), dtype=np.int64))
+        return cls(left, np.full(len(left), NOWHERE), np.ones(len(left), dtype=np.int64))
 
     @classmethod
     def right_alone(cls, right: Positions) -> Matches:
         """Return right rows without a match."""
-        return cls(np.full(len(right), NONE), right, np.ones(len(right), dtype=np.int64))
+        return cls(np.full(len(right), NOWHERE), right, np.ones(len(right), dtype=np.int64))
 
     def in_order(self, ranks: Words, other: Matches, other_ranks: Words) -> Matches:
         """Return these and others, by rank; of equal ranks these come first."""
@@ -295,9 +293,9 @@ class Joined:
             return None
         count = max(1, count)
         self._given += count
-        columns = _taken(self._left.columns, left[:count])
+        columns = values_at(self._left.columns, left[:count])
         if right is not None:
-            columns += _taken(self._right.columns, right[:count])
+            columns += values_at(self._right.columns, right[:count])
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _places(self, count: int) -> tuple[Positions, Positions | None]:
@@ -310,9 +308,9 @@ class Joined:
             return left, None
         starts = matches.starts[entries]
         within = at - (self._ends[entries] - matches.counts[entries])
-        places = np.where(starts == NONE, NONE, starts + within)
+        places = np.where(starts == NOWHERE, NOWHERE, starts + within)
         if self._order is not None and len(self._order):
-            places = np.where(places == NONE, NONE, self._order[places])
+            places = np.where(places == NOWHERE, NOWHERE, self._order[places])
         return left, places
 
     def _fitting(self, left: Positions, right: Positions | None, bytes_max: int) -> int:
@@ -359,10 +357,3 @@ class Full:
         pieces = self._pieces
         self.clear()
         return pa.concat_batches(pieces) if len(pieces) > 1 else next(iter(pieces), None)
-
-
-def _taken(columns: Sequence[pa.Array], places: Positions) -> list[pa.Array]:
-    """Return values at some places; `NONE` gives null."""
-    absent = places == NONE
-    indices = pa.array(places, mask=absent if bool(absent.any()) else None)
-    return [column.take(indices) for column in columns]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.precedence import NONE
+from spark_upsert.plan.kernels.equal_keys import NOWHERE
 from spark_upsert.plan.kernels.key_index import KeyIndex
 from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -98,7 +98,7 @@ class ArrowLookup:
 
     def look_up(self, keys: Sequence[pa.Array]) -> LookupResult:
         groups = self._index.find(keys)
-        found = groups != NONE
+        found = groups != NOWHERE
         starts, counts = np.zeros_like(groups), np.zeros_like(groups)
         starts[found] = self._index.starts[groups[found]]
         counts[found] = self._index.counts[groups[found]]

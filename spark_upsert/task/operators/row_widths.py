@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.precedence import NONE
 from spark_upsert.model.words import is_text
+from spark_upsert.plan.kernels.equal_keys import NOWHERE
 
 BATCH_BYTES = 16 << 20
 """Most bytes of a batch of a join, but for one row that has more."""
@@ -42,7 +42,7 @@ class Widths:
         self._varying += unit * np.asarray(lengths.fill_null(0), dtype=np.int64)
 
     def of(self, places: Positions) -> Positions:
-        """Return the bytes of the rows at some places; of `NONE` those of a row of nulls."""
+        """Return the bytes of the rows at some places; of `NOWHERE` those of a row of nulls."""
         if not len(self._varying):
             return np.full(len(places), self._fixed)
-        return self._fixed + np.where(places == NONE, 0, self._varying[places])
+        return self._fixed + np.where(places == NOWHERE, 0, self._varying[places])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
@@ -22,7 +23,7 @@ from spark_upsert.table.write.moves import recorded_position
 from spark_upsert.views.groups.contributions import marker
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.shown import PLAN, RESULT, ShownGroups, grouping_of
-from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows
+from spark_upsert.views.pairs import Pairs, RelationRows, concat
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import prefix_ends
 from spark_upsert.model.words import Words
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.shown import ShownGroups, whole_groups
-from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows
+from spark_upsert.views.pairs import Pairs, RelationRows, concat
 from spark_upsert.views.relation import Looked, aligned
 from spark_upsert.views.scan import IndexLookup
 from spark_upsert.views.table_base import require_columns

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import OnError
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.table.log.kept_position import KeptPosition
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.pairs import Pairs, concat, no_rows
+from spark_upsert.views.pairs import Pairs, concat
 from spark_upsert.views.relation import At, Step
 from spark_upsert.views.view import View
 from spark_upsert.views.ways import pairs_by_piece

@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_upsert.model.engines import GROUP_PART, MARKER_PART, PART
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes, firsts
+from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.store import Store
 from spark_upsert.table.changes.stretches import Stretch
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -29,7 +30,7 @@ from spark_upsert.table.log.properties import VIEW_PROPERTIES
 from spark_upsert.table.run.rows import Rows as StoredRows
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.result import result
-from spark_upsert.views.pairs import Pairs, RelationRows, concat, no_rows
+from spark_upsert.views.pairs import Pairs, RelationRows, concat
 
 PLAN, RESULT = VIEW_PROPERTIES
 """Properties of a kept table: the text of its view, and what its entries mean (`Grouping`)."""
