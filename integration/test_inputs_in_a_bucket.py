@@ -87,7 +87,9 @@ def test_found_tables_become_one_and_come_and_go(
         query.processAllAvailable()
         tables["new"] = lake.table("regions/new/orders", {1: "came later"})
         wait_until(
-            lambda: query.exception() or lake.rows("all") == expected(), "the new table has joined"
+            lambda: query.exception() or lake.rows("all") == expected(),
+            "the new table has joined",
+            every=0.5,  # A look reads six tables.
         )
     finally:
         query.stop()

@@ -103,12 +103,9 @@ def test_the_table_comes_first_as_inserts_and_then_each_epochs_changes(
     assert batches.runs == [], "there was nothing to read"
 
 
+# Of the other ways to say it, and of all limits: tests/unit/test_source_stream.py.
 STARTS: dict[str, tuple[Callable[[Table], dict[str, Any]], list[int], list[int]]] = {
-    "the table itself": (lambda _: {}, [3], [4, 5]),
-    "a number": (lambda _: {"startingVersion": 2}, [2, 3], [4, 5]),
-    "earliest": (lambda _: {"startingVersion": "earliest"}, [1, 2, 3], [4, 5]),
     "latest": (lambda _: {"startingVersion": "Latest"}, [], [4, 5]),
-    "the next version": (lambda _: {"startingVersion": 4}, [], [4, 5]),
     "a time": (
         lambda table: {"startingTimestamp": table.log.commit(3).timestamp_ms},
         [3],
@@ -185,32 +182,16 @@ FIVE: tuple[Epoch, ...] = (
     {},
     dict.fromkeys(range(10), "c"),
 )
-LIMITS: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
-    "epochs": ({"maxEpochsPerTrigger": 2}, [[1, 2], [3], [5]]),
-    "rows": ({"maxRowsPerTrigger": 4}, [[1], [2, 3], [5]]),
-    "fewer rows than an epoch has": ({"maxRowsPerTrigger": 1}, [[1], [2], [3], [5]]),
-    "bytes": ({"maxBytesPerTrigger": 1}, [[1], [2], [3], [5]]),
-    "the least of several": (
-        {"maxRowsPerTrigger": 5, "maxEpochsPerTrigger": 3, "maxBytesPerTrigger": 10**9},
-        [[1, 2], [3], [5]],
-    ),
-    "none": ({}, [[1, 2, 3, 5]]),
-}
 
 
-@pytest.mark.parametrize(("options", "expected"), LIMITS.values(), ids=LIMITS)
-def test_a_limit_never_cuts_an_epoch(
-    spark: SparkSession,
-    path: Path,
-    checkpoint: Path,
-    batches: Batches,
-    options: dict[str, Any],
-    expected: list[list[int]],
+def test_limits_that_spark_hands_over_never_cut_an_epoch_and_the_least_one_counts(
+    spark: SparkSession, path: Path, checkpoint: Path, batches: Batches
 ) -> None:
     make_table(path, *FIVE)
-    stream = changes(spark, path, startingVersion="earliest", **options)
+    limits = {"maxRowsPerTrigger": 5, "maxEpochsPerTrigger": 3, "maxBytesPerTrigger": 10**9}
+    stream = changes(spark, path, startingVersion="earliest", **limits)
     drain(batches.collect(stream, checkpoint))
-    assert [versions for versions in batches.versions if versions] == expected
+    assert [versions for versions in batches.versions if versions] == [[1, 2], [3], [5]]
     assert fold(ordered(batches.rows), ["k"]) == rows_of(path)
 
 

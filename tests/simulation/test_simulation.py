@@ -127,7 +127,7 @@ def test_a_seal_that_does_not_look_at_other_writers_is_caught() -> None:
 
 
 ONCE_MISSED = {
-    "late commands are judged again only if the mark moved": 77,
+    "late commands are judged again only if the mark moved": 121,
     "late commands are not judged again at the commit": 41,
     "a file of deletes that newer runs hold is written again and again": 121,
     "the rows of a timestamp are given up before its commit": 47,

@@ -57,6 +57,42 @@ FIVE: tuple[dict[int, int | None], ...] = (
 )
 
 
+# -- where a stream begins -----------------------------------------------------------
+
+
+EPOCHS: tuple[dict[int, int | None], ...] = ({1: 1, 2: 2}, {2: 3, 3: 4}, {1: None, 3: 4})
+LATER: tuple[dict[int, int | None], ...] = ({1: 5, 2: None}, {4: 6})
+
+STARTS: dict[str, tuple[Callable[[Table], dict[str, Any]], list[int]]] = {
+    "the table itself": (lambda _: {}, [3]),
+    "a number": (lambda _: {"startingVersion": 2}, [2, 3]),
+    "earliest": (lambda _: {"startingVersion": "earliest"}, [1, 2, 3]),
+    "latest": (lambda _: {"startingVersion": "Latest"}, []),
+    "the next version": (lambda _: {"startingVersion": 4}, []),
+    "a time": (lambda table: {"startingTimestamp": table.log.commit(3).timestamp_ms}, [3]),
+}
+
+
+@pytest.mark.parametrize(("start", "first"), STARTS.values(), ids=STARTS)
+def test_a_stream_begins_where_it_is_told_and_the_replay_of_its_first_batch_too(
+    lived: Lived, start: Callable[[Table], dict[str, Any]], first: list[int]
+) -> None:
+    for epoch in EPOCHS:
+        lived.now.advance(1)
+        lived.write(epoch)
+    query = lived.query(**start(lived.table))
+    assert query.plan(), "a stream notes where it begins, rows or none"
+    once = query.deliver()
+    assert sorted({row["_commit_version"] for row in once}) == first
+
+    lived.write(*LATER)
+    lived.table.compact(full=True)
+    query.restart()
+    assert ordered(query.replayed(0)) == ordered(once)
+    query.drain()
+    assert sorted({row["_commit_version"] for row in query.rows}) == [*first, 4, 5]
+
+
 # -- how far a batch goes ------------------------------------------------------------
 
 
