@@ -559,7 +559,7 @@ def _(told: Told) -> None:
     table = full(told, maxBacklogEpochs="1")
     write(told.folder, {**ROW, "v": ["b"]})
     with told:
-        write(told.folder, {**ROW, "v": ["c"]})
+        write(told.folder, {**ROW, "v": ["c"]}, onFullTimeout="1 ms")
     told(
         "raise the table's max_backlog_epochs"
         if "max_backlog" in told.hint
@@ -567,7 +567,7 @@ def _(told: Told) -> None:
     )
     write(told.folder, {**ROW, "v": ["c"]}, maxBacklogEpochs="2")
     with told:
-        write(told.folder, {**ROW, "v": ["d"]})
+        write(told.folder, {**ROW, "v": ["d"]}, onFullTimeout="1 ms")
     told("run 'upsertflow consumers --release slow'")
     table.release("slow")
     write(told.folder, {**ROW, "v": ["d"]})
