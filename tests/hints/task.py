@@ -145,7 +145,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.join_rows:Shape.__post_init__",
+        "task.operators.join_rows:Shape.of",
         joined(HashJoin, LEFT, RIGHT, on=()),
         {"say in 'on' which are equal": joined(HashJoin, LEFT, RIGHT)},
     ),
