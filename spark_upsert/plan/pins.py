@@ -83,7 +83,7 @@ def _pins(tree: Tree, schema: pa.Schema) -> Pins:
         case Call(name="AND", arguments=(left, right)):
             return both(_pins(left, schema), _pins(right, schema))
         case Call(name="OR", arguments=(left, right)):
-            return _either(_pins(left, schema), _pins(right, schema))
+            return either(_pins(left, schema), _pins(right, schema))
         case Call(name="=" | "<=>", arguments=(ColumnName() as column, value)):
             return _pinned(column, (value,), schema, is_null_safe=tree.name == "<=>")
         case Call(name="=" | "<=>", arguments=(value, ColumnName() as column)):
@@ -104,8 +104,8 @@ def _among(values: pa.Array, others: pa.Array) -> pa.Array:
     return values.filter(pc.is_in(values, value_set=others))
 
 
-def _either(left: Pins, right: Pins) -> Pins:
-    """Return what both sides pin; a side that is never true adds nothing to the other."""
+def either(left: Pins, right: Pins) -> Pins:
+    """Return what holds where one of two does; a side that is never true adds nothing."""
     for one, other in ((left, right), (right, left)):
         if any(not len(values) for values in one.values()):
             return other

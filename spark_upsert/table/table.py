@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -35,7 +35,7 @@ from spark_upsert.errors import (
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_column
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.model.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.store import Store, open_store
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table.appends import Appends
@@ -61,6 +61,7 @@ from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Trans
 from spark_upsert.table.log.properties import checked
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.log.unused import remove_unused
+from spark_upsert.table.pieces import ScanPiece
 from spark_upsert.table.published import Published
 from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
@@ -76,6 +77,11 @@ from spark_upsert.table.write.contributions import as_collected
 from spark_upsert.table.write.restore import restoration
 from spark_upsert.table.write.stage import Staged
 from spark_upsert.table.write.write_set import WriteSet
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from spark_upsert.table.where import Where
 
 _HOLDS_MAX = 100
 """An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
@@ -734,19 +740,63 @@ class Table:
         schema = snapshot.manifest.schema
         names = schema.columns.names if columns is None else schema.select(columns)
         fields = pa.schema([schema.columns.field(name) for name in names])
-        batches = snapshot.read(names) if filter is None else self._where(snapshot, filter, names)
+        if filter is None:
+            batches = snapshot.read(names)
+        else:
+            where = self._where(snapshot, filter)
+            batches = where.read(snapshot, names, index_of=self.index_of)
         return pa.RecordBatchReader.from_batches(fields, batches)
 
-    def _where(
-        self, snapshot: Snapshot, condition: str, names: Sequence[str]
-    ) -> Iterator[pa.RecordBatch]:
+    def _where(self, snapshot: Snapshot, condition: str) -> Where:
         # By its name: a program that asks for no condition needs no SQL.
         where = import_module("spark_upsert.table.where").Where
-        wanted = where.of(condition, snapshot.manifest.schema.columns)
-        found: Iterator[pa.RecordBatch]
-        found = wanted.by_index(snapshot, self.index_of).read(
-            snapshot, names, index_of=self.index_of
-        )
+        wanted: Where = where.of(condition, snapshot.manifest.schema.columns)
+        return wanted.by_index(snapshot, self.index_of)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return all rows of the newest version as a stream of Arrow (`scan`)."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def pieces(
+        self,
+        at_least: int = 1,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        version: int | None = None,
+    ) -> list[ScanPiece]:
+        """Return a scan in pieces, which have each row once, for other threads or processes.
+
+        Parameters
+        ----------
+        at_least : int
+            How many there should be. There are more where a piece would have many more than
+            `CHUNK_ROWS` entries, and one alone where an index says what to read.
+        columns, filter, version
+            As of `scan`.
+        """
+        snapshot = self.at(version)
+        schema = snapshot.manifest.schema
+        names = schema.columns.names if columns is None else schema.select(columns)
+        where = None if filter is None else self._where(snapshot, filter)
+        if where is not None and where.indexed is not None:
+            return [ScanPiece(snapshot, tuple(names), ALL_HASHES, where)]
+        ranges = snapshot.chunks(at_least=at_least)
+        return [ScanPiece(snapshot, tuple(names), each, where) for each in ranges]
+
+    def to_polars(self, *, version: int | None = None) -> pl.LazyFrame:
+        """Return the rows of a version as a lazy frame of Polars.
+
+        What a query selects is read, and of keys that it compares with values these alone.
+
+        Raises
+        ------
+        ImportError
+            There is no Polars: ``pip install upsertflow[polars]``.
+        """
+        # By its name: a program without Polars needs none.
+        frames = import_module("spark_upsert.table.polars_frame")
+        found: pl.LazyFrame = frames.lazy_frame(self.at(version), self.index_of)
         return found
 
     def get(
@@ -894,12 +944,37 @@ class Table:
     def changes(
         self, lower: int = 0, upper: int | None = None, *, emit_unchanged: bool = False
     ) -> pa.Table:
-        """Return the changes of the epochs ``lower <= e < upper``, by default up to the newest.
+        """Return the changes of the epochs ``lower <= e < upper`` (`scan_changes`)."""
+        return self.scan_changes(lower, upper, emit_unchanged=emit_unchanged).read_all()
+
+    def scan_changes(
+        self,
+        lower: int = 0,
+        upper: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        emit_unchanged: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Return a reader of the changes of the epochs ``lower <= e < upper``, epoch by epoch.
+
+        Changes are read as the reader is pulled, so that memory follows a batch and not the epochs.
+
+        Parameters
+        ----------
+        lower, upper : int
+            By default all there are.
+        columns : sequence of str, optional
+            Columns of the table, in the order in which they are to come, before those of the
+            changelog; by default all.
+        emit_unchanged : bool
+            Whether updates come that leave all values as they were.
 
         Raises
         ------
         OptionError
             The epochs do not exist yet, or end before they begin.
+        SchemaError
+            There is no such column.
         DataLossError
             Changes among them are expired.
         """
@@ -908,12 +983,13 @@ class Table:
             raise OptionError.invalid("lower", lower, f"a version from 0 to {head.upper}")
         if upper is not None and not lower <= upper <= head.upper:
             raise OptionError.invalid("upper", upper, f"a version from {lower} to {head.upper}")
-        names = tuple(head.schema.columns.names)
+        own = head.schema
+        names = own.columns.names if columns is None else own.select(columns)
         dedup = Deduplication.NONE if emit_unchanged else Deduplication.DROP_CARRYOVERS
-        options = ChangeOptions(columns=names, deduplication=dedup)
-        end = head.upper if upper is None else upper
-        batches = self.iter_changes(lower, end, options)
-        return pa.Table.from_batches(batches, schema=head.schema.changelog)
+        options = ChangeOptions(columns=tuple(names), deduplication=dedup)
+        batches = self.iter_changes(lower, head.upper if upper is None else upper, options)
+        shown = pa.schema([*(own.columns.field(name) for name in names), *CHANGELOG_FIELDS])
+        return pa.RecordBatchReader.from_batches(shown, batches)
 
     def watch(self, start: int | None = None, *, fail_on_data_loss: bool = True) -> Watcher:
         """Return an iterator over the epochs of this table, as they come.

@@ -96,7 +96,7 @@ def _() -> Patch:
 
 @bug("an OR pins what its left side pins", CHOSEN)
 def _() -> Patch:
-    return patch.object(pins, "_either", lambda left, right: left)
+    return patch.object(pins, "either", lambda left, right: left)
 
 
 @bug("what stands behind NOT is pinned", CHOSEN)

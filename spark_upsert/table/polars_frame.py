@@ -1,0 +1,93 @@
+"""A table as a lazy frame of Polars: projections and predicates go down to the read.
+
+Polars hands over the predicate of a query. Where it pins columns to values (`plan.pins`), only what
+can have them is read; Polars judges each row itself, by its own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+import pyarrow as pa
+from polars.io.plugins import register_io_source
+
+from spark_upsert.plan.casts import kind_of
+from spark_upsert.plan.pins import Pins, both, either, values_of
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.where import IndexOf, Where
+
+_COMPARED = frozenset({"truth", "whole", "text", "bytes", "date"})
+"""Kinds of columns that Polars compares without rounding either side."""
+
+
+def lazy_frame(snapshot: Snapshot, index_of: IndexOf) -> pl.LazyFrame:
+    """Return the rows of a version as a lazy frame; each `collect` reads that version anew."""
+    columns = snapshot.manifest.schema.columns
+
+    def read(
+        names: list[str] | None, predicate: pl.Expr | None, rows: int | None, _: int | None
+    ) -> Iterator[pl.DataFrame]:
+        wanted = names or columns.names
+        for batch in _batches(snapshot, wanted, predicate, index_of):
+            frame = _frame(batch)
+            frame = frame if predicate is None else frame.filter(predicate)
+            yield frame if rows is None else frame.head(rows)
+            rows = None if rows is None else rows - len(frame)
+            if rows is not None and rows <= 0:
+                return
+
+    return register_io_source(read, schema=_frame(columns.empty_table()).schema, is_pure=True)
+
+
+def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame), "a table is no series"
+    return frame
+
+
+def _batches(
+    snapshot: Snapshot, names: list[str], predicate: pl.Expr | None, index_of: IndexOf
+) -> Iterator[pa.RecordBatch]:
+    columns = snapshot.manifest.schema.columns
+    pins = {} if predicate is None else _pins(predicate, columns)
+    if not pins:
+        return snapshot.read(names)
+    where = Where(columns, pins=pins).by_index(snapshot, index_of)
+    return where.read(snapshot, names, index_of=index_of)
+
+
+def _pins(predicate: pl.Expr, columns: pa.Schema) -> Pins:
+    """Return the columns that a predicate pins, with their values.
+
+    An expression says what it is made of, and not by which operator: each is built anew of the
+    same parts and compared.
+    """
+    parts = predicate.meta.pop()
+    if len(parts) != 2:
+        return {}
+    right, left = parts
+    if predicate.meta.eq(left & right):
+        return both(_pins(left, columns), _pins(right, columns))
+    if predicate.meta.eq(left | right):
+        return either(_pins(left, columns), _pins(right, columns))
+    if predicate.meta.eq(left == right):
+        return _pinned(left, right, columns) or _pinned(right, left, columns)
+    if predicate.meta.eq(left.is_in(right)):
+        return _pinned(left, right, columns)
+    return {}
+
+
+def _pinned(column: pl.Expr, values: pl.Expr, columns: pa.Schema) -> Pins:
+    """Return the values that a column is compared with, if they are known without a row."""
+    if not column.meta.is_column() or values.meta.root_names():
+        return {}
+    name = column.meta.output_name()
+    if name not in columns.names or kind_of(columns.field(name).type) not in _COMPARED:
+        return {}
+    found = pl.select(values).to_series()
+    if found.dtype == pl.List:
+        found = found.explode()
+    array = found.to_arrow(compat_level=pl.CompatLevel.oldest())
+    known = values_of(array, columns.field(name).type)
+    return {} if known is None else {name: known}
