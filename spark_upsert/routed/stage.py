@@ -272,10 +272,8 @@ class _Staging:
         assert route.folder is not None
         plan = self._plan
         table = table_below(self._root, route.folder)
-        known = plan.places.get(route.folder)
-        if known is not None:
-            table.log.told_of(known)
-        head = table.log.try_head()
+        look = table.log.try_look(told=plan.places.get(route.folder))
+        head = None if look is None else look.head()
         plan.require_same(route.folder, route.name, head, table.store.url)
         if head is not None and self._transaction is not None and head.has(self._transaction):
             return StagedTable(route=route, rows=rows, staged=None)

@@ -179,12 +179,10 @@ class Tables:
 
     def _commit_rows(self, table: Table, share: TableShare) -> TableVersion:
         """Return the version of a table that has the batch, made by this commit or before."""
-        known = self._places.get(share.folder)
-        if known is not None:
-            table.log.told_of(known)
+        log, known = table.log, self._places.get(share.folder)
         places = [part.staged.base for part in share.parts if part.staged and not part.unborn]
         newest = max(places, key=lambda place: place.version, default=None)
-        look = table.log.try_look() if newest is None else table.log.look_at(newest)
+        look = log.look_at(newest, told=known) if newest else log.try_look(told=known)
         head = None if look is None else look.head()
         require_same(self._places, share.folder, share.route.name, head, table.store.url)
         staged = tuple(part.staged for part in share.parts if part.staged is not None)

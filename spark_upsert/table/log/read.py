@@ -95,9 +95,18 @@ class LogReader:
             raise TableNotFoundError.at(self._store.url)
         return found
 
-    def try_look(self) -> Look | None:
-        """Look at the end of the log (`look`); None if there is no table."""
+    def try_look(self, *, told: TableVersion | None = None) -> Look | None:
+        """Look at the end of the log (`look`); None if there is no table.
+
+        Parameters
+        ----------
+        told : TableVersion, optional
+            A version that was in the log, and durable: the caller remembers it from a place that is
+            written only after the version was proven and synced. The look begins there, and does
+            not sync it again.
+        """
         with self._lock:
+            self._note(told)
             resting = self._resting_look()
             if resting is not None:
                 return resting
@@ -111,24 +120,33 @@ class LogReader:
         """
         return self._known() or self.look()
 
-    def look_at(self, place: TableVersion) -> Look | None:
+    def look_at(self, place: TableVersion, *, told: TableVersion | None = None) -> Look | None:
         """Return a look from a version that another process has just proven to be the newest.
 
         It spares a look for a writer that proposes the next version: the put finds out whether
         there is a newer one, and `Log` proves before and after the put that the version is in the
         log. Where the version cannot be made from what is remembered, this looks for the end and
-        returns what it finds (`try_look`).
+        returns what it finds (`try_look`, which says what ``told`` is).
         """
         with self._lock:
+            self._note(told)
             base = self._head or self._recalled() or last_checkpoint(self._store)
             found = None
             if base is None or base.version <= place.version:
                 found = self._reached(base, place)
             if found is None:
                 return self.try_look()
-            self.told_of(place)
+            self._note(place)
             self._remember(found, base)
             return self._look_from(found)
+
+    def _note(self, told: TableVersion | None) -> None:
+        """Take note of a version that was in the log, and durable."""
+        if told is None:
+            return
+        self._durable_version = max(self._durable_version, told.version)
+        if self._told is None or self._told.version < told.version:
+            self._told = told
 
     def _known(self) -> Look | None:
         """Return a look from the newest version that was seen."""
@@ -144,16 +162,6 @@ class LogReader:
     def seen(self) -> Manifest | None:
         """The newest version that this reader has seen, if any; there may be newer ones by now."""
         return self._head
-
-    def told_of(self, place: TableVersion) -> None:
-        """Take note that a version was in the log, and durable.
-
-        It is for a caller that remembers the version from a place that is written only after the
-        version was proven and synced. A look begins there, and does not sync it again.
-        """
-        self._durable_version = max(self._durable_version, place.version)
-        if self._told is None or self._told.version < place.version:
-            self._told = place
 
     def has_newer(self) -> bool:
         """Return whether there is a version behind the newest one that was seen; one request.
@@ -340,7 +348,7 @@ class LogReader:
         return head if self._stored.holds(base) else None
 
     def _end_at_told(self, base: Manifest | None) -> Manifest | None:
-        """Return the version that this reader was told of (`told_of`), if it is the end of the log.
+        """Return the version that a caller was told of (`try_look`), if it is the end of the log.
 
         This saves one read against beginning at the remembered version: the commit, which has to be
         read anyway, is read after the look for the next one, and so proves the end.
