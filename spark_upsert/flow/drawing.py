@@ -1,6 +1,6 @@
-"""A physical graph as text, as a Mermaid flowchart and in Graphviz' language.
+"""A physical graph as text and as a Mermaid flowchart.
 
-All three are functions of the graph and of nothing else: the same graph, the same characters. The
+Both are functions of the graph and of nothing else: the same graph, the same characters. The
 text speaks of operators, whatever their widths, so that it fits on a page at width 100, too; a
 picture has a node for each replica and each splitter, up to `DRAWN_MAX`, and beyond that one
 for each operator.
@@ -234,26 +234,6 @@ def _mermaid_line(box: _Box) -> str:
     return f'{box.id}{before}"{_mermaid(box.label)}"{behind}'
 
 
-def graphviz(physical: Physical, elements: Elements = ()) -> str:
-    """Return a directed graph for ``dot``: what `mermaid` draws, in its language."""
-    picture = _picture(physical, elements)
-    lines = ["digraph flow {", "    rankdir=LR;", "    node [shape=box];"]
-    for box, depth in _walk(picture.boxes):
-        lines.append("    " * depth + _graphviz_line(box))
-    for producer, consumer, label in picture.lines:
-        said = f' [label="{_graphviz(label)}"]' if label else ""
-        lines.append(f"    {producer} -> {consumer}{said};")
-    return "\n".join([*lines, "}"])
-
-
-def _graphviz_line(box: _Box) -> str:
-    if box.shape == _END:
-        return "}"
-    if box.boxes:
-        return f'subgraph cluster_{box.id} {{ label="{_graphviz(box.label)}";'
-    return f'{box.id} [label="{_graphviz(box.label)}"{_GRAPHVIZ[box.shape]}];'
-
-
 _END = "end"
 _MERMAID = {
     "source": ("([", "])"),
@@ -261,22 +241,12 @@ _MERMAID = {
     "sink": ("[(", ")]"),
     "splitter": ("{", "}"),
 }
-_GRAPHVIZ = {
-    "source": ", shape=oval",
-    "operator": "",
-    "sink": ", shape=cylinder",
-    "splitter": ", shape=diamond",
-}
 
 
 def _mermaid(label: str) -> str:
     """Escape what Mermaid would read as its own; columns may be called anything."""
     codes = {char: f"#{ord(char)};" for char in '#"<>&`'}
     return "".join(codes.get(char, char) for char in label)
-
-
-def _graphviz(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _walk(boxes: Iterable[_Box], depth: int = 1) -> Iterator[tuple[_Box, int]]:

@@ -65,12 +65,6 @@ class Pairs:
         return cls.taken_from(rows, rows, np.full_like(every, NOWHERE), every)
 
     @classmethod
-    def of_deletes(cls, rows: RelationRows) -> Pairs:
-        """Return rows that are there no more."""
-        every = np.arange(rows.num_rows)
-        return cls.taken_from(rows, rows, every, np.full_like(every, NOWHERE))
-
-    @classmethod
     def aligned(cls, old: RelationRows, new: RelationRows, key: Sequence[str]) -> Pairs:
         """Return the pairs of two contents, each with at most one row per key."""
         before, after = codes(columns_of(old, key), columns_of(new, key))

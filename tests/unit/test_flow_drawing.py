@@ -18,7 +18,7 @@ from spark_upsert.flow import (
     Work,
     expanded,
 )
-from spark_upsert.flow.drawing import graphviz, mermaid, text
+from spark_upsert.flow.drawing import mermaid, text
 from spark_upsert.task import ArrowScan, Filter
 
 ROWS = pa.table({"id": [1], 'a "b"\n<c> #': [2]})
@@ -109,25 +109,6 @@ flowchart LR
     s0_0 --> r1
     s0_0 --> r2"""
 
-CHAINED_GRAPHVIZ = r"""
-digraph flow {
-    rankdir=LR;
-    node [shape=box];
-    r0 [label="in", shape=oval];
-    s0 [label="by hash of a \"b\"\\n<c> #", shape=diamond];
-    s0_0 [label="each row", shape=diamond];
-    subgraph cluster_g3 { label="outer, 1 wide";
-        subgraph cluster_g3_0 { label="outer.inner, 2 wide";
-            r1 [label="outer.inner.out[0]", shape=cylinder];
-            r2 [label="outer.inner.out[1]", shape=cylinder];
-        }
-    }
-    r0 -> s0;
-    s0 -> s0_0;
-    s0_0 -> r1;
-    s0_0 -> r2;
-}"""
-
 PES_MERMAID = """\
 flowchart LR
     subgraph g0["PE 0"]
@@ -187,7 +168,6 @@ flowchart LR
         pytest.param(text(adjacent(), PES), ADJACENT_IN_PES, id="adjacent regions in PEs, text"),
         pytest.param(text(chained()), CHAINED, id="chained splitters, text"),
         pytest.param(mermaid(chained()), CHAINED_MERMAID, id="chained splitters, Mermaid"),
-        pytest.param(graphviz(chained()), CHAINED_GRAPHVIZ, id="chained splitters, Graphviz"),
         pytest.param(mermaid(adjacent(), PES), PES_MERMAID, id="adjacent regions in PEs, Mermaid"),
         pytest.param(mermaid(adjacent(100, 100)), WIDE_MERMAID, id="wide regions, Mermaid"),
     ],
@@ -196,7 +176,7 @@ def test_a_graph_is_drawn(found: str, expected: str) -> None:
     assert found == expected.removeprefix("\n")
 
 
-@pytest.mark.parametrize("draw", [text, mermaid, graphviz], ids=lambda draw: draw.__name__)
+@pytest.mark.parametrize("draw", [text, mermaid], ids=lambda draw: draw.__name__)
 def test_equal_graphs_are_drawn_alike(draw: Callable[..., str]) -> None:
     assert draw(adjacent(), PES) == draw(adjacent(), PES)
 
@@ -234,5 +214,5 @@ def test_work_is_said_in_a_word(work: Work, said: str) -> None:
 
 
 def test_a_picture_has_a_node_for_each_operator_where_lines_would_be_all() -> None:
-    assert "clean.rows[1]" in graphviz(adjacent(9, 9))
-    assert "clean.rows[0..99]" in graphviz(adjacent(100, 100))
+    assert "clean.rows[1]" in mermaid(adjacent(9, 9))
+    assert "clean.rows[0..99]" in mermaid(adjacent(100, 100))
