@@ -762,6 +762,11 @@ def index(
 @click.option("--follow", "follows", is_flag=True, help="Go on, version by version, until stopped.")
 @click.option("--rebuild", is_flag=True, help="Write all of it again, whatever lies there.")
 @click.option("--no-guard", is_flag=True, help="Do not keep other writers out of the mirror.")
+@click.option(
+    "--change-feed/--no-change-feed",
+    default=None,
+    help="Whether the mirror has a change feed. Default: as it is, and none at first.",
+)
 @_as_json
 def publish(
     path: str,
@@ -771,13 +776,20 @@ def publish(
     follows: bool,
     rebuild: bool,
     no_guard: bool,
+    change_feed: bool | None,
     as_json: bool,
 ) -> None:
     """Bring the mirror of a table, a Delta table, to the newest version."""
     table = open_in(path, storage)
 
     def step(rebuild: bool = False) -> Published:
-        return table.publish(place, rebuild=rebuild, guard=not no_guard, storage=storage)
+        return table.publish(
+            place,
+            rebuild=rebuild,
+            guard=not no_guard,
+            change_feed=change_feed,
+            storage=storage,
+        )
 
     done = step(rebuild)
     print_facts({**asdict(done), "has_changed": done.has_changed}, as_json=as_json)

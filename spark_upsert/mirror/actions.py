@@ -31,6 +31,8 @@ GUARD = "upsertflow"
 """A feature that nobody knows: writers that keep to the protocol refuse the table, readers do not
 look at it."""
 
+_FEED = "delta.enableChangeDataFeed"
+
 _TOUCHES = frozenset({"add", "remove", "cdc", "protocol", "metaData"})
 """Actions that change what readers see."""
 
@@ -219,9 +221,22 @@ def protocol_of(columns: pa.Schema, *, guard: bool) -> DeltaAction:
 
 
 def metadata_of(
-    columns: pa.Schema, before: DeltaAction, *, id_: str, now_ms: int, retention_ms: int
+    columns: pa.Schema,
+    before: DeltaAction,
+    *,
+    id_: str,
+    now_ms: int,
+    retention_ms: int,
+    change_feed: bool | None,
 ) -> DeltaAction:
-    """Return the metadata of a mirror; its id and birth stay as they were."""
+    """Return the metadata of a mirror; its id and birth stay as they were.
+
+    Parameters
+    ----------
+    change_feed : bool, optional
+        Whether there is a feed; None: as it was.
+    """
+    feed = has_feed(before) if change_feed is None else change_feed
     retention = f"interval {retention_ms // 1000} seconds"
     return {
         "id": before.get("id", id_),
@@ -233,9 +248,16 @@ def metadata_of(
             "delta.enableInCommitTimestamps": "true",
             "delta.deletedFileRetentionDuration": retention,
             "delta.logRetentionDuration": retention,
+            **({_FEED: "true"} if feed else {}),
         },
         "createdTime": before.get("createdTime", now_ms),
     }
+
+
+def has_feed(metadata: DeltaAction) -> bool:
+    """Return whether a table says that it has a change feed."""
+    configuration = metadata.get("configuration") or {}
+    return str(configuration.get(_FEED, "")).lower() == "true"
 
 
 def removal(add: DeltaAction, *, now_ms: int, data_change: bool) -> DeltaAction:

@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from spark_upsert.errors import (
     ContentionError,
@@ -27,6 +28,7 @@ from spark_upsert.mirror.actions import (
     DeltaState,
     addition,
     commit_info,
+    has_feed,
     metadata_of,
     protocol_of,
     removal,
@@ -34,6 +36,7 @@ from spark_upsert.mirror.actions import (
     transactions,
 )
 from spark_upsert.mirror.delta_log import FOLDER, DeltaLog
+from spark_upsert.mirror.feed import write_feed
 from spark_upsert.mirror.plan import Base, FileChanges, plan, twins_among
 from spark_upsert.mirror.refusals import (
     MirrorChangedError,
@@ -109,12 +112,23 @@ def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None =
     return found
 
 
+class _Header(NamedTuple):
+    """What a commit says of the Delta table itself."""
+
+    actions: tuple[DeltaAction, ...]
+    is_retyped: bool
+    """Whether a column has another type from now on."""
+    has_feed: bool
+    """Whether the commit is to have a feed."""
+
+
 def publish(
     table: Table,
     to: str | None = None,
     *,
     rebuild: bool = False,
     guard: bool = True,
+    change_feed: bool | None = None,
     storage: Mapping[str, str] | None = None,
 ) -> Published:
     """Bring the mirror of a table to the newest version (`Table.publish`).
@@ -131,6 +145,8 @@ def publish(
         Whether to write all of it again, whatever lies there.
     guard : bool
         Whether to keep other writers out of the Delta table.
+    change_feed : bool, optional
+        Whether the Delta table has a change feed; by default as it is, and none at first.
     storage : mapping of str to str, optional
         Settings of the object store of the place, if it is not below the table.
 
@@ -142,7 +158,9 @@ def publish(
     target = place_of(table.store, to, storage)
     if target.url not in table.mirrors:
         table.mirrors[target.url] = Mirror(table.log, table.store, target)
-    published: Published = table.mirrors[target.url].publish(rebuild=rebuild, guard=guard)
+    published: Published = table.mirrors[target.url].publish(
+        rebuild=rebuild, guard=guard, change_feed=change_feed
+    )
     return published
 
 
@@ -199,7 +217,9 @@ class Mirror:
         state = self.state()
         return None if state is None else shown_of(state, self.log.head().table_id)
 
-    def publish(self, *, rebuild: bool = False, guard: bool = True) -> Published:
+    def publish(
+        self, *, rebuild: bool = False, guard: bool = True, change_feed: bool | None = None
+    ) -> Published:
         """Bring the mirror to the newest version, by one commit, if it does not show it already.
 
         Parameters
@@ -208,6 +228,8 @@ class Mirror:
             Whether to remove all that is live and write everything again.
         guard : bool
             Whether other writers are to be kept out.
+        change_feed : bool, optional
+            Whether the Delta table has a change feed; by default as it is, and none at first.
 
         Raises
         ------
@@ -223,9 +245,9 @@ class Mirror:
             Other publishers were faster, again and again.
         """
         with self._lock:
-            return self._publish(rebuild=rebuild, guard=guard)
+            return self._publish(rebuild=rebuild, guard=guard, change_feed=change_feed)
 
-    def _publish(self, *, rebuild: bool, guard: bool) -> Published:
+    def _publish(self, *, rebuild: bool, guard: bool, change_feed: bool | None) -> Published:
         head = self.log.head()
         delta_schema(head.schema.columns)
         if head.schema.engine.multiplicity is not None:
@@ -234,9 +256,14 @@ class Mirror:
         for _ in range(_RACES_MAX):
             state = self._delta.follow()
             before = self._shown_before(state, head, rebuild=rebuild)
-            if before is not None and before >= head.version and not rebuild:
+            is_shown = before is not None and before >= head.version
+            asks = change_feed is not None or not guard
+            if before is not None and is_shown and not (rebuild or asks):
                 return self._published(before, before, head, state)
-            if self._step(state, before, head, written, rebuild=rebuild, guard=guard):
+            header = self._header(
+                state, head, rebuild=rebuild, guard=guard, change_feed=change_feed
+            )
+            if self._step(state, before, head, written, header, rebuild=rebuild):
                 now = self._delta.seen
                 is_new = now is not None and (state is None or now.version != state.version)
                 # Versions that show nothing make no commit: the number stays, the rows are equal.
@@ -325,40 +352,64 @@ class Mirror:
 
     # -- a step --------------------------------------------------------------------------
 
+    def _header(
+        self,
+        state: DeltaState | None,
+        head: Manifest,
+        *,
+        rebuild: bool,
+        guard: bool,
+        change_feed: bool | None,
+    ) -> _Header:
+        """Return what a commit has to say of the Delta table itself."""
+        found = state or DeltaState(version=-1)
+        columns = head.schema.columns
+        metadata = metadata_of(
+            columns,
+            found.metadata,
+            id_=str(uuid.uuid4()),
+            now_ms=self.log.now_ms(),
+            retention_ms=RETENTION_MS,
+            change_feed=change_feed,
+        )
+        protocol = protocol_of(columns, guard=guard)
+        actions: list[DeltaAction] = []
+        if rebuild or found.protocol != protocol:
+            actions.append({"protocol": protocol})
+        if rebuild or found.metadata != metadata:
+            actions.append({"metaData": metadata})
+        is_known = bool(found.metadata) and not rebuild
+        return _Header(
+            actions=tuple(actions),
+            is_retyped=is_known and retyped(found.columns_text, str(metadata["schemaString"])),
+            # Behind a commit of others the table's changes are not those of the mirror.
+            has_feed=has_feed(metadata) and not rebuild,
+        )
+
     def _step(
         self,
         state: DeltaState | None,
         before: int | None,
         head: Manifest,
         written: dict[str, Twin],
+        header: _Header,
         *,
         rebuild: bool,
-        guard: bool,
     ) -> bool:
         """Do a step; False if another publisher was faster."""
         found = state or DeltaState(version=-1)
-        metadata = metadata_of(
-            head.schema.columns,
-            found.metadata,
-            id_=str(uuid.uuid4()),
-            now_ms=self.log.now_ms(),
-            retention_ms=RETENTION_MS,
-        )
-        protocol = protocol_of(head.schema.columns, guard=guard)
-        keeps = not rebuild and bool(found.metadata)
-        keeps = keeps and not retyped(found.columns_text, str(metadata["schemaString"]))
+        keeps = not (rebuild or header.is_retyped)
         base, commits = self._base(found, before, head, keeps=keeps)
         planned = plan(self.table, head, commits, base, found.live)
-        header: list[DeltaAction] = []
-        if rebuild or found.protocol != protocol:
-            header.append({"protocol": protocol})
-        if rebuild or found.metadata != metadata:
-            header.append({"metaData": metadata})
-        if planned.is_empty and not header:
+        if planned.is_empty and not header.actions:
             self._remember(head, found.version, planned)
             return True
-        # Without a base nobody knows whether rows have changed but by the last version that did.
-        data_change = before is None or rebuild or head.changed > before
+        feed = None
+        if header.has_feed and before is not None:
+            feed = write_feed(self.log, self.table, self.target, before, head)
+        # Where no feed tells, the last version that may have changed rows does.
+        changed = before is None or head.changed > before
+        data_change = rebuild or (changed if feed is None else feed.has_changes)
         now_ms = self.log.now_ms()
         for file, vector in planned.new:
             if id_of(file.path) not in written:
@@ -370,8 +421,9 @@ class Mirror:
                 before, head.place, time_ms=time_ms, operation="UPSERTFLOW PUBLISH", id_=id_
             ),
             *transactions(head.place, now_ms),
-            *header,
+            *header.actions,
             *self._file_actions(planned, written, now_ms=now_ms, data_change=data_change),
+            *([] if feed is None or feed.action is None else [feed.action]),
         ]
         if not self._delta.put(actions, id_=id_):
             return False

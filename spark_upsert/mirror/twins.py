@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -89,10 +89,36 @@ def write_twin(
         Returns the rows of the twin (`rows_of`).
     """
     path = f"{id_of(file.path)}-{secrets.token_hex(4)}.parquet"
-    nan = set[str]()
-    footers: list[pq.FileMetaData] = []
     share = part_of(CHUNK_BYTES) * file.rows // max(1, file.bytes)
     step = min(CHUNK_ROWS, max(1, share))
+    nan = set[str]()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, file.rows, step):
+            batch = rows(start, min(start + step, file.rows))
+            nan.update(_with_nan(batch))
+            yield batch
+            RUNS.settle(batch.num_rows)
+
+    size, footer = write_parquet(target, path, columns, batches(), {"upsertflow.run": file.path})
+    return Twin(path=path, bytes=size, stats=stats_of(footer, columns, nan), written_ms=now_ms)
+
+
+def write_parquet(
+    target: Store,
+    path: str,
+    columns: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    told: Mapping[str, str],
+) -> tuple[int, pq.FileMetaData]:
+    """Write a Parquet file durably, batch by batch; return its bytes and its footer.
+
+    Parameters
+    ----------
+    told : mapping of str to str
+        What the footer is to say besides.
+    """
+    footers: list[pq.FileMetaData] = []
     with target.create(path) as sink:
         counted = _Counted(sink)
         with pq.ParquetWriter(
@@ -104,22 +130,15 @@ def write_twin(
             coerce_timestamps="us",
             metadata_collector=footers,
         ) as writer:
-            for start in range(0, file.rows, step):
-                batch = rows(start, min(start + step, file.rows))
-                nan |= set(_with_nan(batch))
+            for batch in batches:
                 writer.write_batch(batch)
-                RUNS.settle(batch.num_rows)
                 if counted.error is not None:
                     break
-            writer.add_key_value_metadata(
-                {"org.apache.spark.version": _WRITTEN_BY, "upsertflow.run": file.path}
-            )
+            writer.add_key_value_metadata({"org.apache.spark.version": _WRITTEN_BY, **told})
         if counted.error is not None:
             raise counted.error
     [footer] = footers
-    return Twin(
-        path=path, bytes=counted.bytes, stats=stats_of(footer, columns, nan), written_ms=now_ms
-    )
+    return counted.bytes, footer
 
 
 class _Counted:
@@ -140,7 +159,7 @@ class _Counted:
         if self.error is None:
             try:
                 self._sink.write(data)
-            except BaseException as error:  # noqa: BLE001 - raised by `write_twin`
+            except BaseException as error:  # noqa: BLE001 - raised by `write_parquet`
                 self.error = error
         self.bytes += len(data)
         return len(data)

@@ -685,8 +685,9 @@ class Table:
         to : str, optional
             The place of the mirror; by default the folder ``_delta`` of the table.
         **how
-            ``rebuild=True`` writes all of it again, ``guard=False`` lets other writers in, and
-            ``storage`` has the settings of another place (`mirror.publish.publish`).
+            ``rebuild=True`` writes all of it again, ``change_feed=True`` adds a change feed,
+            ``guard=False`` lets other writers in, and ``storage`` has the settings of another
+            place (`mirror.publish.publish`).
         """
         # By its name: what opens a table does not load the mirror with it.
         published: Published = import_module("spark_upsert.mirror.publish").publish(self, to, **how)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.mirror import dead, plan, publish, statistics, twins
+from spark_upsert.mirror import dead, feed, plan, publish, statistics, twins
 from spark_upsert.mirror.vectors import Vector
 from spark_upsert.model.schema import DIFF, is_live
+from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.log.manifest import Kind
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_mirror_promises as promises
@@ -151,3 +153,25 @@ def _() -> Patch:
         return original(*args, time_ms=time_ms // 10**9, **how)
 
     return wrapped(publish, "commit_info", back)
+
+
+@bug("the feed of several versions is that of the last one", SHOWN)
+def _() -> Patch:
+    def last(original: Any, log: Any, table: Any, target: Any, before: int, head: Any) -> Any:
+        return original(log, table, target, max(before, head.version - 1), head)
+
+    return wrapped(publish, "write_feed", last)
+
+
+@bug("a commit without changes says that its files changed data", SHOWN)
+def _() -> Patch:
+    def changed(original: Any, *args: Any) -> Any:
+        found = original(*args)
+        return found if found is None else found._replace(has_changes=True)
+
+    return wrapped(publish, "write_feed", changed)
+
+
+@bug("a feed has the changes of each epoch, those that were undone among them", SHOWN)
+def _() -> Patch:
+    return patch.object(feed, "Deduplication", SimpleNamespace(NET_CHANGES=Deduplication.NONE))

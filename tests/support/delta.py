@@ -115,6 +115,21 @@ class DeltaTable:
             each[kind]["dataChange"] for each in self.commits[-1] for kind in kinds if kind in each
         }
 
+    def feed(self) -> pa.Table | None:
+        """Return the change feed of the last commit; None if it has no file of its own."""
+        found = [each["cdc"] for each in self.commits[-1] if "cdc" in each]
+        if not found:
+            return None
+        [cdc] = found
+        assert cdc["dataChange"] is False
+        assert cdc["partitionValues"] == {}
+        data = self.store.read(cdc["path"])
+        assert len(data) == cdc["size"]
+        rows = pq.read_table(pa.BufferReader(data))
+        fields = [*self.schema, pa.field("_change_type", pa.string())]
+        assert rows.schema.remove_metadata() == pa.schema(fields)
+        return rows
+
     @property
     def schema(self) -> pa.Schema:
         """The columns."""

@@ -8,12 +8,14 @@ anew by another process, or races with a second publisher.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.publish import Mirror, place_of
@@ -68,6 +70,9 @@ class MirroredTable:
         self.table = Table(self.store, clock=self.clock)
         self.table.ensure(self.schema, {"tombstoneRetention": "0 epochs"})
         self.mirror = self.a_mirror()
+        self.has_feed = seed % 2 == 1
+        self.without_past: set[int] = set()
+        """Versions of the Delta table for which changes were expired."""
         self.shown: dict[int, pa.Table] = {}
         """The rows that each version of the Delta table must have."""
         self._number = 0
@@ -166,11 +171,13 @@ class MirroredTable:
             forget_runs_and_logs()
             self.mirror = self.a_mirror()
         if self.dice.random() < 0.1:
-            self.a_mirror().publish()
-        done = self.mirror.publish()
+            self.a_mirror().publish(change_feed=self.has_feed)
+        done = self.mirror.publish(change_feed=self.has_feed)
         head = self.table.log.head()
         assert done.shown <= done.newest == head.version
         self.shown[done.delta_version] = self.table.snapshot()
+        if head.since > (done.shown_before or 0):
+            self.without_past.add(done.delta_version)
         assert list(check_mirror(self.mirror)) == []
 
     # -- what must hold ----------------------------------------------------------------
@@ -182,9 +189,55 @@ class MirroredTable:
         assert canonical(found) == canonical(expected), f"version {version}"
 
     def look(self) -> None:
-        """Read every version of the mirror."""
+        """Read every version of the mirror, and its feed."""
         for version in self.shown:
-            self.require_equal(version, DeltaTable(self.target, version).rows())
+            found = DeltaTable(self.target, version)
+            self.require_equal(version, found.rows())
+            if self.has_feed and version:
+                self.require_feed(found)
+
+    def require_feed(self, found: DeltaTable) -> None:
+        """Hold the feed of a commit against the rows before it and behind it."""
+        version = found.version
+        old = _as_now(DeltaTable(self.target, version - 1).rows(), found.schema)
+        before, behind = Counter(canonical(old)), Counter(canonical(found.rows()))
+        feed = found.feed()
+        if feed is None:
+            if version in self.without_past:  # Readers compare the files.
+                assert before == behind or found.data_changes == {True}, f"version {version}"
+            else:
+                assert before == behind, f"version {version}"
+                assert found.data_changes <= {False}, f"version {version}"
+            return
+        assert found.data_changes == {True}
+        assert feed.num_rows
+        parts = {
+            kind: Counter(canonical(_narrowed(feed, kind, found.schema)))
+            for kind in ("insert", "update_preimage", "update_postimage", "delete")
+        }
+        gone, come = (
+            parts[a] + parts[b]
+            for a, b in (("delete", "update_preimage"), ("insert", "update_postimage"))
+        )
+        assert not gone - before, f"version {version}: what was not there is gone"
+        assert before - gone + come == behind, f"version {version}"
+        assert sum(parts["update_preimage"].values()) == sum(parts["update_postimage"].values())
+
+
+def _narrowed(feed: pa.Table, kind: str, columns: pa.Schema) -> pa.Table:
+    rows = feed.filter(pc.equal(feed.column("_change_type"), kind))
+    return rows.select(columns.names)
+
+
+def _as_now(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return rows with the columns of a later version."""
+    found = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in columns
+    ]
+    return pa.Table.from_arrays(found, schema=columns)
 
 
 def canonical(rows: pa.Table) -> list[str]:
