@@ -58,6 +58,7 @@ from spark_upsert.streams.inputs.table import open_table
 from spark_upsert.streams.planner.explain_read import explain_read
 from spark_upsert.streams.planner.kinds import with_found_inputs
 from spark_upsert.table.changes.modes import ChangeOptions
+from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.indexed import INDEX_BY
 from spark_upsert.table.published import Published
 from spark_upsert.table.retention.policy import GRACE_MS, SAFETY_MS
@@ -161,6 +162,23 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one
 _as_of = click.option(
     "--version", type=int, help="The table as of this version. Default: the newest."
 )
+
+
+_filter = click.option(
+    "--filter", "condition", help='SQL that is true for the rows: "id IN (1, 2)".'
+)
+
+
+def _keys(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, pa.Array]:
+    """Return keys as columns of texts: several of one column, or one of several."""
+    if len(names) == 1:
+        return {names[0]: pa.array(values, pa.string())}
+    if len(names) != len(values):
+        raise SchemaError(
+            f"the key is {', '.join(names)}: expected {len(names)} values, found {len(values)}.",
+            hint="give a value for each; of several keys: --filter.",
+        )
+    return {name: pa.array([value]) for name, value in zip(names, values, strict=True)}
 
 
 def _limit(default: int) -> Callable[[Command], Command]:
@@ -344,19 +362,33 @@ def get(
     value for each of them, in their order.
     """
     table = open_in(path, storage)
-    names = table.schema.keys
-    if len(names) == 1:
-        given = {names[0]: list(values)}
-    elif len(names) == len(values):
-        given = {name: [value] for name, value in zip(names, values, strict=True)}
-    else:
-        raise SchemaError(
-            f"the key is {', '.join(names)}: expected {len(names)} values, found {len(values)}.",
-            hint="give a value for each; of several keys: upsertflow snapshot PATH --filter.",
-        )
-    keys = {name: pa.array(texts, pa.string()) for name, texts in given.items()}
+    keys = _keys(table.schema.keys, values)
     found = table.get(keys, version=version)
     print_data(list(_rows(found.to_batches())), found.column_names, as_json=as_json)
+
+
+@upsertflow.command()
+@_on_table
+@click.argument("values", metavar="[KEY]...", nargs=-1)
+@_filter
+@_as_json
+def delete(
+    path: str,
+    storage: Mapping[str, str],
+    values: tuple[str, ...],
+    condition: str | None,
+    as_json: bool,
+) -> None:
+    """Delete the rows of some keys, or those of a filter, as one version.
+
+    KEY is as of `get`. What lies in older versions goes by `expire` and `vacuum`.
+    """
+    table = open_in(path, storage)
+    keys = _keys(table.schema.keys, values) if values else None
+    commit = table.delete(keys, filter=condition)
+    rows = 0 if commit is None else Counters.from_json(commit.counters).deletes
+    facts = {"deleted": rows, "version": None if commit is None else commit.version}
+    print_facts(facts, as_json=as_json)
 
 
 @upsertflow.command()

@@ -43,6 +43,7 @@ from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
 from spark_upsert.table.changes.read import read_changes
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.compaction import Compacted, Job, commit_compactions, compact_runs, due_jobs
+from spark_upsert.table.deletes import GONE, deletes_of
 from spark_upsert.table.entries.check import Report, check
 from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.quarantine import read_quarantine
@@ -380,6 +381,65 @@ class Table:
             full_wait_ms=full_wait_ms,
             heeds_pressure=not disable_backpressure,
         )
+
+    def delete(
+        self,
+        keys: Any = None,
+        *,
+        filter: str | None = None,
+        transaction: Transaction | None = None,
+    ) -> Commit | None:
+        """Delete the rows of some keys, or those for which a filter is true, as one epoch.
+
+        Which rows these are is decided by the newest version. In a table with an order a row that
+        another writer replaces meanwhile by a later one stays; in any other the delete comes last.
+
+        Parameters
+        ----------
+        keys : object, optional
+            One key or many, as of `get`. A key without a row is nothing.
+        filter : str, optional
+            SQL, as of `scan`, in place of keys.
+        transaction : Transaction, optional
+            As of `append`.
+
+        Returns
+        -------
+        Commit or None
+            None if no row is to be deleted, or the transaction is in the table already.
+
+        Raises
+        ------
+        OptionError
+            Neither keys nor a filter is given, or both; or no delete wins over its row, as of two
+            equal orders the table takes the earlier one (``ties``).
+        SchemaError, PlanError
+            As of `get` and `scan`.
+        DataError, TableFullError, ThrottledError, ContentionError
+            As of `append`.
+
+        Notes
+        -----
+        Holds the keys of all rows that it deletes. What lies in older versions goes by `expire` and
+        `vacuum`.
+        """
+        if (keys is None) == (filter is None):
+            raise OptionError(
+                "a delete is of keys or of a filter: expected one of them, found "
+                f"{'none' if keys is None else 'both'}.",
+                hint="delete(keys), or delete(filter='id IN (1, 2)'); of all rows, filter='TRUE'.",
+            )
+        snapshot = self.at()
+        schema = snapshot.manifest.schema
+        if filter is None:
+            wanted = as_keys(schema, keys)
+        else:
+            found = self.scan(schema.keys, filter=filter, version=snapshot.manifest.version)
+            wanted = as_keys(schema, found.read_all())
+        rows = deletes_of(snapshot, wanted)
+        if not rows.num_rows:
+            return None
+        return self.append(rows, deletes=GONE, transaction=transaction)
 
     def admission(
         self,

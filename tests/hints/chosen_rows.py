@@ -6,6 +6,7 @@ import pyarrow as pa
 from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
+from spark_upsert.model.schema import Ties
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
@@ -79,7 +80,7 @@ def _(told: Told) -> None:
     assert table.get(("eu", 7)).num_rows == 1
 
 
-@follows("cli.commands:get")
+@follows("cli.commands:_keys")
 def _(told: Told) -> None:
     path = _pairs(told).store.url.removeprefix("file://")
     command = upsertflow.commands["get"].callback
@@ -88,7 +89,7 @@ def _(told: Told) -> None:
         command(path=path, storage={}, values=("eu",), version=None, as_json=True)
     told("give a value for each")
     assert len(_lines("get", path, "eu", "7")) == 1
-    told("upsertflow snapshot PATH --filter")
+    told("of several keys: --filter")
     asked = "region IN ('eu', 'us') AND id IN (7, 8)"
     assert len(_lines("snapshot", path, "--filter", asked)) == 2
 
@@ -97,3 +98,31 @@ def _lines(*arguments: str) -> list[str]:
     found = CliRunner().invoke(upsertflow, [*arguments, "--json"])
     assert found.exit_code == 0, found.output
     return found.stdout.splitlines()
+
+
+@follows("table.table:Table.delete")
+def _(told: Told) -> None:
+    table = _pairs(told)
+    with told:
+        table.delete()
+    told("delete(keys)")
+    assert table.delete(("eu", 7)) is not None
+    told("delete(filter='id IN (1, 2)')")
+    assert table.delete(filter="id IN (1, 2)") is None
+    told("of all rows, filter='TRUE'")
+    assert table.delete(filter="TRUE") is not None
+    assert not table.snapshot().num_rows
+
+
+@follows("table.deletes:_no_order_wins")
+def _(told: Told) -> None:
+    columns = pa.schema({"id": pa.int64(), "at": pa.int64()})
+    table = Table.create(
+        str(told.folder / "first"), columns, keys=["id"], sequence_by=["at"], ties=Ties.FIRST
+    )
+    table.append(pa.table({"id": [1], "at": [5]}))
+    with told:
+        table.delete(1)
+    told("append the deletes with an order of their own: append(rows, deletes=...)")
+    table.append(pa.table({"id": [1], "at": [6], "gone": [True]}), deletes="gone")
+    assert not table.snapshot().num_rows

@@ -155,5 +155,6 @@ def test_what_is_wanted_travels_to_tasks(pairs: Table) -> None:
 
 def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
     runner = "tests/unit/test_chosen_rows.py"
-    [code] = code_of("docs/rows-by-key.md", "python", runner=runner)
-    exec(code.replace('"/lake/', f'"{tmp_path}/'), {})
+    names: dict[str, Any] = {}
+    for code in code_of("docs/rows-by-key.md", "python", runner=runner):
+        exec(code.replace('"/lake/', f'"{tmp_path}/'), names)

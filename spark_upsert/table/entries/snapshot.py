@@ -85,7 +85,8 @@ class Snapshot:
             The columns of `TableSchema.keys`, in any order of the rows; a key may come twice. Null
             is null, NaN is NaN, and -0.0 is 0.0.
         columns : sequence of str, optional
-            Columns of the table; all by default.
+            Columns of the table, or those of `TableSchema.order_columns`; by default all that users
+            have.
 
         Raises
         ------
@@ -110,7 +111,7 @@ class Snapshot:
         hit = np.flatnonzero(found.present)
         *taken, diffs = found.rows.take([*names, DIFF], found.at[hit])
         live = is_live(diffs)
-        fields = pa.schema([schema.columns.field(name) for name in names])
+        fields = pa.schema([schema.run.field(name) for name in names])
         rows = pa.RecordBatch.from_arrays(taken, schema=fields)
         if not bool(live.all()):
             rows = rows.filter(pa.array(live))

@@ -1,0 +1,57 @@
+"""The deletes of rows that are there, as rows of an append: by keys alone, whatever orders a table.
+
+A delete has the order of the row that it deletes, over which it wins as the later of two equals
+(`Ties.LAST`). So a row of a later order that another writer brings meanwhile stays.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError
+from spark_upsert.model.schema import Scope, TableSchema, Ties
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.given_rows import filled
+
+GONE = "__gone"
+"""The column of the rows that marks deletes; no column of a table is called so."""
+
+
+def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
+    """Return a delete for each row that some keys have at a version; keys without one have none.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    keys : pyarrow.RecordBatch
+        The key columns, in the order of the key.
+
+    Returns
+    -------
+    pyarrow.Table
+        The columns of the table, null but for those of the key; its order columns; and `GONE`.
+
+    Raises
+    ------
+    OptionError
+        Of two equal orders the table takes the earlier one, or none.
+    """
+    schema = snapshot.manifest.schema
+    if schema.order and schema.scope is Scope.TABLE and schema.ties is not Ties.LAST:
+        raise _no_order_wins(schema)
+    found = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows
+    arrays = {name: found.column(name) for name in schema.keys}
+    stored = schema.order_columns[len(schema.order_columns) - len(schema.order) :]
+    orders = {field.name: name for field, name in zip(schema.order, stored, strict=True)}
+    arrays |= {name: found.column(of) for name, of in orders.items() if name not in arrays}
+    arrays[GONE] = pa.repeat(pa.scalar(True), found.num_rows)
+    return filled(schema, pa.table(arrays))
+
+
+def _no_order_wins(schema: TableSchema) -> OptionError:
+    return OptionError(
+        f"the table has ties={schema.ties.value}, so that no delete of the same order as its row "
+        "wins over it.",
+        hint="append the deletes with an order of their own: append(rows, deletes=...).",
+        option="ties",
+    )

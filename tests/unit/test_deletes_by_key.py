@@ -1,0 +1,172 @@
+"""Deletes by keys alone, or by a filter: the rows go, exactly, whatever the table."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.errors import OptionError
+from spark_upsert.model.engines import Engine, MergeEngine
+from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+from tests.hints.tables import write
+from tests.support.seeds import seeds
+
+COLUMNS = {"part": pa.string(), "id": pa.int64(), "v": pa.int64()}
+TABLES: dict[str, dict[str, Any]] = {
+    "by arrival": {},
+    "ordered by a column": {"sequence_by": ["at"]},
+    "ordered by one that is not stored": {"sequence_by": ["at"], "stored": False},
+    "ordered within epochs": {"sequence_by": ["at"], "scope": Scope.EPOCH},
+    "quarantine": {"sequence_by": ["at"], "on_error": ErrorPolicy.QUARANTINE},
+    "partial updates": {"engine": MergeEngine(Engine.PARTIAL_UPDATE)},
+    "partial updates in order": {
+        "engine": MergeEngine(Engine.PARTIAL_UPDATE),
+        "sequence_by": ["at"],
+    },
+    "by prefix": {"hash_prefix": 1, "sequence_by": ["at"], "stored": False},
+}
+
+
+class Lived:
+    """A table, and rows for it."""
+
+    def __init__(self, folder: Path, *, stored: bool = True, **how: Any) -> None:
+        self.is_ordered = "sequence_by" in how
+        columns = {**COLUMNS, **({"at": pa.int64()} if self.is_ordered else {})}
+        path = str(folder / "rows")
+        if stored:
+            self.table = Table.create(path, pa.schema(columns), keys=["part", "id"], **how)
+            return
+        # As a write with options makes it: the order is no column of the table.
+        options = {"keys": "part,id", "sequenceBy": "at", "exceptColumnList": "at"}
+        options["hashPrefix"] = str(how.get("hash_prefix", 0))
+        write(
+            folder, pa.table({**{name: [0] for name in columns}, "part": ["a"]}), "rows", **options
+        )
+        self.table = Table.open(path)
+
+    def write(self, *rows: tuple[str, int, int, int]) -> None:
+        names = ["part", "id", "v", "at"] if self.is_ordered else ["part", "id", "v"]
+        records = [dict(zip(names, row, strict=False)) for row in rows]
+        self.table.append(pa.Table.from_pylist(records))
+
+    @property
+    def rows(self) -> dict[tuple[str, int], Any]:
+        return {(r["part"], r["id"]): r for r in self.table.snapshot().to_pylist()}
+
+
+@pytest.fixture(params=TABLES, ids=str)
+def lived(request: pytest.FixtureRequest, tmp_path: Path) -> Lived:
+    return Lived(tmp_path, **TABLES[request.param])
+
+
+def test_deleted_rows_are_gone_and_no_others(lived: Lived) -> None:
+    lived.write(("a", 1, 10, 5), ("a", 2, 20, 5), ("b", 1, 30, 7))
+    before = lived.rows
+    commit = lived.table.delete([("a", 1), ("b", 1), ("b", 9)])
+    assert commit is not None
+    assert commit.counters["deletes"] == 2
+    assert lived.rows == {key: row for key, row in before.items() if key not in GONE}
+    changes = lived.table.changes(commit.version)
+    told = {(r["part"], r["id"]): r["_change_type"] for r in changes.to_pylist()}
+    assert told == {("a", 1): "delete", ("b", 1): "delete"}
+    assert {k: r["v"] for k, r in _by_key(changes).items()} == {("a", 1): 10, ("b", 1): 30}
+
+
+GONE = {("a", 1), ("b", 1)}
+
+
+def _by_key(rows: pa.Table) -> dict[tuple[str, int], Any]:
+    return {(r["part"], r["id"]): r for r in rows.to_pylist()}
+
+
+def test_what_a_filter_is_true_for_is_deleted(lived: Lived) -> None:
+    lived.write(("a", 1, 10, 5), ("a", 2, 20, 5), ("b", 1, 30, 7), ("b", 2, 40, 1))
+    before = lived.rows
+    assert lived.table.delete(filter="v > 10 AND part = 'b' OR v = 20") is not None
+    assert lived.rows.keys() == before.keys() - {("a", 2), ("b", 1), ("b", 2)}
+    assert lived.table.delete(filter="v = 1000") is None
+
+
+def test_a_row_comes_back_as_its_order_says(lived: Lived) -> None:
+    lived.write(("a", 1, 10, 5))
+    lived.table.delete(("a", 1))
+    lived.write(("a", 1, 11, 4))
+    is_stale = lived.is_ordered and lived.table.schema.scope is Scope.TABLE
+    assert (("a", 1) in lived.rows) is not is_stale
+    lived.write(("a", 1, 12, 6))
+    assert lived.rows["a", 1]["v"] == 12
+
+
+@seeds(4)
+def test_random_deletes(lived: Lived, seed: int) -> None:
+    dice, at = random.Random(seed), 10
+    for _ in range(6):
+        at += 1
+        keys = [(part, number) for part in ("a", "b") for number in range(4)]
+        lived.write(*((*key, dice.randrange(9), at) for key in dice.sample(keys, 3)))
+        before, chosen = lived.rows, dice.sample(keys, 3)
+        lived.table.delete(chosen)
+        assert lived.rows == {key: row for key, row in before.items() if key not in chosen}
+        if dice.random() < 0.4:
+            lived.table.compact(full=True)
+    assert lived.table.check().findings == ()
+
+
+def test_a_later_row_that_comes_meanwhile_stays(tmp_path: Path) -> None:
+    """The delete was decided by an older version, and has the order of the row that it saw."""
+    lived = Lived(tmp_path, sequence_by=["at"])
+    lived.write(("a", 1, 10, 5))
+    table, append = lived.table, lived.table.append
+
+    def behind_another(*args: Any, **how: Any) -> Any:
+        Table.open(str(tmp_path / "rows")).append(
+            pa.table({"part": ["a"], "id": [1], "v": [11], "at": [6]})
+        )
+        return append(*args, **how)
+
+    table.append = behind_another  # type: ignore[method-assign]
+    table.delete(("a", 1))
+    assert lived.rows["a", 1]["v"] == 11
+
+
+def test_a_transaction_deletes_once(tmp_path: Path) -> None:
+    lived = Lived(tmp_path)
+    lived.write(("a", 1, 10, 0), ("a", 2, 10, 0))
+    once = Transaction(writer="person", number=1)
+    assert lived.table.delete(("a", 1), transaction=once) is not None
+    assert lived.table.delete(("a", 2), transaction=once) is None
+    assert lived.rows.keys() == {("a", 2)}
+
+
+def test_what_is_no_delete(tmp_path: Path) -> None:
+    lived = Lived(tmp_path)
+    for keys, condition in ((None, None), (("a", 1), "TRUE")):
+        with pytest.raises(OptionError, match="keys or of a filter"):
+            lived.table.delete(keys, filter=condition)
+    first = Lived(tmp_path / "first", sequence_by=["at"], ties=Ties.FIRST)
+    with pytest.raises(OptionError, match="ties=first"):
+        first.table.delete(("a", 1))
+
+
+def test_the_command_deletes(tmp_path: Path) -> None:
+    lived = Lived(tmp_path)
+    lived.write(("a", 1, 10, 0), ("a", 2, 20, 0), ("b", 1, 30, 0))
+    path = str(tmp_path / "rows")
+    for arguments, left in (
+        (["a", "1"], {("a", 2), ("b", 1)}),
+        (["--filter", "v = 30"], {("a", 2)}),
+        (["b", "7"], {("a", 2)}),
+    ):
+        found = CliRunner().invoke(upsertflow, ["delete", path, *arguments, "--json"])
+        assert found.exit_code == 0, found.output
+        assert lived.rows.keys() == left
+    assert CliRunner().invoke(upsertflow, ["delete", path]).exit_code != 0
