@@ -59,7 +59,6 @@ from spark_upsert.table.published import Published
 from spark_upsert.table.retention.leases import Lease, keep_held
 from spark_upsert.table.retention.policy import LEASE_MS
 from spark_upsert.table.run.file import RunFile
-from spark_upsert.table.table import Table
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -122,48 +121,6 @@ class _Header(NamedTuple):
     """Whether the commit is to have a feed."""
 
 
-def publish(
-    table: Table,
-    to: str | None = None,
-    *,
-    rebuild: bool = False,
-    guard: bool = True,
-    change_feed: bool | None = None,
-    storage: Mapping[str, str] | None = None,
-) -> Published:
-    """Bring the mirror of a table to the newest version (`Table.publish`).
-
-    All that is behind becomes one commit of the Delta table, which is made if it is not there.
-
-    Parameters
-    ----------
-    table : Table
-        Remembers what its mirrors show, so that a step reads only what is new.
-    to : str, optional
-        The place of the mirror (`place_of`).
-    rebuild : bool
-        Whether to write all of it again, whatever lies there.
-    guard : bool
-        Whether to keep other writers out of the Delta table.
-    change_feed : bool, optional
-        Whether the Delta table has a change feed; by default as it is, and none at first.
-    storage : mapping of str to str, optional
-        Settings of the object store of the place, if it is not below the table.
-
-    Raises
-    ------
-    MirroredTypeError, NotMirroredError, MirrorChangedError, OtherTableError
-        As of `Mirror.publish`.
-    """
-    target = place_of(table.store, to, storage)
-    if target.url not in table.mirrors:
-        table.mirrors[target.url] = Mirror(table.log, table.store, target)
-    published: Published = table.mirrors[target.url].publish(
-        rebuild=rebuild, guard=guard, change_feed=change_feed
-    )
-    return published
-
-
 def shown_of(state: DeltaState, table_id: str) -> int | None:
     """Return the version of a table that a Delta log shows, if it is that table's mirror."""
     shown = state.shown
@@ -197,6 +154,8 @@ class Mirror:
         """The version that the vectors are of, if they are those of the Delta version below."""
         self._covered_at = -1
         self.upkeep = Upkeep(target, self._delta)
+        self.published_ms: int | None = None
+        """When this object committed to it last."""
         self._held_ms: int | None = None
         self._lock = threading.Lock()
 
@@ -207,6 +166,11 @@ class Mirror:
     def place(self) -> str:
         """Where the mirror lies."""
         return self.target.url
+
+    @property
+    def seen(self) -> DeltaState | None:
+        """What the mirror's log came to when it was seen last."""
+        return self._delta.seen
 
     def state(self) -> DeltaState | None:
         """Return what the mirror's log comes to; None if there is no mirror."""
@@ -428,6 +392,7 @@ class Mirror:
         if not self._delta.put(actions, id_=id_):
             return False
         self._remember(head, found.version + 1, planned)
+        self.published_ms = now_ms
         self._tell(before, head, planned)
         self.upkeep.follow(now_ms=self.log.now_ms(), retention_ms=RETENTION_MS)
         return True

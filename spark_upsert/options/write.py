@@ -391,6 +391,25 @@ class WriteOptions:
             "keys below `_index`, kept up behind each commit. A property of the table. Default: "
             "none."
         ),
+        Option("publish", Options.text, PROPERTY).means(
+            "`delta`: behind each commit, a Delta table that shows the table is brought to its "
+            "version (docs/delta-mirror.md). `none`: it stays where it is. A property of the "
+            "table. Default `none`."
+        ),
+        Option("publishPath", Options.text, PROPERTY).means(
+            "With `publish`: where that Delta table lies; in a write into many tables with the "
+            "placeholder `{table}`, the last part of their path. A property of the table. Default: "
+            "`_delta` below the table."
+        ),
+        Option("publishInterval", Options.text, PROPERTY).means(
+            "With `publish`: the least time between two publications, such as `10 seconds`; what "
+            "is committed meanwhile comes with the next commit behind it. A property of the "
+            "table. Default: `0 seconds`."
+        ),
+        Option("publishChangeFeed", Options.text, PROPERTY).means(
+            "With `publish`: whether the Delta table has a change feed. A property of the table. "
+            "Default `false`."
+        ),
         Option("priority", Options.text, PROPERTY).means(
             "How urgent the table is to streams over several inputs that limit their batches, "
             "from -1000 to 1000: `input.<name>.priority` of a read overrules it. In a write into "

@@ -59,7 +59,7 @@ from spark_upsert.table.log.indexed import indexed_columns
 from spark_upsert.table.log.log import Clock, Log
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
-from spark_upsert.table.log.properties import checked
+from spark_upsert.table.log.properties import PUBLISH, checked, parse_publish
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.log.unused import remove_unused
 from spark_upsert.table.pieces import ScanPiece
@@ -141,7 +141,6 @@ class Table:
         self._gauge = PressureGauge()
         self._watchers = Watchers(self.log, self.changes)
         self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
-        self.mirrors: dict[str, Any] = {}  # By place: what `publish` knows of each.
         self._appends = Appends(self, pressure or (lambda: self._gauge.pressure(self.log.now_ms())))
 
     def __repr__(self) -> str:
@@ -491,8 +490,17 @@ class Table:
         if committed is None:
             self.discard(epoch.staged)
         else:
-            self._indexes.follow(committed)
+            self._follow(committed)
         return committed
+
+    def _follow(self, committed: Commit | None = None) -> None:
+        """Bring up to date what is kept behind the table; none of it is worth a commit."""
+        if committed is not None:
+            self._indexes.follow(committed)
+        seen = self.log.seen or self.log.head()
+        if parse_publish(seen.properties.get(PUBLISH, "none")):
+            # By its name: what commits does not load the mirror, unless there is one.
+            import_module("spark_upsert.mirror.follow").follow(self)
 
     def restore(self, version: int) -> Commit | None:
         """Turn the table into what it was at a version, by an epoch with all retractions.
@@ -515,7 +523,7 @@ class Table:
         url = self.store.url
         committed = self.log.append(lambda head: restoration(head, self.log.at(version), url))
         if committed is not None:
-            self._indexes.follow(committed)
+            self._follow(committed)
         return committed
 
     def discard(self, staged: Iterable[Staged], compacted: Iterable[Compacted] = ()) -> None:
@@ -581,7 +589,10 @@ class Table:
 
     def commit_compactions(self, compacted: Iterable[Compacted]) -> int:
         """Make compactions visible; returns how many. One with missing runs is dropped."""
-        return commit_compactions(self.store, self.log, compacted)
+        count = commit_compactions(self.store, self.log, compacted)
+        if count:
+            self._follow()
+        return count
 
     def expire(
         self,
@@ -743,14 +754,14 @@ class Table:
         Parameters
         ----------
         to : str, optional
-            The place of the mirror; by default the folder ``_delta`` of the table.
+            The place of the mirror; by default as its properties say, else its folder ``_delta``.
         **how
             ``rebuild=True`` writes all of it again, ``change_feed=True`` adds a change feed,
             ``guard=False`` lets other writers in, and ``storage`` has the settings of another
-            place (`mirror.publish.publish`).
+            place (`mirror.follow.publish`).
         """
         # By its name: what opens a table does not load the mirror with it.
-        published: Published = import_module("spark_upsert.mirror.publish").publish(self, to, **how)
+        published: Published = import_module("spark_upsert.mirror.follow").publish(self, to, **how)
         return published
 
     # -- reading ---------------------------------------------------------------------

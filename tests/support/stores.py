@@ -19,6 +19,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError
+from spark_upsert.mirror.follow import MIRRORS
 from spark_upsert.store import ObjectInfo, ObjectSink, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile
 from spark_upsert.streams.reads.view_reads import TASKS as VIEWS
@@ -346,3 +347,4 @@ def forget_runs_and_logs() -> None:
     RUNS._runs.clear()
     LOGS.clear()
     VIEWS._idle.clear()
+    MIRRORS.clear()

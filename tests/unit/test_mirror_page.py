@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +101,16 @@ def test_a_follower_publishes_each_new_version(tmp_path: Path) -> None:
 def test_nothing_that_reads_or_commits_loads_the_mirror(bound: Any) -> None:
     ways = needed(loaded(), bound.module)
     assert [way for module, way in ways.items() if module.startswith("spark_upsert.mirror")] == []
+
+
+def test_a_process_that_commits_without_publishing_has_no_mirror_loaded(tmp_path: Path) -> None:
+    program = (
+        "import sys, pyarrow as pa\n"
+        "from spark_upsert import Table\n"
+        "table = Table.create(sys.argv[1], pa.schema({'id': pa.int64()}), keys=['id'])\n"
+        "table.append(pa.table({'id': [1]}))\n"
+        "assert not [name for name in sys.modules if name.startswith('spark_upsert.mirror')]\n"
+        "table.publish()\n"
+        "assert 'spark_upsert.mirror.publish' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "t")], check=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.model.durations import EXPECTED, try_parse_ms
 from spark_upsert.schedule.priority import PROPERTY as PRIORITY
 from spark_upsert.schedule.priority import parse_priority
 from spark_upsert.table.log.caps import (
@@ -25,6 +26,26 @@ from spark_upsert.table.log.indexed import INDEX_BY, parse_index_by
 from spark_upsert.table.log.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.table.log.tombstones import TombstoneRetention
 
+PUBLISH, PUBLISH_PATH = "publish", "publishPath"
+PUBLISH_INTERVAL, PUBLISH_FEED = "publishInterval", "publishChangeFeed"
+"""Whether, where, how often and how a table is mirrored (`spark_upsert.mirror`)."""
+
+
+def parse_publish(text: str) -> bool:
+    """Return whether a table is mirrored: as ``delta``, or ``none``."""
+    if text.strip().lower() not in ("delta", "none"):
+        raise OptionError.not_one_of(PUBLISH, text, ("delta", "none"))
+    return text.strip().lower() == "delta"
+
+
+def parse_interval(text: str) -> int:
+    """Return how many milliseconds lie between two publications at least."""
+    milliseconds = try_parse_ms(text)
+    if milliseconds is None:
+        raise OptionError.invalid(PUBLISH_INTERVAL, text, EXPECTED)
+    return milliseconds
+
+
 _CHECKS: Mapping[str, Callable[[str], object]] = {
     PRIORITY: parse_priority,
     TOMBSTONE_RETENTION: TombstoneRetention.parse,
@@ -33,6 +54,10 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     ON_FULL: parse_on_full,
     BACKPRESSURE: partial(parse_flag, BACKPRESSURE),
     INDEX_BY: parse_index_by,
+    PUBLISH: parse_publish,
+    PUBLISH_PATH: str,
+    PUBLISH_INTERVAL: parse_interval,
+    PUBLISH_FEED: partial(parse_flag, PUBLISH_FEED),
 }
 
 PROPERTIES = tuple(_CHECKS)

@@ -1,0 +1,163 @@
+"""Publish behind commits: what a table with the property ``publish`` does by itself.
+
+A commit stands whatever becomes of its mirror: an error is counted, logged, and mended by the next
+step. A step behind a commit may read a bounded number of rows; a mirror that is further behind
+stays so, is reported, and is brought up to date by ``upsertflow publish``. So does one of a table
+that was large before it was published.
+
+Mirrors are kept by the process, because writers make a table object for each batch: a mirror that
+is known does not read its log and its vectors again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable, Mapping
+
+from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.mirror.dead import files_of
+from spark_upsert.mirror.plan import twins_among
+from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.mirror.twins import id_of
+from spark_upsert.model.bounded import LruMap
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.store import Store
+from spark_upsert.table.log.caps import parse_flag
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.log.properties import (
+    PUBLISH_FEED,
+    PUBLISH_INTERVAL,
+    PUBLISH_PATH,
+    parse_interval,
+)
+from spark_upsert.table.published import Published
+from spark_upsert.table.table import Table
+
+_LOGGER = logging.getLogger(__name__)
+
+STEP_ROWS = 1 << 20
+"""Entries without a twin that a step behind a commit may publish, however small the commit was."""
+
+_TIMES = 4
+"""The bound of a step as a multiple of the newest epoch, if that is more."""
+
+_KEPT_MAX = 256
+"""Mirrors that a process knows: a bit for each row of their tables."""
+
+
+class KeptMirrors:
+    """The mirrors that a process keeps, by the stores of table and place. Safe for threads."""
+
+    def __init__(self, count_max: int = _KEPT_MAX) -> None:
+        self._mirrors: LruMap[Hashable, Mirror] = LruMap(count_max)
+        self._lock = threading.Lock()
+        self.failures = 0
+        """Steps of this process that failed: the tables went on without them."""
+
+    def clear(self) -> None:
+        """Keep none, as the end of the process would."""
+        with self._lock:
+            self._mirrors.clear()
+
+    def of(self, table: Table, target: Store) -> Mirror:
+        """Return the mirror of a table at a place, as this process knows it."""
+        places = (table.store.cache_key, target.cache_key)
+        if None in places:
+            return Mirror(table.log, table.store, target)
+        with self._lock:
+            known = self._mirrors.get(places)
+            if known is None:
+                known = Mirror(table.log, table.store, target)
+                self._mirrors.put(places, known)
+            # The log of this object has seen the newest version.
+            known.log = table.log
+            return known
+
+    def note(self, table: Table, error: Exception) -> None:
+        """Count an error that is not to stop the commit that it came behind, and tell of it."""
+        self.failures += 1
+        told = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
+        fields = Fields(path=table.store.url, failures=self.failures)
+        _LOGGER.warning("mirror not kept up: %s error=%s", fields, masked(told))
+
+
+MIRRORS = KeptMirrors()
+"""The mirrors of this process."""
+
+
+def publish(
+    table: Table,
+    to: str | None = None,
+    *,
+    rebuild: bool = False,
+    guard: bool = True,
+    change_feed: bool | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> Published:
+    """Bring the mirror of a table to the newest version (`Table.publish`).
+
+    All that is behind becomes one commit of the Delta table, which is made if it is not there.
+
+    Parameters
+    ----------
+    table : Table
+    to : str, optional
+        The place of the mirror; by default that of its properties, or ``_delta`` below it.
+    rebuild : bool
+        Whether to write all of it again, whatever lies there.
+    guard : bool
+        Whether to keep other writers out of the Delta table.
+    change_feed : bool, optional
+        Whether the Delta table has a change feed; by default as it is, and none at first.
+    storage : mapping of str to str, optional
+        Settings of the object store of the place, if it is not below the table.
+
+    Raises
+    ------
+    MirroredTypeError, NotMirroredError, MirrorChangedError, OtherTableError
+        As of `Mirror.publish`.
+    """
+    target = place_of(table.store, to, storage)
+    if to is None:
+        target = target_of(table, (table.log.seen or table.log.head()).properties)
+    mirror = MIRRORS.of(table, target)
+    return mirror.publish(rebuild=rebuild, guard=guard, change_feed=change_feed)
+
+
+def follow(table: Table) -> None:
+    """Bring the mirror of a table up to date, as far as is cheap and due; raises no error."""
+    try:
+        _follow(table)
+    except Exception as error:  # noqa: BLE001 - a mirror is never worth a commit
+        MIRRORS.note(table, error)
+
+
+def target_of(table: Table, properties: Mapping[str, str]) -> Store:
+    """Return where the mirror of a table lies, by its properties."""
+    path = properties.get(PUBLISH_PATH, "").strip()
+    name = table.store.url.rstrip("/").rpartition("/")[2]
+    return place_of(table.store, path.replace("{table}", name) or None)
+
+
+def _follow(table: Table) -> None:
+    head = table.log.seen or table.log.head()
+    mirror = MIRRORS.of(table, target_of(table, head.properties))
+    interval_ms = parse_interval(head.properties.get(PUBLISH_INTERVAL, "0 seconds"))
+    if table.log.now_ms() < (mirror.published_ms or 0) + interval_ms:
+        return
+    rows = _rows_without_twin(mirror, head)
+    newest = max((slice_.epochs.lower for slice_ in head.slices), default=0)
+    written = sum(s.file.rows for s in head.slices if s.epochs.lower == newest)
+    if rows > max(STEP_ROWS, _TIMES * written):
+        fields = Fields(path=table.store.url, place=mirror.place, rows=rows)
+        _LOGGER.warning("mirror left behind, run 'upsertflow publish': %s", fields)
+        return
+    mirror.publish(change_feed=parse_flag(PUBLISH_FEED, head.properties.get(PUBLISH_FEED, "false")))
+
+
+def _rows_without_twin(mirror: Mirror, head: Manifest) -> int:
+    """Return how many entries are in runs that the mirror does not have, as it was seen last."""
+    state = mirror.seen or mirror.state()
+    twins = {} if state is None else twins_among(state.live)
+    return sum(file.rows for path, file in files_of(head).items() if id_of(path) not in twins)
