@@ -46,7 +46,7 @@ def codes(*sides: Columns) -> list[Positions]:
     lengths = [len(side[0]) if side else 0 for side in sides]
     numbers = None
     for parts in zip(*sides, strict=True):
-        column = pa.concat_arrays([_plain(part) for part in parts])
+        column = parts[0] if len(parts) == 1 else pa.concat_arrays(list(map(_plain, parts)))
         for word in _numbered(column):
             if numbers is None:
                 numbers = word
