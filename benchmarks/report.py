@@ -49,6 +49,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_routing(sections),
         *_topics(sections),
         *_indexing(sections),
+        *_point_reads(sections),
         *_operators(sections),
         *_tasks(sections),
         *_inputs(sections),
@@ -466,6 +467,28 @@ def _indexing(sections: Sections) -> Iterator[str]:
     yield from ("", "| `hashPrefix=1` | load | compaction | scan |", "|---|---|---|---|")
     for name, steps in section["skew"].items():
         yield _row([name, *(times(steps[step]["cpu_s"]) for step in ("load", "compact", "scan"))])
+    yield ""
+
+
+def _point_reads(sections: Sections) -> Iterator[str]:
+    section = sections.get("point_reads")
+    if section is None:
+        return
+    one, many = section["one"], section["many"]
+    yield from ("## Rows by key", "")
+    yield (
+        f"A table of {count(section['rows'])} rows in {section['runs']} runs, and the same rows in as many files of "
+        f"Parquet; files are in the cache of the system. `Table.get` of one key: {ms(one['p50_s'])} in the median, "
+        f"{ms(one['p99_s'])} at most for 99 of 100. Below {count(section['wanted'])} keys at once."
+    )
+    yield from ("", "| read | time | of Parquet's |", "|---|---|---|")
+    for ours, theirs in (
+        ("`Table.get`", "Parquet by Arrow, filtered"),
+        ("Spark, of the table", "Spark, of Parquet"),
+    ):
+        ratio = many[ours]["median"] / many[theirs]["median"]
+        yield _row([ours, times(many[ours]), f"{ratio:.3f}"])
+        yield _row([theirs, times(many[theirs]), ""])
     yield ""
 
 

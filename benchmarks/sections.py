@@ -493,6 +493,17 @@ def indexing(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def point_reads(place: Place, size: Size) -> dict[str, Any]:
+    """Measure reads of one key and of a thousand, against Parquet, by Arrow and by Spark."""
+    from benchmarks.point_reads import measure
+
+    folder = place.work / "point-reads"
+    try:
+        return measure(folder, size.table, rounds=size.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def tasks(place: Place, size: Size) -> dict[str, Any]:
     """Measure splits that are read through a task, against the direct call."""
     from benchmarks.tasks import measure
@@ -711,6 +722,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "merge": merge,
     "loading": loading,
     "indexing": indexing,
+    "point_reads": point_reads,
     "routing": routing,
     "topics": topics,
     "operators": operators,
