@@ -34,8 +34,8 @@ from spark_upsert.streams.planner.turns import Urgencies
 from spark_upsert.streams.reads import conform
 from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Kind
-from spark_upsert.table.log.read import LogReader
 from tests.planted import BUGS
 from tests.simulation import bugs_of_pressure as of_pressure
 from tests.simulation.lake import Lake, live
@@ -266,7 +266,7 @@ def bound_taken_along() -> AbstractContextManager[Any]:
 
 
 def time_begins_late() -> AbstractContextManager[Any]:
-    return wrapped(LogReader, "version_at", lambda original, *args: original(*args) + 1)
+    return wrapped(Look, "version_at", lambda original, *args: original(*args) + 1)
 
 
 def joins_at_latest() -> AbstractContextManager[Any]:
