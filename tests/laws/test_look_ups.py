@@ -103,6 +103,7 @@ def test_rows_by_key_are_those_of_a_dictionary(kind: str, hashes: int | None) ->
                     for key in keys
                 ], f"{keys} at {version} of seed {seed}"
                 assert sorted(set(at.tolist()) - {ABSENT}) == list(range(rows.num_rows))
+                assert table.at(version).look_up(columns, []).at.tolist() == at.tolist()
 
 
 def test_rows_come_in_the_order_of_their_hashes_with_all_columns() -> None:

@@ -2,7 +2,7 @@
 
 Random plans over random real tables of any kind, at random positions of their past, each table cut
 into splits. What the plan means is told a third time, by a batch query in plain Python. A group, at
-the root of a plan, is what a table shows that keeps it.
+the root of a plan, is what a table shows that keeps it; and a look-up join is the join on a key.
 """
 
 from __future__ import annotations
@@ -16,13 +16,24 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.plan.nodes import Node
+from spark_upsert.plan.nodes import (
+    How,
+    IndexLookupJoin,
+    Join,
+    Named,
+    Node,
+    On,
+    Project,
+    Reverse,
+    Scan,
+)
+from spark_upsert.task import TableLookup
 from spark_upsert.views.binding import bind
 from spark_upsert.views.groups.contributions import contributions
 from spark_upsert.views.groups.result import result
 from spark_upsert.views.pairs import Pairs
 from tests.support.plan_tasks import rows_by_task
-from tests.support.view_plays import canonical, rows_of
+from tests.support.view_plays import SCANS, canonical, rows_of
 from tests.support.view_tables import RealWorld, of_any_kind
 from tests.support.view_trees import random_epoch, random_group, random_plan
 
@@ -90,6 +101,40 @@ def play_groups(seed: int) -> bool:
 def test_a_task_groups_rows_as_a_kept_view_does(part: int) -> None:
     seeds = range(part, 2 * RUNS, SLICES)
     assert sum(map(play_groups, seeds)) > len(seeds) // 8
+
+
+def play_look_up(seed: int) -> int:
+    """Join a table with another on its key, by look-ups and as a view does; return its rows."""
+    chance = random.Random(seed)
+    world = RealWorld(chance, kind=of_any_kind(chance))
+    for _ in range(chance.randint(6, 14)):
+        world.apply(random_epoch(chance, ["O", "C", "D", "E"]))
+    left, right = (chance.choice(["O", "D", "E"]), chance.choice(["C", "D", "E"]))
+    rows, found = SCANS[left].node, SCANS[right].node
+    assert isinstance(rows, Scan)
+    assert isinstance(found, Scan)
+    column = chance.choice([c.name for c in rows.columns if c.type == "int64"])
+    names = [name for name in found.schema.names if name not in (*found.key, *rows.schema.names)]
+    how = chance.choice([How.INNER, How.LEFT])
+    at = {path: chance.choice(world.known_versions(path)[-3:]) for path in (left, right)}
+    shown = Project(input=found, columns=tuple(Named(name, name) for name in ("id", *names)))
+    on = (On(column, "id"),)
+    joined = Join(left=rows, right=shown, how=how, on=on, reverse=Reverse.SCAN)
+    looked_up = rows_by_task(
+        IndexLookupJoin(input=rows, how=how, keys=(column,)),
+        world,
+        at,
+        cuts=chance.choice([1, 3]),
+        looked_up=TableLookup(world.tables[right].at(at[right]), names),
+    )
+    expected = bind(joined, world.open).scan(at)
+    assert counted(looked_up) == counted([expected]), joined.to_json()
+    return int(expected.num_rows)
+
+
+@pytest.mark.parametrize("part", range(SLICES))
+def test_a_look_up_join_gives_the_rows_of_a_join_on_the_key(part: int) -> None:
+    assert sum(map(play_look_up, range(part, RUNS, SLICES))) > 0
 
 
 @pytest.mark.parametrize("part", range(SLICES))

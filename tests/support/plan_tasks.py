@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.plan.nodes import Node, Scan, scans_of
+from spark_upsert.plan.nodes import IndexLookupJoin, Node, Scan, scans_of
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.task import Task
+from spark_upsert.task import Lookup, Task
 from spark_upsert.task.readers import VersionSplit, rows_of_version
 from spark_upsert.task.scanning import SplitReader
 from spark_upsert.views.pairs import RelationRows
@@ -34,13 +34,27 @@ def with_ids(plan: Node) -> Node:
 
 
 def rows_by_task(
-    plan: Node, world: RealWorld, at: Mapping[str, int], *, cuts: int, drivers: int = 1
+    plan: Node,
+    world: RealWorld,
+    at: Mapping[str, int],
+    *,
+    cuts: int,
+    drivers: int = 1,
+    looked_up: Lookup | None = None,
 ) -> list[pa.RecordBatch]:
-    """Return what a task gives of a plan, over the splits of its tables at a position."""
+    """Return what a task gives of a plan, over the splits of its tables at a position.
+
+    Parameters
+    ----------
+    looked_up : Lookup, optional
+        Where the look-up joins of the plan look keys up.
+    """
     named = with_ids(plan)
+    joins = [node.id for node in named.walk() if isinstance(node, IndexLookupJoin)]
+    lookups = dict.fromkeys(joins, looked_up) if looked_up is not None else {}
     scans = [scan for scan in scans_of(named) if isinstance(scan, Scan)]
     readers = {scan.id: _reader(scan, world) for scan in scans}
-    with Task(named, readers=readers, drivers=drivers) as task:
+    with Task(named, readers=readers, lookups=lookups, drivers=drivers) as task:
         for scan in scans:
             table = world.tables[scan.path]
             version = at[scan.path] if scan.version is None else scan.version

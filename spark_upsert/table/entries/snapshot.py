@@ -111,10 +111,11 @@ class Snapshot:
         hit = np.flatnonzero(found.present)
         *taken, diffs = found.rows.take([*names, DIFF], found.at[hit])
         live = is_live(diffs)
+        if not bool(live.all()):
+            # Column by column: a batch without columns has no rows of which some could be left.
+            taken = [column.filter(pa.array(live)) for column in taken]
         fields = pa.schema([schema.run.field(name) for name in names])
         rows = pa.RecordBatch.from_arrays(taken, schema=fields)
-        if not bool(live.all()):
-            rows = rows.filter(pa.array(live))
         at = np.full(len(hashes), ABSENT, dtype=np.int64)
         at[order[hit[live]]] = np.arange(int(live.sum()))
         return RowsByKey(rows, at if asked is None else at[asked])
