@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ from spark_upsert.mirror import follow
 from spark_upsert.mirror.follow import MIRRORS
 from spark_upsert.mirror.publish import Mirror, place_of
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.routed.plan import table_below
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 from tests.hints.tables import write
 from tests.support.clocked import ClockedStore, Now
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
-from tests.support.stores import forget_runs_and_logs
+from tests.support.routed_worlds import TOPICS, routed_options, row, transaction
+from tests.support.routed_worlds import write as write_routed
+from tests.support.stores import MemoryStore, forget_runs_and_logs
 
 COLUMNS = pa.schema({"id": pa.int64(), "x": pa.string()})
 
@@ -167,3 +171,36 @@ def test_a_property_is_checked_when_it_is_set(
 ) -> None:
     with pytest.raises(OptionError, match=expected):
         Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"], properties=properties)
+
+
+def test_52_a_stream_into_many_tables_publishes_each() -> None:
+    """By pattern: those that are told to; one that has no mirror does not stop the others."""
+    root = MemoryStore()
+    options = routed_options(publish="delta", **{"table.part.publish": "none"})
+    dice = random.Random(3)
+    for number in range(3):
+        batch = [row(dice, topic) for topic in TOPICS for _ in range(3)]
+        write_routed(root, options, [batch], transaction(number))
+    for topic in TOPICS:
+        table = table_below(root, topic)
+        found = DeltaTable(place_of(table.store, None))
+        if topic == "part":
+            assert found.version == -1
+        else:
+            assert canonical(found.rows()) == canonical(table.snapshot()), topic
+
+
+def test_52_a_mirror_that_fails_does_not_stop_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    root, dice = MemoryStore(), random.Random(3)
+    options = routed_options(publish="delta")
+    root.put("last/_delta/mine.csv", b"1")
+    for number in range(2):
+        batch = [row(dice, topic) for topic in TOPICS for _ in range(3)]
+        write_routed(root, options, [batch], transaction(number))
+    assert "mine.csv" in caplog.text
+    for topic in ("sum", "epoch"):
+        table = table_below(root, topic)
+        found = DeltaTable(place_of(table.store, None))
+        assert canonical(found.rows()) == canonical(table.snapshot()), topic
