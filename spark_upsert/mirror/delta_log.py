@@ -46,6 +46,10 @@ class DeltaLog:
         self._state: DeltaState | None = None
         self._crc = 0
 
+    def reach_by(self, store: Store) -> None:
+        """Reach the same log by another object."""
+        self._store = store
+
     @property
     def seen(self) -> DeltaState | None:
         """The state at the last version that was seen."""

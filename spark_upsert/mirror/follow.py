@@ -70,8 +70,7 @@ class KeptMirrors:
             if known is None:
                 known = Mirror(table.log, table.store, target)
                 self._mirrors.put(places, known)
-            # The log of this object has seen the newest version.
-            known.log = table.log
+            known.reach_by(table.log, table.store, target)
             return known
 
     def note(self, table: Table, error: Exception) -> None:

@@ -167,6 +167,12 @@ class Mirror:
         """Where the mirror lies."""
         return self.target.url
 
+    def reach_by(self, log: Log, table: Store, target: Store) -> None:
+        """Reach the same places by other objects: those of an earlier batch may be of no use."""
+        self.log, self.table, self.target = log, table, target
+        self._delta.reach_by(target)
+        self.upkeep.reach_by(target)
+
     @property
     def seen(self) -> DeltaState | None:
         """What the mirror's log came to when it was seen last."""

@@ -82,6 +82,10 @@ class Upkeep:
         self.failures = 0
         """How many times it failed; the mirror went on without."""
 
+    def reach_by(self, store: Store) -> None:
+        """Reach the same mirror by another object."""
+        self._store = store
+
     def follow(self, *, now_ms: int, retention_ms: int) -> None:
         """Do what is due behind a commit; raises no error."""
         try:

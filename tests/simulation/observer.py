@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_upsert.mirror.check import check_mirror
+from spark_upsert.mirror.publish import Mirror, place_of
 from spark_upsert.model.schema import RAW_KEY, Scope, Ties
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.reads.serve import serve
@@ -41,6 +43,8 @@ from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import manifest_at
 from tests.simulation.wire import prefix_of
+from tests.support.delta import DeltaTable
+from tests.support.mirrored import canonical
 from tests.support.reference import NO_ORDER, Command, Identity, Placed, Reference, Row
 
 if TYPE_CHECKING:
@@ -90,6 +94,8 @@ class Observer:
             return
         for version in range(self._version + 1, head.version + 1):
             self._check(table, version, table.log.commit(version))
+        if self._world.is_published and head.version > self._version:
+            self._look_at_mirror(table, head)
         self._version = head.version
         missing = self._world.told - self._committed
         assert not missing, f"P1: told, but not in the log: {missing}"
@@ -106,8 +112,29 @@ class Observer:
             assert all(index.place() for index in table.build_indexes()), (
                 "P6: an index is of no use"
             )
+        if self._world.is_published:
+            self._publish(table)
         report = table.check()
         assert report.is_sound, f"P5: a sound table is reported: {report.findings}"
+
+    def _look_at_mirror(self, table: Table, head: Manifest) -> None:
+        """Check that the mirror is behind the table or equal to it, never beside."""
+        mirror = Mirror(table.log, table.store, place_of(table.store, None))
+        shown = mirror.shown()
+        if shown is None or head.version % 5:
+            return
+        assert shown <= head.version, f"P3: a mirror shows version {shown} of {head.version}"
+        if shown >= head.since:
+            found, expected = DeltaTable(mirror.target).rows(), table.snapshot(shown)
+            assert canonical(found) == canonical(expected), f"P3: a mirror beside {shown}"
+
+    def _publish(self, table: Table) -> None:
+        """Check that one publication without faults makes up for all that failed."""
+        table.publish()
+        target = place_of(table.store, None)
+        assert canonical(DeltaTable(target).rows()) == canonical(table.snapshot())
+        findings = list(check_mirror(Mirror(table.log, table.store, target)))
+        assert not findings, f"P6: a mirror is not sound: {findings}"
 
     def compact(self, table: Any, *, full: bool) -> int:
         """Compact a table; each merge must make progress."""

@@ -32,6 +32,7 @@ from spark_upsert.table.compaction import Compacted, choose
 from spark_upsert.table.log import checkpoints
 from spark_upsert.table.log.indexed import INDEX_BY
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
+from spark_upsert.table.log.properties import PUBLISH, PUBLISH_FEED
 from spark_upsert.table.log.tombstones import PROPERTY
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.admission import Admission
@@ -394,7 +395,13 @@ class World:
     def properties(self) -> dict[str, str]:
         """The properties with which the table is made."""
         index_by = {INDEX_BY: self.columns[0]} if self.is_indexed else {}
-        return {PROPERTY: self.retention, **index_by}
+        publish = {PUBLISH: "delta", PUBLISH_FEED: "true"} if self.is_published else {}
+        return {PROPERTY: self.retention, **index_by, **publish}
+
+    @property
+    def is_published(self) -> bool:
+        """Whether each commit of the table is published as a Delta table."""
+        return self.seed % 4 == 1
 
     def create(self) -> None:
         draft = Draft(kind=Kind.CREATE, schema=self.schema, properties=self.properties)
