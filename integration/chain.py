@@ -165,7 +165,7 @@ def gated(rows: DataFrame, gate: Path) -> DataFrame:
 def ensure_table(folder: Path) -> None:
     """Make the first table as the query would, unless it is there."""
     from spark_upsert.model.schema import TableSchema
-    from spark_upsert.store import open_store
+    from spark_upsert.store.resolve import open_store
 
     schema = columns(k=pa.int64(), v=pa.int64())
     Table(open_store(str(folder / "table"))).ensure(

@@ -34,9 +34,10 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed, root_of
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.store import Store, open_store
+from spark_upsert.store import Store
 from spark_upsert.store.copies import LocalCopies
 from spark_upsert.store.objects import RANGE_BYTES
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 from tests.support.proxy import Fault, Proxy, proxy_before

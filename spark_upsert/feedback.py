@@ -43,9 +43,9 @@ from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
-from spark_upsert.table.write.stage import Staged, stage_sealed
+from spark_upsert.table.write.stage import stage_sealed
 from spark_upsert.table.write.stash import Stash
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.write_set import Staged, WriteSet
 
 CLOSED: Final = Timestamp(1 << 62)
 """The input upper of a source that has ended: above every timestamp."""

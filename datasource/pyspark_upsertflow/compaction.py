@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.compaction import Compacted, Job, compact_runs
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.table import Table

@@ -20,7 +20,7 @@ from spark_upsert.model.schema import COMMIT_VERSION
 from spark_upsert.options.view import put_off_text
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.nodes import Node
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.log.manifest import QUERY, Manifest, Transaction
 from spark_upsert.table.table import Table

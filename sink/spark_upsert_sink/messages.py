@@ -8,7 +8,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_upsert.table.compaction import Compacted
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.write.stage import Staged
+from spark_upsert.table.write.write_set import Staged
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_upsert.envelopes.write_plan import WritePlan, plan_upon
 from spark_upsert.errors import BatchTooLargeError, TableFullError, ThrottledError, UpsertFlowError
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.compaction import Job
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table

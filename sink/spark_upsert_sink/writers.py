@@ -25,15 +25,15 @@ from spark_upsert.envelopes.write_plan import usual_late_rows
 from spark_upsert.errors import BatchTooLargeError, OptionError, TableFullError
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.compaction import Compacted, compact_runs
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.scratch import remove_runs
-from spark_upsert.table.write.stage import Staged, stage
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import Staged, WriteSet
 from spark_upsert_sink.deferred import rows_behind, without_split
 from spark_upsert_sink.messages import StagedMessage
 from spark_upsert_sink.passing import passing_pickle

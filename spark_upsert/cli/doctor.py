@@ -29,7 +29,7 @@ from spark_upsert._version import __version__
 from spark_upsert.cli.java import find_java
 from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.model.template import Template, is_routed
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 
 SECONDS_MAX = 120
 """An interpreter that has not answered by then hangs; the imports take some seconds at most."""

@@ -10,7 +10,8 @@ from spark_upsert.model.durations import render_age, render_time
 from spark_upsert.model.template import Template, is_routed
 from spark_upsert.routed.park import Parked
 from spark_upsert.routed.unpark import Unparked
-from spark_upsert.store import Store, open_store
+from spark_upsert.store import Store
+from spark_upsert.store.resolve import open_store
 
 SHOWN = ("folder", "name", "query", "batch", "rows", "parked", "age", "error", "reason")
 """The columns about the parked rows of one table and batch, for people."""

@@ -20,8 +20,9 @@ from spark_upsert.routed.members import Member
 from spark_upsert.routed.park import FOLDER as PARKED
 from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.plan import require_same
-from spark_upsert.store import Store, open_store
+from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.discovery import Discovery
 from spark_upsert.table.table import Table
 

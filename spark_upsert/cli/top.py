@@ -22,7 +22,8 @@ from spark_upsert.model.parallel import in_order
 from spark_upsert.options.below import Pattern, path_below
 from spark_upsert.schedule.bands import bands_of
 from spark_upsert.schedule.priority import priority_in
-from spark_upsert.store import Store, open_store
+from spark_upsert.store import Store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.discovery import Discovery
 from spark_upsert.table.log.caps import heeds_pressure
 from spark_upsert.table.log.entries import commit_path

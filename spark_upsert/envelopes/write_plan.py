@@ -21,8 +21,8 @@ from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.names import find_column, joined_names
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
 from spark_upsert.options.write import Truncates, WriteOptions
+from spark_upsert.table.log.kept_position import keeps_rows
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.log.properties import keeps_rows
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import Envelope

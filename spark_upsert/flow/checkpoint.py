@@ -15,8 +15,8 @@ from typing import Any
 from spark_upsert.errors import GraphError, OptionError
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.width import require_widths_kept, widths_kept
-from spark_upsert.store import open_store
 from spark_upsert.store.records import FORMAT_VERSION, encode, numbers, read_record, text
+from spark_upsert.store.resolve import open_store
 
 NAME = "upsertflow-flow.json"
 

@@ -33,7 +33,7 @@ from spark_upsert.options.handed_down import missing_path, users_own
 from spark_upsert.options.lives import FREE, NEXT, Change, Life
 from spark_upsert.options.parse import COLUMN, STORAGE_PREFIX, TABLE_PREFIX, Options, choice, fold
 from spark_upsert.options.write import WRITE_OPTIONS, WriteOptions, named_transaction
-from spark_upsert.store import is_remote
+from spark_upsert.store.resolve import is_remote
 
 TABLES_MAX = 2000
 """What was measured; each has folders, versions and work of its own."""

@@ -39,8 +39,8 @@ from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.admission import Admission
 from spark_upsert.table.write.own_rows import envelope_of_rows
-from spark_upsert.table.write.stage import Staged, stage
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import Staged, WriteSet
 
 FOLDER = "_group"
 """Where it lies below the root. No table's folder begins so."""

@@ -50,7 +50,8 @@ from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
-from spark_upsert.table.write.stage import Staged, stage
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import Staged
 
 FOLDER = "_parked"
 """The folder of parked rows below the root. No table's folder begins like it."""

@@ -25,8 +25,8 @@ from spark_upsert.table.run.file import RUNS, Span
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.scratch import remove_runs
-from spark_upsert.table.write.stage import Staged
 from spark_upsert.table.write.truncate import with_truncate
+from spark_upsert.table.write.write_set import Staged
 
 _LOGGER = logging.getLogger(__name__)
 

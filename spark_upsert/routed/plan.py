@@ -24,8 +24,9 @@ from spark_upsert.routed.debts import Debts
 from spark_upsert.routed.group import GroupTable, TableGroup
 from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.routes import Router
-from spark_upsert.store import Store, open_store
+from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.resolve import open_store
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
 from spark_upsert.table.log.tombstones import LateRows

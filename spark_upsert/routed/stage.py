@@ -30,14 +30,16 @@ from spark_upsert.routed.park import (
 from spark_upsert.routed.plan import RoutedPlan, plan_rows_of, require_room, table_below
 from spark_upsert.routed.routes import Route, Router
 from spark_upsert.routed.spool import MEMORY_BYTES, Spool
-from spark_upsert.store import Store, is_remote
+from spark_upsert.store import Store
+from spark_upsert.store.resolve import is_remote
 from spark_upsert.table.compaction import Compacted, compact_runs
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.caps import Caps, OnFull
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.scratch import remove_runs
-from spark_upsert.table.write.stage import Staged, stage
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import Staged
 
 _LOGGER = logging.getLogger(__name__)
 

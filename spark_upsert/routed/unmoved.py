@@ -10,8 +10,7 @@ from spark_upsert.table.log.manifest import Draft, Manifest
 from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.admission import Admission
-from spark_upsert.table.write.stage import Staged
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.write_set import Staged, WriteSet
 
 TRIES_MAX = 100
 """Each try that fails means that another writer succeeded."""

@@ -25,7 +25,7 @@ from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.write.admission import Admission
 from spark_upsert.table.write.commands import Envelope
 from spark_upsert.table.write.own_rows import envelope_of_rows
-from spark_upsert.table.write.stage import Staged, stage
+from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.stash import Stash
 from spark_upsert.table.write.together import (
     APART,
@@ -36,7 +36,7 @@ from spark_upsert.table.write.together import (
     joins,
     sealed,
 )
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.write_set import Staged, WriteSet
 
 
 class Appendable(Protocol):

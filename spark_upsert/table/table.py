@@ -36,7 +36,8 @@ from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.store import Store, open_store
+from spark_upsert.store import Store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table.appends import Appends
 from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
@@ -76,8 +77,7 @@ from spark_upsert.table.write.commands import Envelope
 from spark_upsert.table.write.commit import commit
 from spark_upsert.table.write.contributions import as_collected
 from spark_upsert.table.write.restore import restoration
-from spark_upsert.table.write.stage import Staged
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.write_set import Staged, WriteSet
 
 if TYPE_CHECKING:
     import polars as pl

@@ -34,7 +34,7 @@ from spark_upsert.plan.nodes import (
     Unnest,
     require_depth,
 )
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.table import Table
 from spark_upsert.views.bases import made_from, open_base, scan_of
 from spark_upsert.views.binding import bind, bind_below_group, bind_group

@@ -15,8 +15,8 @@ import pyarrow as pa
 from spark_upsert.envelopes.write_plan import Create, plan_write
 from spark_upsert.errors import PlanError
 from spark_upsert.options.write import WriteOptions
+from spark_upsert.table.log.kept_position import VIEW_PLAN
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.log.properties import VIEW_PLAN
 from spark_upsert.table.table import Table
 
 

@@ -22,7 +22,7 @@ from spark_upsert.table.changes.read import changes_by_piece
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.properties import keeps_rows
+from spark_upsert.table.log.kept_position import keeps_rows
 from spark_upsert.table.table import Table
 from spark_upsert.views.pairs import Pairs, RelationRows, concat, taken
 from spark_upsert.views.relation import Looked

@@ -13,7 +13,7 @@ from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import OnError
 from spark_upsert.plan.nodes import Group, Node, Scan
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.kept_position import KeptPosition, VersionsByInput
 from spark_upsert.table.log.log import Log

@@ -17,7 +17,7 @@ from spark_upsert.options.view import ViewOptions, put_off_text
 from spark_upsert.plan import agg
 from spark_upsert.plan.nodes import Node
 from spark_upsert.plan.text import plan_from_json
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.view import ViewInput
 from spark_upsert.streams.reads.view_records import split_from_json, split_to_json
 from spark_upsert.table.log.codec import manifest_to_json

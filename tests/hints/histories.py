@@ -30,8 +30,8 @@ from spark_upsert.merge.schemas import OneSchema
 from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.store import open_store
 from spark_upsert.store.records import encode
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.entries.multiplicity import require_possible
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.index import upkeep

@@ -15,8 +15,8 @@ from spark_upsert.table.log.manifest import Commit
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
-from spark_upsert.table.write.stage import Staged, stage
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import Staged, WriteSet
 from tests.support.stores import MemoryStore
 
 STRETCH = 40

@@ -19,7 +19,7 @@ from spark_upsert.model.words import fixed_words
 from spark_upsert.streams.reads import splits
 from spark_upsert.table.entries import check, fold, sums
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.write import commit, guards, stage
+from spark_upsert.table.write import commit, guards, outcomes
 from spark_upsert.table.write.moves import Move, Verdict
 from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views.groups import contributions, grouping, result, shown
@@ -298,4 +298,4 @@ def _() -> Patch:
         keys = [found.columns.field(key) for key in found.keys]
         return replace(found, columns=pa.schema([*keys, *summed]))
 
-    return wrapped(stage, "without_sums", of_sums_alone)
+    return wrapped(outcomes, "without_sums", of_sums_alone)

@@ -19,7 +19,7 @@ from spark_upsert.table.compaction import worker
 from spark_upsert.table.entries import lookup, mechanism, resolve
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.write import stage, stash, write_set
+from spark_upsert.table.write import outcomes, stash, write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
 from tests.promises import test_promises as promises
 
@@ -58,7 +58,7 @@ def _() -> Patch:
     def classify(original: Any, *args: Any, **how: Any) -> Any:
         return original(*args, **{**how, "is_overwrite": True})
 
-    return wrapped(stage, "classify", classify)
+    return wrapped(outcomes, "classify", classify)
 
 
 @bug(
@@ -197,7 +197,7 @@ def _() -> Patch:
     def classify(original: Any, *args: Any, **how: Any) -> Any:
         return original(*args, **{**how, "low_water": None})
 
-    return wrapped(stage, "classify", classify)
+    return wrapped(outcomes, "classify", classify)
 
 
 @bug(

@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_upsert.envelopes.found import found_options
 from spark_upsert.envelopes.write_plan import plan_upon, usual_late_rows
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Commit

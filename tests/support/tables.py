@@ -24,8 +24,8 @@ from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Trans
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
-from spark_upsert.table.write.stage import Staged, stage
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import Staged, WriteSet
 from tests.support.model import Change, Command, Tally
 
 

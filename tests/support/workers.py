@@ -10,7 +10,7 @@ from multiprocessing import get_context
 
 import pyarrow as pa
 
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.table import Table
 

@@ -93,7 +93,7 @@ def test_a_storage_error_is_caught_where_object_storage_is_not_installed() -> No
 import sys
 sys.modules["obstore"] = None
 from spark_upsert.errors import StorageError
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 try:
     open_store("/proc/upsertflow/table").put("data/x", b"")
 except StorageError as error:

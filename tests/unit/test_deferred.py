@@ -24,7 +24,7 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.view import ViewOptions, put_off_text
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.nodes import How
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.planner.kinds import plan_columns
 from spark_upsert.streams.reads.view_records import split_from_json, split_to_json
 from spark_upsert.streams.reads.view_splits import ViewSplit

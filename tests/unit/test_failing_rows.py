@@ -14,7 +14,7 @@ import pytest
 from spark_upsert.errors import DataError, OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.plan import agg
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.table import Table
 from spark_upsert.views import failing
 from spark_upsert.views.builder import Plan

@@ -25,8 +25,8 @@ from spark_upsert.model.engines import PART, Engine, MergeEngine, Rule
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.store import open_store
 from spark_upsert.store.records import encode, read_record
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table import appends
 from spark_upsert.table.compaction import Job, compact_runs
 from spark_upsert.table.entries.counters import Counters
@@ -35,7 +35,8 @@ from spark_upsert.table.log.manifest import TableVersion
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING, Move, Verdict
-from spark_upsert.table.write.stage import Staged, stage
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import Staged
 from spark_upsert.views.groups.contributions import contributions, marker
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept

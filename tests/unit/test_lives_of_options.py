@@ -19,7 +19,7 @@ from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.options.routed import ROUTED_OPTIONS
 from spark_upsert.options.write import WRITE_OPTIONS
 from spark_upsert.routed.plan import table_below
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.reads import Query

@@ -12,7 +12,8 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, OtherTableError, TableNotFoundError
 from spark_upsert.model.schema import Scope
-from spark_upsert.store import LocalStore, open_store
+from spark_upsert.store import LocalStore
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.log.entries import commit_path
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.memory import LOGS, LogMemory

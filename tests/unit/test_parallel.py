@@ -18,6 +18,7 @@ from spark_upsert.model.schema import Ties
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import stage
+from spark_upsert.table.write.outcomes import outcomes_of
 from spark_upsert.table.write.scratch import Scratch
 
 
@@ -125,7 +126,7 @@ def test_a_run_is_written_while_its_rows_are_looked_up(
         return meet
 
     monkeypatch.setattr(Scratch, "write", meeting_first(Scratch.write))
-    monkeypatch.setattr(stage, "outcomes_of", meeting_first(stage.outcomes_of))
+    monkeypatch.setattr(stage, "outcomes_of", meeting_first(outcomes_of))
     assert table.append(pa.table({"k": [1], "v": [1], "seq": [1]})) is not None
     assert table.snapshot().num_rows == 1
 

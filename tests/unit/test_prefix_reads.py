@@ -20,7 +20,7 @@ from spark_upsert.model.hashing import hash_keys, prefix_ends
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.view import ViewOptions
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.view import ViewInput
 from spark_upsert.streams.planner.pace import Limits, pace
 from spark_upsert.streams.planner.stream import Stream

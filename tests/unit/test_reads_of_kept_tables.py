@@ -17,7 +17,7 @@ from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.batch import BatchRead
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.table import Table

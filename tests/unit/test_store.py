@@ -15,9 +15,10 @@ import obstore.store
 import pytest
 
 from spark_upsert.errors import OptionError, StorageError
-from spark_upsert.store import Store, local, open_store
+from spark_upsert.store import Store, local
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.objects import RANGE_BYTES, ObjectStore
+from spark_upsert.store.resolve import open_store
 from tests.support.stores import MemoryStore
 
 MakeStore = Callable[[Path], Store]

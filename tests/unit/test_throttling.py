@@ -17,8 +17,8 @@ from spark_upsert.errors import OptionError, TableFullError, ThrottledError
 from spark_upsert.metadata import VIEWS
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import Metadata
-from spark_upsert.store import open_store
 from spark_upsert.store.records import encode
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.retention.pressure import (

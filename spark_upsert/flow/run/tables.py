@@ -21,7 +21,7 @@ from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.options.parse import STORAGE_PREFIX, fold
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.log.tombstones import LateRows

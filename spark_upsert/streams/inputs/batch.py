@@ -9,7 +9,7 @@ import pyarrow as pa
 from spark_upsert.errors import OptionError
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.plan.pins import Pins
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.table import open_table, table_identity
 from spark_upsert.streams.inputs.table_steps import TableSteps, snapshot_ranges
 from spark_upsert.streams.reads.chosen import chosen_splits, wanted_rows

@@ -13,7 +13,7 @@ from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import Pin
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.routed.group import GroupTable, TableGroup
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.discovery import matches
 from spark_upsert.streams.inputs.table import OTHER_THAN_IN_GROUP, no_group
 from spark_upsert.table.table import Table

@@ -28,7 +28,7 @@ from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.schedule.priority import priority_in
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.input import Backlog, Polled, ReadPiece, StreamPressure
 from spark_upsert.streams.inputs.rest import Rest
 from spark_upsert.streams.inputs.table_position import TablePosition

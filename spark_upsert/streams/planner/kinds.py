@@ -17,7 +17,7 @@ from spark_upsert.errors import OptionError, about
 from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import TABLE, VIEW, InputOptions, ReadPlan
 from spark_upsert.options.parse import one_of
-from spark_upsert.store import is_remote, open_store
+from spark_upsert.store.resolve import is_remote, open_store
 from spark_upsert.streams.inputs.agreement import Described, agreed, merged, require_apart
 from spark_upsert.streams.inputs.awaited import awaited
 from spark_upsert.streams.inputs.batch import BatchRead

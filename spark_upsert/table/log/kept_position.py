@@ -29,6 +29,14 @@ from spark_upsert.table.log.manifest import TableVersion
 
 VersionsByInput = Mapping[str, TableVersion]
 
+VIEW_PROPERTIES = VIEW_PLAN, VIEW_RESULT = ("viewPlan", "viewResult")
+"""Properties of a table that keeps a view: its plan, and its result (`views.groups`)."""
+
+
+def keeps_rows(properties: Mapping[str, str]) -> bool:
+    """Return whether a table keeps the rows of a view, and not what groups are made of."""
+    return VIEW_PLAN in properties and VIEW_RESULT not in properties
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPosition:

@@ -23,6 +23,7 @@ from spark_upsert.table.log.caps import (
     parse_on_full,
 )
 from spark_upsert.table.log.indexed import INDEX_BY, parse_index_by
+from spark_upsert.table.log.kept_position import VIEW_PROPERTIES
 from spark_upsert.table.log.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.table.log.tombstones import TombstoneRetention
 
@@ -62,14 +63,6 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
 
 PROPERTIES = tuple(_CHECKS)
 """The names of those that are also write options."""
-
-VIEW_PROPERTIES = VIEW_PLAN, VIEW_RESULT = ("viewPlan", "viewResult")
-"""Properties of a table that keeps a view: its plan, and its result (`views.groups`)."""
-
-
-def keeps_rows(properties: Mapping[str, str]) -> bool:
-    """Return whether a table keeps the rows of a view, and not what groups are made of."""
-    return VIEW_PLAN in properties and VIEW_RESULT not in properties
 
 
 def checked(properties: Mapping[str, str] | None) -> dict[str, str]:

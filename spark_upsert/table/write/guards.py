@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from spark_upsert.errors import ContentionError, DataError, DataLossError, OtherTableError, setting
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.kept_position import keeps_rows
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import QUERY, Manifest, Transaction
-from spark_upsert.table.log.properties import keeps_rows
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.write.moves import (
     NOTHING,

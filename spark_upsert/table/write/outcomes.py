@@ -29,11 +29,13 @@ and two are the rule of its predecessor ``upsert.rs`` and of Spark's AUTO CDC.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.precedence import Precedence
@@ -41,6 +43,8 @@ from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, TableSchema, 
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.entries.found import Found
 from spark_upsert.table.entries.mechanism import REPLACING, mechanism_of
+from spark_upsert.table.entries.multiplicity import without_sums
+from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.tombstones import LateRows, is_at_or_below
 from spark_upsert.table.run.rows import Rows
 
@@ -168,3 +172,34 @@ def count(outcomes: Outcomes) -> Counters:
         tied=int(outcomes.are_tied.sum()),
         late=int((outcomes.are_late & (outcomes.kinds != Outcome.REJECTED)).sum()),
     )
+
+
+def outcomes_of(
+    snapshot: Snapshot,
+    rows: Rows,
+    chosen: Positions,
+    *,
+    overwrite: bool,
+    late_rows: LateRows,
+) -> Outcomes:
+    """Return what commands, one per key and sorted by hash, do to a snapshot."""
+    rows = Rows(without_sums(rows.schema), rows.parts)
+    # The table may have gained columns since.
+    manifest = replace(snapshot.manifest, schema=rows.schema)
+    found = Snapshot(snapshot.store, manifest).find(
+        rows.hashes[chosen], rows.take(rows.schema.identity, chosen)
+    )
+    return classify(
+        rows,
+        chosen,
+        found,
+        low_water=snapshot.manifest.low_water,
+        late_rows=late_rows,
+        is_overwrite=overwrite,
+    )
+
+
+def accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:
+    """Return the commands that are not rejected: those are counted, and never stored."""
+    accepted = outcomes.kinds != Outcome.REJECTED
+    return batch if bool(accepted.all()) else batch.filter(pa.array(accepted))

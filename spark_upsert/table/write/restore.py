@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from spark_upsert.errors import DataError
 from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.kept_position import keeps_rows
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
-from spark_upsert.table.log.properties import keeps_rows
 
 
 def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:

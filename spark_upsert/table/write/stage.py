@@ -8,48 +8,24 @@ tasks is committed as one `WriteSet`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.arrays import Positions
 from spark_upsert.model.parallel import beside, in_order, useful_threads
 from spark_upsert.model.precedence import Precedence
-from spark_upsert.table.entries.counters import EMPTY, Counters
-from spark_upsert.table.entries.multiplicity import without_sums
+from spark_upsert.table.entries.counters import EMPTY
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.manifest import TableVersion
 from spark_upsert.table.log.tombstones import LateRows
-from spark_upsert.table.run.file import RunFile
 from spark_upsert.table.run.rows import BatchPart, Rows
-from spark_upsert.table.write.ambiguity import Examples, examples_of
+from spark_upsert.table.write.ambiguity import examples_of
 from spark_upsert.table.write.arrivals import in_table
 from spark_upsert.table.write.moves import Move, moves_in
-from spark_upsert.table.write.outcomes import Outcome, Outcomes, classify, count, may_reject
+from spark_upsert.table.write.outcomes import Outcomes, accepted, count, may_reject, outcomes_of
 from spark_upsert.table.write.scratch import Scratch
 from spark_upsert.table.write.stash import Stash
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
-    """What one task has made durable, not yet visible."""
-
-    base: TableVersion
-    """The version against which the commands were counted."""
-    files: tuple[RunFile, ...] = ()
-    counters: Counters = EMPTY
-    examples: Examples = field(default_factory=dict)
-    """Keys of rows that a person should know about (`ambiguity`)."""
-    truncated: str | None = None
-    """The mark of the youngest truncate that came among the commands (`truncate`)."""
-    move: Move | None = None
-    """The step of which the marker came among contributions (`moves`)."""
-
-    @property
-    def base_version(self) -> int:
-        return self.base.version
+from spark_upsert.table.write.write_set import Staged
 
 
 def stage(
@@ -150,34 +126,3 @@ def _judged(
     useful = useful_threads(len(rows), threads)
     pieces = np.array_split(np.arange(len(rows)), useful)
     return Outcomes.joined(in_order(outcomes_in, pieces, useful))
-
-
-def outcomes_of(
-    snapshot: Snapshot,
-    rows: Rows,
-    chosen: Positions,
-    *,
-    overwrite: bool,
-    late_rows: LateRows,
-) -> Outcomes:
-    """Return what commands, one per key and sorted by hash, do to a snapshot."""
-    rows = Rows(without_sums(rows.schema), rows.parts)
-    # The table may have gained columns since.
-    manifest = replace(snapshot.manifest, schema=rows.schema)
-    found = Snapshot(snapshot.store, manifest).find(
-        rows.hashes[chosen], rows.take(rows.schema.identity, chosen)
-    )
-    return classify(
-        rows,
-        chosen,
-        found,
-        low_water=snapshot.manifest.low_water,
-        late_rows=late_rows,
-        is_overwrite=overwrite,
-    )
-
-
-def accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:
-    """Return the commands that are not rejected: those are counted, and never stored."""
-    accepted = outcomes.kinds != Outcome.REJECTED
-    return batch if bool(accepted.all()) else batch.filter(pa.array(accepted))

@@ -52,11 +52,11 @@ from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.write.admission import Admission
 from spark_upsert.table.write.ambiguity import count_losers, examples_of
 from spark_upsert.table.write.guards import is_due
-from spark_upsert.table.write.outcomes import Outcomes, classify, count
+from spark_upsert.table.write.outcomes import Outcomes, classify, count, outcomes_of
 from spark_upsert.table.write.scratch import Scratch, remove_runs
-from spark_upsert.table.write.stage import Staged, outcomes_of, stage_sealed
+from spark_upsert.table.write.stage import stage_sealed
 from spark_upsert.table.write.stash import Stash
-from spark_upsert.table.write.write_set import WriteSet, shared_hashes
+from spark_upsert.table.write.write_set import Staged, WriteSet, shared_hashes
 
 BYTES_MAX = 8 << 20
 """Commands of one version that several appends share. A larger append gains nothing from company,

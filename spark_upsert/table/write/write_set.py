@@ -24,17 +24,44 @@ from spark_upsert.table.entries.counters import EMPTY, Counters
 from spark_upsert.table.entries.cuts import cut_evenly
 from spark_upsert.table.entries.mechanism import mechanism_of
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, TableVersion, Transaction
 from spark_upsert.table.log.tombstones import LateRows, higher_mark
 from spark_upsert.table.run.file import RUNS, RunFile, Span
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.table.write.ambiguity import Examples, count_losers, examples_of, require_order
-from spark_upsert.table.write.outcomes import Outcome, Outcomes, are_ordered, count
+from spark_upsert.table.write.moves import Move
+from spark_upsert.table.write.outcomes import (
+    Outcome,
+    Outcomes,
+    accepted,
+    are_ordered,
+    count,
+    outcomes_of,
+)
 from spark_upsert.table.write.scratch import Scratch
-from spark_upsert.table.write.stage import Staged, accepted, outcomes_of
 
 SEAL_ROWS = 1 << 20
 """Hashes that the seal compares at once: 8 MiB per task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """What one task has made durable, not yet visible."""
+
+    base: TableVersion
+    """The version against which the commands were counted."""
+    files: tuple[RunFile, ...] = ()
+    counters: Counters = EMPTY
+    examples: Examples = field(default_factory=dict)
+    """Keys of rows that a person should know about (`ambiguity`)."""
+    truncated: str | None = None
+    """The mark of the youngest truncate that came among the commands (`truncate`)."""
+    move: Move | None = None
+    """The step of which the marker came among contributions (`moves`)."""
+
+    @property
+    def base_version(self) -> int:
+        return self.base.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

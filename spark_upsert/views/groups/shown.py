@@ -25,8 +25,8 @@ from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.store import Store
 from spark_upsert.table.changes.stretches import Stretch
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.kept_position import VIEW_PROPERTIES
 from spark_upsert.table.log.manifest import Manifest, Slice
-from spark_upsert.table.log.properties import VIEW_PROPERTIES
 from spark_upsert.table.run.rows import Rows as StoredRows
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.result import result
