@@ -11,7 +11,7 @@ import pytest
 from spark_upsert.errors import OtherTableError
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.publish import Mirror
-from spark_upsert.store import open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
