@@ -50,6 +50,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *_topics(sections),
         *_indexing(sections),
         *_point_reads(sections),
+        *_mirror(sections),
         *_operators(sections),
         *_tasks(sections),
         *_inputs(sections),
@@ -467,6 +468,29 @@ def _indexing(sections: Sections) -> Iterator[str]:
     yield from ("", "| `hashPrefix=1` | load | compaction | scan |", "|---|---|---|---|")
     for name, steps in section["skew"].items():
         yield _row([name, *(times(steps[step]["cpu_s"]) for step in ("load", "compact", "scan"))])
+    yield ""
+
+
+def _mirror(sections: Sections) -> Iterator[str]:
+    section = sections.get("mirror")
+    if section is None:
+        return
+    share = section["twins_bytes"] / section["runs_bytes"]
+    yield from ("## A live Delta table", "")
+    yield (
+        f"A table of {count(section['keys'])} keys that is published behind each batch, a tenth of it deletes, "
+        f"without a change feed. The first copy took {section['first_copy_s']:.1f} s of processor time, and has "
+        f"{share:.2f} of the bytes of the runs. Processor time of one process:"
+    )
+    yield from (
+        "",
+        "| rows of a batch | upsert | publication | of the upsert's |",
+        "|---|---|---|---|",
+    )
+    for rows, took in section["batches"].items():
+        ratio = took["publish_s"]["median"] / took["upsert_s"]["median"]
+        told = (count(int(rows)), times(took["upsert_s"]), times(took["publish_s"]), f"{ratio:.2f}")
+        yield _row(list(told))
     yield ""
 
 

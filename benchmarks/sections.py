@@ -493,6 +493,18 @@ def indexing(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def mirror(place: Place, size: Size) -> dict[str, Any]:
+    """Measure what it takes to publish a table as a Delta table, beside the upserts."""
+    from benchmarks.mirroring import measure
+
+    folder = place.work / "mirror"
+    batches = (1_000, max(1_000, size.table // 100), max(1_000, size.table // 10))
+    try:
+        return measure(folder, size.table, tuple(dict.fromkeys(batches)), rounds=size.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def point_reads(place: Place, size: Size) -> dict[str, Any]:
     """Measure reads of one key and of a thousand, against Parquet, by Arrow and by Spark."""
     from benchmarks.point_reads import measure
@@ -723,6 +735,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "loading": loading,
     "indexing": indexing,
     "point_reads": point_reads,
+    "mirror": mirror,
     "routing": routing,
     "topics": topics,
     "operators": operators,
