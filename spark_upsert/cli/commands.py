@@ -510,7 +510,7 @@ def _version_behind(table: Table, consumer: str) -> int:
             "--consumer",
             consumer,
             "the name of a lease",
-            hint="'upsertflow consumers' shows who holds one.",
+            hint="'upsertflow consumers' shows the consumers that hold one.",
         )
     return held[consumer] + 1
 

@@ -255,7 +255,7 @@ def _check_streams(graph: Graph) -> None:
     for stream in _repeated(graph.streams):
         raise GraphError(
             f"the stream {stream} is in the graph twice.",
-            hint="connect them once; whoever wants each row twice makes it so in the operator.",
+            hint="connect them once; an operator that needs each row twice doubles it itself.",
             operators=(stream.producer, stream.consumer),
         )
 

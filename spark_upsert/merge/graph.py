@@ -218,7 +218,7 @@ def fusion(graph: MergeGraph, merge: str) -> Answer:
     for each in before:
         if len(graph.readers(each.name)) > 1:
             return Answer(False, _told_readers(graph, each))
-    return Answer(True, f"nobody else reads its inputs ({len(before)}), and all are sources")
+    return Answer(True, f"no other operator reads its inputs ({len(before)}), and all are sources")
 
 
 def streaming_output(graph: MergeGraph, sink: str, *, is_starting: bool = False) -> Answer:

@@ -210,6 +210,6 @@ def _refuse_what_is_not_consistent(options: Options) -> None:
         raise OptionError.conflict(
             "consistent",
             "failOnDataLoss=false",
-            why="who leaves out what is lost does not read the same batch of all tables",
+            why="a read that leaves out what is lost has not the same batch of all tables",
             hint="drop one of them.",
         )

@@ -83,7 +83,7 @@ class FileOptions:
             Change.NEXT,
             "files that match only now are refused if they are older than those delivered",
         ),
-    ).held("Only files whose name matches, as `*.parquet`.")
+    ).held("Only files with a name that matches, as `*.parquet`.")
     is_recursive: bool = Option(
         "recursiveFileLookup", flag, Life(Change.NEXT, "as `pathGlobFilter`"), default=False
     ).held("Whether files of the folders below are read. Default `false`.")

@@ -440,7 +440,7 @@ def _refuse_priority_of_all(of_query: Mapping[str, str], of_inputs: Mapping[str,
     for name in of_query:
         if fold(name) == _PRIORITY:
             raise OptionError(
-                f"option '{name}' is of one input, since it says who comes before others.",
+                f"option '{name}' is of one input, since it says which one comes before others.",
                 hint=f"give '{_PREFIX}{next(iter(of_inputs), '<name>')}.{_PRIORITY}' beside "
                 "'inputs', or write to the table with the option 'priority', which is a property "
                 "of it then.",

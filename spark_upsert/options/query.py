@@ -100,8 +100,8 @@ class MergeOptions:
 
     priorities: Mapping[str, int] = held_together(
         Option("input.<name>.priority", Options.text, FREE).means(
-            "Stream with a limit per trigger: how urgent the input is, from -1000 to 1000. Who is "
-            "more urgent is served first and has the larger share; nobody starves. Default: the "
+            "Stream with a limit per trigger: how urgent the input is, from -1000 to 1000. A more "
+            "urgent one is served first and has the larger share; none starves. Default: the "
             "property `priority` of the table, else 0."
         ),
     )
@@ -273,8 +273,8 @@ class QueryOptions(MergeOptions):
                 )
         for name in self._told_priorities:
             raise OptionError(
-                f"option '{name}' has no meaning in an exact order, which alone decides who is "
-                "next.",
+                f"option '{name}' has no meaning in an exact order, which alone decides which "
+                "input is next.",
                 hint="drop the option; or leave out 'merge' and 'interleaveSeed'.",
                 option=name,
             )

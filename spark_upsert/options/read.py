@@ -126,7 +126,7 @@ class ReadOptions:
         Life(Change.BEGINNING, "while a first batch waits to be delivered, refused"),
         excludes=("startingTimestamp",),
     ).held(
-        "First version whose changes are read: a number, `earliest` or `latest` (only what "
+        "First version of which changes are read: a number, `earliest` or `latest` (only what "
         "comes). A stream without it begins with the whole table as inserts."
     )
     """A number, ``"latest"`` or ``"earliest"``."""

@@ -19,7 +19,7 @@ REGISTRY_OPTIONS = (
         "comma-separated."
     ),
     Option("schemaRegistry.user", Options.text, NEXT).means(
-        "Who asks it, by basic authentication."
+        "The user that asks it, by basic authentication."
     ),
     Option("schemaRegistry.password", Options.text, NEXT).means(
         "The password of that user. Never shown."

@@ -126,7 +126,7 @@ class RoutedOptions:
             Options.text,
             Life(Change.NEXT, "as that option, for these tables alone"),
         ).means(
-            "An option of the tables whose name the pattern matches: `table.shop.orders.keys`, "
+            "An option of the tables with names that the pattern matches: `table.shop.orders.keys`, "
             "`table.shop.*.mergeSchema`. A name is the path below the root with the values as "
             "they are. `*` is any text, `?` a character, `[ab]` one of some; case makes no "
             "difference. What follows the pattern is an option of writes above, but for those of "
@@ -138,8 +138,8 @@ class RoutedOptions:
         repr=False,
     )
     create_tables: bool = Option("createTables", flag, NEXT, default=True).held(
-        "Whether a value that is new makes a table. `false`: where nobody has made it before, it "
-        "is an error that names the value. Default `true`."
+        "Whether a value that is new makes a table. `false`: a value without a table "
+        "is an error that names it. Default `true`."
     )
     tables_max: int = Option("tablesMax", at_least(1), NEXT, default=TABLES_MAX).held(
         "How many tables there may be below the root. One more is an error that names the value. "

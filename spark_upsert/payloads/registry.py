@@ -349,7 +349,7 @@ def _answer(settings: RegistrySettings, status: int, body: bytes) -> Any:
         raise StorageError(
             f"the schema registry at {_named(settings)} refuses to answer ({status}).",
             hint=f"give {setting('schemaRegistry.user')} and {setting('schemaRegistry.password')}, "
-            f"or {setting('schemaRegistry.token')}, of somebody who may read it.",
+            f"or {setting('schemaRegistry.token')}, that may read it.",
         )
     try:
         answer = json.loads(body)

@@ -30,7 +30,7 @@ class DirtySet:
         last_ms = None
         for name, since_ms in waiting:
             if name in self._since_ms or (last_ms is not None and since_ms < last_ms):
-                raise ValueError(f"'{name}' waits twice, or stands before who came earlier")
+                raise ValueError(f"'{name}' waits twice, or stands before one that came earlier")
             self._since_ms[name] = last_ms = since_ms
 
     def __len__(self) -> int:

@@ -410,7 +410,7 @@ def _(told: Told) -> None:
     table.hold("reader", 0)
     with told:
         _version_behind(table, "nobody")
-    told("'upsertflow consumers' shows who holds one")
+    told("'upsertflow consumers' shows the consumers that hold one")
     shown = CliRunner().invoke(upsertflow, ["consumers", str(told.folder / "t"), "--json"])
     [lease] = [json.loads(line) for line in shown.stdout.splitlines()]
     assert _version_behind(table, lease["consumer"]) == 1

@@ -232,7 +232,7 @@ def test_what_cannot_be_an_order_is_refused(given: dict[str, Any], message: str,
         pytest.param(
             {"merge": "concat"},
             {"merge": "concat", "mergeColumns": "_merge_seq"},
-            "nobody has counted",
+            "its rows were not counted",
             id="numbers",
         ),
     ],

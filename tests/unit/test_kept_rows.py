@@ -89,7 +89,7 @@ def test_a_query_that_was_forgotten_is_not_taken_for_none(tmp_path: Path) -> Non
 def test_nobody_else_writes(tmp_path: Path, overwrite: bool) -> None:
     table = made(tmp_path / "kept")
     rows = table_of([1], ["a"], [1])
-    with pytest.raises(DataError, match="the query of that view writes and nobody else"):
+    with pytest.raises(DataError, match="the query of that view writes and no other writer"):
         table.append(rows, overwrite=overwrite)
     assert table.log.head().version == 0
 

@@ -52,7 +52,7 @@ CASES = pytest.mark.parametrize(
     [
         pytest.param(
             [S1, S2, merge_of("s1", "s2")],
-            "yes: nobody else reads its inputs (2), and all are sources",
+            "yes: no other operator reads its inputs (2), and all are sources",
             id="26: two sources, interleave",
         ),
         pytest.param(
@@ -77,7 +77,7 @@ CASES = pytest.mark.parametrize(
         ),
         pytest.param(
             [S1, merge_of("s1")],
-            "yes: nobody else reads its inputs (1), and all are sources",
+            "yes: no other operator reads its inputs (1), and all are sources",
             id="32: a single source, interleave",
         ),
         pytest.param([merge_of()], "no: it has no inputs", id="no inputs"),
@@ -242,7 +242,7 @@ def test_no_sink_streams_while_the_graph_starts() -> None:
 
 def test_explain_tells_both_answers() -> None:
     assert explain(MergeGraph([*MERGED, sink("m", needs_all=("sort_order",))])).splitlines() == [
-        "merge m: live yes: nobody else reads its inputs (2), and all are sources",
+        "merge m: live yes: no other operator reads its inputs (2), and all are sources",
         "sink out: streaming no: it needs all rows first, for sort_order",
     ]
 

@@ -146,4 +146,4 @@ def test_a_lease_that_is_damaged_is_told_and_stops_nothing(
     known = urgencies({"a": input_of(table)}, autoPriority="true")
     with caplog.at_level(logging.WARNING):
         assert known.of(["a"], 0) == {"a": Urgency()}
-    assert "nobody can tell who read an input: input=a" in caplog.text
+    assert "the consumers of an input are not known: input=a" in caplog.text

@@ -86,7 +86,7 @@ class Pass:
             return
         raise GraphError(
             f"the engine's task {number} is task {task} of {len(stage.elements)} of the flow: its "
-            "frame is a part of another one, where tasks without rows cannot know who they are.",
+            "frame is a part of another one, where tasks without rows cannot know which they are.",
             hint="put all into one graph, whose sink takes what would be a union; or write the "
             "sinks, and read the tables.",
         )

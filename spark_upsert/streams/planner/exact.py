@@ -279,7 +279,7 @@ class ExactOrder:
         if found.rows is None and MERGE_SEQ in self._query.merge_columns:
             raise OptionError(
                 f"'mergeColumns' asks for '{MERGE_SEQ}', and this checkpoint was begun without it, "
-                "so that nobody has counted.",
+                "so that its rows were not counted.",
                 hint=f"drop '{MERGE_SEQ}', or give the query a new checkpointLocation.",
                 option="mergeColumns",
             )

@@ -123,7 +123,8 @@ class Urgencies:
         except UNREADABLE as error:
             # Not knowing the other readers of an input is no reason to stop.
             _LOGGER.warning(
-                "nobody can tell who read an input: %s", Fields(input=name, error=error.message)
+                "the consumers of an input are not known: %s",
+                Fields(input=name, error=error.message),
             )
             return None
 

@@ -208,8 +208,8 @@ def _read(store: Store, path: str) -> Lease | None:
     except CorruptionError as error:
         where = f"{store.url}/{path}"
         raise CorruptionError(
-            f"'{where}' is not a readable lease ({error.message}), so that nobody can tell what "
-            "its consumer still needs. Nothing was expired.",
+            f"'{where}' is not a readable lease ({error.message}), and what its consumer still "
+            "needs is not known. Nothing was expired.",
             hint="restart that consumer, which writes its lease anew, or delete the file if the "
             "consumer is no more.",
             path=where,

@@ -60,7 +60,7 @@ def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
     if not writers or not all(writer.startswith(QUERY) for writer in writers):
         raise DataError(
             f"the table at '{url}' keeps the rows of a view, which the query of that view writes "
-            "and nobody else. Nothing was committed.",
+            "and no other writer. Nothing was committed.",
             hint="write to the tables of the view, or into another table.",
         )
     others = sorted(name for name in head.transactions if name.startswith(QUERY))

@@ -108,7 +108,7 @@ def require_move(moves: Iterable[Move | None], url: str) -> Move:
         raise DataError(
             f"the table at '{url}' is of contributions: a write into it is one step of its view "
             f"and brings one marker; found {len(found)}. Nothing was committed.",
-            hint="let the query of the view write it ('keep'), and nobody else.",
+            hint="let the query of the view write it ('keep'), and no other writer.",
         )
     return next(iter(found))
 
