@@ -126,7 +126,8 @@ class RoutedOptions:
             Options.text,
             Life(Change.NEXT, "as that option, for these tables alone"),
         ).means(
-            "An option of the tables with names that the pattern matches: `table.shop.orders.keys`, "
+            "An option of the tables with names that the pattern matches: "
+            "`table.shop.orders.keys`, "
             "`table.shop.*.mergeSchema`. A name is the path below the root with the values as "
             "they are. `*` is any text, `?` a character, `[ab]` one of some; case makes no "
             "difference. What follows the pattern is an option of writes above, but for those of "

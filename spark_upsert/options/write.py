@@ -139,7 +139,8 @@ class EnvelopeOptions:
         "Default `error`."
     )
     nulls_as_deletes: bool = Option("nullsAsDeletes", flag, NEXT, default=False).held(
-        "Whether a row with values that are all null, keys and order apart, is a delete and not a row "
+        "Whether a row with values that are all null, keys and order apart, is a delete and not a "
+        "row "
         "of nulls. Default `false`."
     )
     subjects: Mapping[str, str | None] = field(default_factory=dict)
@@ -387,7 +388,8 @@ class WriteOptions:
             "table. A property of the table. Default `false`."
         ),
         Option("indexBy", Options.text, PROPERTY).means(
-            "Comma-separated columns by the values of which rows are to be found: for each, a table of "
+            "Comma-separated columns by the values of which rows are to be found: for "
+            "each, a table of "
             "keys below `_index`, kept up behind each commit. A property of the table. Default: "
             "none."
         ),
