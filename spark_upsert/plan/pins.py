@@ -119,7 +119,7 @@ def _pinned(
     column: ColumnName, several: tuple[Tree, ...], schema: pa.Schema, *, is_null_safe: bool = False
 ) -> Pins:
     """Return the values that a column is compared with, where all of them are known."""
-    if len(column.path) > 1:
+    if len(column.path) != 1:
         return {}
     try:
         name = find_column(column.path[0], schema.names, role="column")
