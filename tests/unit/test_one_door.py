@@ -22,6 +22,8 @@ OWN = {
     "flow.hashing:_fixed_codes": (1, "dates in the unit that is hashed; not stored"),
     "table.index.rows:_bridged": (1, STORED),
     "table.index.rows:rows_at": (1, STORED),
+    "mirror.check:_differing": (1, "a twin's columns, held against the table's value by value"),
+    "mirror.checkpoints:_member": (1, "our own actions, or others' as their log has them"),
     "model.words:_as_lists": (1, "maps as the lists that they are"),
     "model.words:fixed_words": (1, "truth values as 0 and 1"),
     "payloads.avro:AvroDecoder._decode_block": (1, "values that our reader has checked"),
