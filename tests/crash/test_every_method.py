@@ -23,8 +23,9 @@ import pytest
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import TableFullError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
+from spark_upsert.mirror.refusals import MirroredTypeError, NotMirroredError
 from spark_upsert.model.engines import Rule
-from spark_upsert.model.schema import TableSchema, Ties
+from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.changes.modes import ChangeOptions
 from spark_upsert.table.compaction import Compacted, Job, compact_runs
@@ -127,6 +128,7 @@ class Life:
         self._append(6, overwrite=True)
         self._append(7)
         self._fill(8)
+        self.call("delete", self._delete)
         self._read()
         self._restore()
         self._index()
@@ -182,6 +184,13 @@ class Life:
                 late_rows=LateRows.REJECT,
             ),
         )
+
+    def _delete(self) -> None:
+        """Delete the rows of two keys, where a table has deletes that win."""
+        schema = self.world.schema
+        is_refused = schema.order and schema.scope is Scope.TABLE and schema.ties is not Ties.LAST
+        if schema.engine.takes_deletes and not is_refused:
+            self.table.delete(filter="key IN (0, 1)")
 
     def _restore(self) -> None:
         version = self.call("at", lambda: self.table.at().manifest.version) - 1
@@ -296,11 +305,27 @@ class Life:
         self.see("snapshot", lambda: rows([self.table.snapshot(columns=columns)]))
         self.see("snapshot", lambda: rows([self.table.snapshot(2, columns=columns)]))
         self.see("scan", lambda: rows([self.table.scan(columns).read_all()]))
+        self.see("pieces", lambda: rows(map(pa.table, self.table.pieces(3, columns=columns))))
+        self.see("to_polars", lambda: rows([self.table.to_polars().collect().to_arrow()]))
+        self.see("get", lambda: rows([self.table.get(self._keys(), columns=columns)]))
+        self.see("scan_changes", lambda: rows([self.table.scan_changes(1).read_all()]))
         self.see("quarantine", lambda: rows(self.table.quarantine()))
         self.see("changes", lambda: rows([self.table.changes(1)]))
         self.see("iter_changes", lambda: rows(self.table.iter_changes(1, head.upper, options)))
         self.see("watch", self._watched)
         self.see("check", lambda: self.table.check().is_sound)
+
+    def _keys(self) -> pa.Table:
+        prefixes = {PREFIX: [1, 1, 2]} if self.world.has_prefix else {}
+        return pa.table({"key": [0, 1, 2], **prefixes})
+
+    def _published(self) -> Any:
+        """Publish what can be published."""
+        try:
+            done = self.table.publish()
+        except (MirroredTypeError, NotMirroredError) as error:
+            return error.code
+        return done.shown == done.newest
 
     def _watched(self) -> list[int]:
         """Return the rows behind each epoch, as a watcher sees them."""
@@ -317,6 +342,7 @@ class Life:
         self.call("repair_clock", lambda: self.table.repair_clock())
         self.call("expire", lambda: self.table.expire(retain_versions=1))
         self.call("vacuum", lambda: self.table.vacuum(grace_ms=0))
+        self.see("publish", self._published)
         self.see("check", lambda: self.table.check().is_sound)
 
     def end(self) -> list[Any]:
