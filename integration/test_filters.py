@@ -130,6 +130,18 @@ def test_a_filter_of_the_whole_key_is_one_task(pushing: SparkSession, path: str)
     assert tasks(_read(pushing, path, splits="6").where("price > 0.10")) == 6
 
 
+def test_each_use_with_filters_of_its_own_is_planned_anew(pushing: SparkSession, path: str) -> None:
+    """The page says so: two uses may read two versions, unless one is asked for."""
+    frame, table = _read(pushing, path), Table.open(path)
+    version = table.log.head().version
+    pinned = _read(pushing, path, versionAsOf=version)
+    assert (frame.count(), pinned.count()) == (len(ROWS), len(ROWS))
+    table.delete(("eu", 7))
+    asked = "region = 'eu' AND id = 7"
+    assert (frame.count(), frame.where(asked).count()) == (len(ROWS), 0)
+    assert (pinned.count(), pinned.where(asked).count()) == (len(ROWS), 1)
+
+
 def test_what_a_filter_is_refused_for(spark: SparkSession, path: str) -> None:
     for options, told in (
         ({"filter": "idd = 1"}, "no column 'idd'"),

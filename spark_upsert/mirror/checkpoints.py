@@ -132,7 +132,7 @@ def younger_tombstones(
         each["partitionValues"] = list((each["partitionValues"] or {}).items())
     found = [pa.array(own, _REMOVE)]
     if checkpoint is not None:
-        [old] = _read(store, checkpoint, ["remove"]).columns
+        [old] = _read(store.read(checkpoint_path(checkpoint)), ["remove"]).columns
         held = pa.concat_arrays(old.chunks) if old.num_chunks else pa.array([], _REMOVE)
         found.insert(0, _cast(held.drop_null(), _REMOVE))
     both = pa.concat_arrays(found)
@@ -158,11 +158,10 @@ def read_checkpoint(store: Store, version: int) -> DeltaState:
         It cannot be read.
     """
     names = ["protocol", "metaData", "txn", "add"]
+    data = store.read(checkpoint_path(version))  # Storage that fails is no damage.
     try:
-        rows = {
-            name: _rows(column)
-            for name, column in zip(names, _read(store, version, names).columns, strict=True)
-        }
+        columns = _read(data, names).columns
+        rows = {name: _rows(column) for name, column in zip(names, columns, strict=True)}
         [protocol], [metadata] = rows["protocol"], rows["metaData"]
         live = [_plain(each) for each in rows["add"]]
         return DeltaState(
@@ -174,15 +173,12 @@ def read_checkpoint(store: Store, version: int) -> DeltaState:
             checkpoint=version,
         )
     except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise CorruptionError.in_file(
             f"{store.url}/{checkpoint_path(version)}", "a checkpoint of Delta", repr(error)
         ) from error
 
 
-def _read(store: Store, version: int, names: list[str]) -> pa.Table:
-    data = store.read(checkpoint_path(version))
+def _read(data: bytes, names: list[str]) -> pa.Table:
     return pq.read_table(pa.BufferReader(data), columns=names).select(names)
 
 

@@ -101,7 +101,7 @@ def test_changes_end_at_the_batch(world: Routed) -> None:
         pytest.param({"versionAsOf": "1"}, "at which version", id="a version"),
         pytest.param({"timestampAsOf": "0"}, "at which version", id="a time"),
         pytest.param({"endingVersion": "1"}, "at which version", id="another end"),
-        pytest.param({"failOnDataLoss": "false"}, "does not read the same batch", id="lenient"),
+        pytest.param({"failOnDataLoss": "false"}, "has not the same batch", id="lenient"),
         pytest.param({"consistent": "false", "asOfBatch": "1"}, "contradict", id="not consistent"),
         pytest.param({"inputsPattern": ""}, "below one root", id="one table"),
         pytest.param({"asOfBatch": "-1"}, "whole number", id="no batch"),
