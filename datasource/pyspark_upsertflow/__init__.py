@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 from pyspark_upsertflow.source import DefaultSource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from pyspark.sql import SparkSession
 
     from pyspark_upsertflow.views import SparkView
+    from pyspark_upsertflow.watching import Watch
 
-__all__ = ["DefaultSource", "compact", "register", "view"]
+__all__ = ["DefaultSource", "compact", "register", "view", "watch"]
 
 
 def register(spark: SparkSession) -> None:
@@ -83,3 +86,44 @@ def view(path: str, **storage: str) -> SparkView:
     from pyspark_upsertflow.views import SparkView
 
     return SparkView.of_table(path, storage)
+
+
+def watch(
+    spark: SparkSession,
+    *paths: str,
+    tell: Callable[[Mapping[str, object]], object] | None = None,
+    **storage: str,
+) -> Watch:
+    """Tell of each micro-batch of all streaming queries of a session that read or write a table.
+
+    Each batch is a line of the logger ``spark_upsert.numbers`` (a warning more, where a number
+    means trouble), a dict, and a part of the metrics for Prometheus and OpenTelemetry.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect.
+    *paths : str
+        Tables, or templates of many, that queries write. A classic session knows them itself; in
+        one of Connect only what is named here is looked at.
+    tell : callable, optional
+        Called with each batch as a dict, in a thread of its own.
+    **storage : str
+        Settings of the object store of the paths: the ``storage.*`` options without their prefix.
+
+    Returns
+    -------
+    Watch
+        ``batches``, ``prometheus()``, ``collector()``, ``opentelemetry()`` and ``stop()``.
+
+    Examples
+    --------
+    >>> import pyspark_upsertflow
+    >>> watching = pyspark_upsertflow.watch(spark)  # doctest: +SKIP
+    >>> watching.batches[-1]["inserts"]  # doctest: +SKIP
+    1000
+    """
+    from pyspark_upsertflow.watching import Watch
+    from spark_upsert.numbers.sinks import Place
+
+    return Watch(spark, [Place.of(path, storage) for path in paths], tell=tell)

@@ -53,6 +53,15 @@ def facts_of(mirror: Mirror) -> MirrorFacts | None:
     )
 
 
+def lag_of(mirror: Mirror) -> tuple[int, int] | None:
+    """Return how many versions a mirror is behind, and for how many ms the first that changed rows
+    has waited; None if there is no mirror of this table.
+    """
+    state, head = mirror.state(), mirror.log.head()
+    shown = None if state is None else shown_of(state, head.table_id)
+    return None if shown is None else (max(0, head.version - shown), _ms_behind(mirror, shown))
+
+
 def _ms_behind(mirror: Mirror, shown: int) -> int:
     head = mirror.log.head()
     if head.changed <= shown:

@@ -26,7 +26,8 @@ def test_a_report_tells_what_a_batch_leaves_behind() -> None:
     for _ in range(4):
         query.plan()
         report = query.stream.report()
-        told.append((report["inputs"], report["dirty"], report["lag"]))
+        lag = {name: report["lag"][name] for name in ("most", "versions")}
+        told.append((report["inputs"], report["dirty"], lag))
         query.deliver()
     assert not query.plan()
     assert query.stream.report()["dirty"] == 0
@@ -36,6 +37,19 @@ def test_a_report_tells_what_a_batch_leaves_behind() -> None:
         (1, 1, {"most": {"": 1}, "versions": 1}),
         (1, 0, {"most": {}, "versions": 0}),
     ]
+
+
+def test_a_report_tells_since_when_a_change_waits() -> None:
+    lived = Lived()
+    lived.write({1: 1}, {1: 2}, {1: 3})
+    query = lived.query(startingVersion="earliest", maxEpochsPerTrigger=1)
+    for version in (2, 3):
+        query.plan()
+        waiting = lived.table.log.commit(version)
+        assert query.stream.report()["lag"]["since_ms"] == {"": waiting.timestamp_ms}
+        query.deliver()
+    query.plan()
+    assert query.stream.report()["lag"]["since_ms"] == {}
 
 
 def test_who_waits_is_counted_by_band() -> None:

@@ -56,6 +56,9 @@ class Backlog:
     committed_ms: Callable[[], int | None] | None = None
     """The time at which the first change ahead was committed, in ms since 1970; None: not known."""
 
+    left_since_ms: Callable[[Position], int | None] | None = None
+    """The time at which the first change behind a position was committed; None: not known."""
+
     def behind(self, position: Position) -> int:
         """Return how many versions lie behind a position; an unknown number counts as 1."""
         if self.versions_behind is not None:

@@ -113,6 +113,13 @@ def _versions_behind(upper: int, position: Position) -> int:
     return max(0, upper - reached.upper) + int(reached.is_in_snapshot)
 
 
+def _left_since_ms(table: Table, upper: int, position: Position) -> int | None:
+    """Return when the first epoch behind a position was committed (`Backlog.left_since_ms`)."""
+    with suppress(UpsertFlowError):  # An error that matters, planning will meet, too.
+        return _first_committed_ms(table, TablePosition.unpacked(position), upper)
+    return None
+
+
 def _first_committed_ms(table: Table, start: TablePosition, upper: int) -> int | None:
     """Return when the first epoch ahead was committed (`Backlog.committed_ms`)."""
     if start.is_in_snapshot:
@@ -263,6 +270,7 @@ class TableInput:
             and (self._is_polled or self._options.consumer is None),
             versions_behind=partial(_versions_behind, upper),
             committed_ms=partial(_first_committed_ms, table, start, upper),
+            left_since_ms=partial(_left_since_ms, table, upper),
         )
 
     def priority(self) -> int | None:

@@ -8,7 +8,8 @@ describe the state after the batch that was planned last: what that batch does n
 ``inputs``     how many there are
 ``dirty``      how many hold something behind the batch; not in an exact order
 ``lag``        ``versions``: how many lie behind it in all tables; ``most``: the
-               tables with the most, `NAMED_MAX` of them
+               tables with the most, `NAMED_MAX` of them; ``since_ms``: when the first
+               change behind the batch was committed in these, where it is known
 ``waiting``    how many inputs the batch left over in each band, by its name (``B4`` is
                served first); bands without any are left out; not in an exact order
 ``positions``  the ends of the inputs, if they are `POSITIONS_MAX` at most
@@ -117,10 +118,13 @@ def _lag(backlogs: Mapping[str, Backlog], positions: Mapping[str, Position]) -> 
     }
     dirty = {name: versions for name, versions in left.items() if versions}
     most = nlargest(NAMED_MAX, dirty, key=lambda name: dirty[name])
+    asked = ((name, backlogs[name].left_since_ms) for name in most)
+    since = {name: ask(positions[name]) for name, ask in asked if ask is not None}
     return {
         "dirty": len(dirty) + len(backlogs.keys() - positions.keys()),
         "lag": {
             "most": {name[:_NAME_LENGTH_MAX]: dirty[name] for name in most},
+            "since_ms": {name[:_NAME_LENGTH_MAX]: ms for name, ms in since.items() if ms},
             "versions": sum(dirty.values()),
         },
     }

@@ -1,0 +1,255 @@
+"""Batches in numbers: what each did to its table, how far behind it is, and what means trouble."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from spark_upsert.numbers.batches import TROUBLES, BatchNumbers, Progress, SinkNumbers
+from spark_upsert.numbers.prometheus import TotalsCollector, text_of
+from spark_upsert.numbers.sinks import Place, Sinks
+from spark_upsert.numbers.telemetry import observe
+from spark_upsert.numbers.totals import QUERIES_MAX, Totals
+from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.table import Table
+
+COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
+NOW_MS = 1_000_000
+
+
+def rows(**values: list[Any]) -> pa.Table:
+    return pa.table({**values}, schema=pa.schema([COLUMNS.field(name) for name in values]))
+
+
+def of_query(query: str, number: int) -> Transaction:
+    return Transaction(writer=Transaction.writer_of_query(query), number=number)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
+
+
+@pytest.fixture
+def place(table: Table) -> Place:
+    return Place.of(table.store.url, {})
+
+
+def batch(number: int = 0, query: str = "q", **told: Any) -> BatchNumbers:
+    sink = SinkNumbers(
+        table="/lake/t",
+        version=number + 1,
+        counters=told.pop("counters", {}),
+        parked=told.pop("parked", None),
+    )
+    return BatchNumbers(
+        query=query, query_id=query, batch=number, seconds=0.5, rows=7, sink=sink, **told
+    )
+
+
+def report(versions: int = 0, since_ms: int | None = None) -> Mapping[str, Any]:
+    named = {"": versions} if versions else {}
+    lag = {
+        "versions": versions,
+        "most": named,
+        "since_ms": {} if since_ms is None else {"": since_ms},
+    }
+    return {"inputs": 1, "pressure": {}, "lag": lag}
+
+
+def progress(*reports: Any, **told: Any) -> Progress:
+    sources = [{"description": "x", "latestOffset": each} for each in reports]
+    return Progress.of_json(
+        {"id": "q", "name": None, "batchId": 3, "batchDuration": 250, "numInputRows": 9}
+        | {"sources": sources}
+        | told
+    )
+
+
+# -- what a batch did to its table --------------------------------------------------------
+
+
+def test_the_version_with_the_batch_tells_its_rows(table: Table, place: Place) -> None:
+    table.append(rows(k=[1, 2], v=[1, 1]), transaction=of_query("a", 0))
+    table.append(rows(k=[2, 3], v=[2, 2]), transaction=of_query("b", 0))
+    sinks = Sinks()
+    numbers = sinks.numbers(place, "b", 0)
+    assert (numbers.version, dict(numbers.counters)) == (2, {"inserts": 1, "updates": 1})
+    assert (numbers.live_rows, numbers.runs) == (3, 2)
+    assert dict(sinks.numbers(place, "a", 0).counters) == {"inserts": 2}
+
+
+def test_a_batch_without_a_version_has_no_rows(table: Table, place: Place) -> None:
+    numbers = Sinks().numbers(place, "a", 0)
+    assert (numbers.version, dict(numbers.counters)) == (None, {})
+
+
+def test_later_batches_are_found_by_the_same_look(table: Table, place: Place) -> None:
+    sinks = Sinks()
+    for number in range(4):
+        table.append(rows(k=[number], v=[0]), transaction=of_query("a", number))
+        assert sinks.numbers(place, "a", number).version == table.log.head().version
+        table.compact(full=True)
+        assert sinks.numbers(place, "a", number).runs == 1
+
+
+def test_a_table_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
+    place, sinks = Place.of(str(tmp_path / "t"), {}), Sinks()
+    for count in (3, 1):
+        made = Table.create(place.path, COLUMNS, keys=["k"])
+        for number in range(count):
+            made.append(rows(k=[number], v=[count]), transaction=of_query("a", number))
+        assert sinks.numbers(place, "a", count - 1).live_rows == count
+        if count == 1:
+            assert sinks.numbers(place, "a", 2).version is None
+        (tmp_path / "t").rename(tmp_path / f"gone{count}")
+
+
+def test_a_mirror_that_is_behind_is_told(table: Table, place: Place) -> None:
+    table.append(rows(k=[1], v=[1]))
+    table.publish()
+    table.alter(table.schema, {"publish": "delta", "publishInterval": "1 hour"})
+    table.append(rows(k=[2], v=[1]), transaction=of_query("a", 0))
+    numbers = Sinks().numbers(place, "a", 0)
+    assert numbers.mirror_versions == 2
+    assert numbers.mirror_seconds is not None
+
+
+def test_a_query_is_known_by_what_it_wrote(table: Table, place: Place) -> None:
+    table.append(rows(k=[1], v=[1]), transaction=of_query("a", 0))
+    assert Sinks().has(place, "a")
+    assert not Sinks().has(place, "b")
+
+
+# -- what is told of it ---------------------------------------------------------------------
+
+
+def test_a_line_has_what_is_known_and_is_not_zero() -> None:
+    line = batch(3, counters={"inserts": 2, "tied": 1}, lag_versions=0).line()
+    assert line == (
+        "batch done: query=q query_id=q batch=3 seconds=0.5 rows=7 table=/lake/t version=4"
+        " inserts=2 tied=1 lag_versions=0 lag_seconds=0.0"
+    )
+
+
+def test_a_dict_has_all_counters_and_is_json() -> None:
+    told = json.loads(json.dumps(batch(counters={"inserts": 2}).to_json()))
+    assert (told["inserts"], told["updates"], told["troubles"], told["lags"]) == (2, 0, [], {})
+
+
+@pytest.mark.parametrize("name", sorted(set(TROUBLES) - {"parked"}))
+def test_each_counter_that_means_trouble_is_told_with_its_remedy(name: str) -> None:
+    troubled = batch(counters={name: 1, "inserts": 5})
+    assert troubled.troubles == (name,)
+    assert troubled.advice() == f"{name}: {TROUBLES[name]}"
+
+
+def test_parked_rows_mean_trouble() -> None:
+    assert batch(parked=3).troubles == ("parked",)
+    assert batch(parked=0).troubles == ()
+
+
+def test_counters_that_mean_trouble_are_counters() -> None:
+    assert set(TROUBLES) - {"parked"} <= set(Counters().to_json())
+
+
+def test_secrets_of_an_address_are_not_told() -> None:
+    sink = SinkNumbers(table="s3://me:secret@lake/t", version=1, counters={})
+    numbers = progress().numbers(sink, now_ms=NOW_MS)
+    assert "secret" not in numbers.line() + json.dumps(numbers.to_json())
+
+
+# -- how far behind it is --------------------------------------------------------------------
+
+
+def test_the_oldest_change_that_waits_is_told() -> None:
+    told = progress(report(2, NOW_MS - 4_000), 17, report(1, NOW_MS - 9_000))
+    numbers = told.numbers(None, now_ms=NOW_MS)
+    assert (numbers.lag_versions, numbers.lag_seconds) == (3, 9.0)
+    assert [(lag.versions, lag.seconds) for lag in numbers.lags] == [(2, 4.0), (1, 9.0)]
+
+
+def test_a_query_that_left_nothing_is_not_behind() -> None:
+    numbers = progress(report()).numbers(None, now_ms=NOW_MS)
+    assert (numbers.lag_versions, numbers.lag_seconds) == (0, 0.0)
+
+
+def test_what_is_not_known_is_not_told() -> None:
+    waiting = progress(report(2)).numbers(None, now_ms=NOW_MS)
+    assert (waiting.lag_versions, waiting.lag_seconds) == (2, None)
+    foreign = progress(17, {"partitions": {}}, None)
+    assert not foreign.has_source
+    assert foreign.numbers(None, now_ms=NOW_MS).lag_versions is None
+
+
+# -- metrics ---------------------------------------------------------------------------------
+
+
+def values(text: str) -> dict[tuple[str, ...], float]:
+    families = text_string_to_metric_families(text)
+    samples = [sample for family in families for sample in family.samples]
+    return {
+        (each.name, *(each.labels[name] for name in sorted(each.labels))): each.value
+        for each in samples
+    }
+
+
+def test_prometheus_is_told_sums_and_the_newest_values() -> None:
+    totals = Totals()
+    assert totals.add(batch(0, counters={"inserts": 2}, lag_versions=4))
+    assert totals.add(batch(1, counters={"inserts": 3, "stale": 1}, lag_versions=1))
+    told = values(text_of(totals))
+    assert told["upsertflow_rows_total", "inserts", "q", "/lake/t"] == 5
+    assert told["upsertflow_rows_total", "stale", "q", "/lake/t"] == 1
+    assert told["upsertflow_rows_total", "deletes", "q", "/lake/t"] == 0
+    assert told["upsertflow_batches_total", "q"] == 2
+    assert told["upsertflow_lag_versions", "q"] == 1
+    assert told["upsertflow_version", "q", "/lake/t"] == 2
+
+
+def test_a_batch_counts_once() -> None:
+    totals = Totals()
+    assert totals.add(batch(1, counters={"inserts": 2}))
+    assert not totals.add(batch(1, counters={"inserts": 2}))
+    assert not totals.add(batch(0, counters={"inserts": 2}))
+    assert values(text_of(totals))["upsertflow_rows_total", "inserts", "q", "/lake/t"] == 2
+
+
+def test_a_registry_of_the_program_may_have_them() -> None:
+    totals, registry = Totals(), CollectorRegistry()
+    registry.register(TotalsCollector(totals))
+    totals.add(batch(counters={"inserts": 2}))
+    assert registry.get_sample_value("upsertflow_read_rows_total", {"query": "q"}) == 7
+
+
+def test_metrics_stay_few_however_many_queries_come() -> None:
+    totals = Totals()
+    for number in range(QUERIES_MAX + 5):
+        totals.add(batch(query=f"q{number}"))
+    assert len({sample.labels[0] for sample in totals.samples()}) == QUERIES_MAX
+
+
+def test_opentelemetry_observes_the_same() -> None:
+    totals, reader = Totals(), InMemoryMetricReader()
+    observe(totals, MeterProvider([reader]))
+    totals.add(batch(counters={"inserts": 2}, lag_versions=3))
+    data = reader.get_metrics_data()
+    assert data is not None
+    [scope] = [each for found in data.resource_metrics for each in found.scope_metrics]
+    told = {
+        (metric.name, point.attributes.get("outcome")): point.value
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    }
+    assert told["upsertflow.rows", "inserts"] == 2
+    assert told["upsertflow.lag_versions", None] == 3
