@@ -623,7 +623,7 @@ def test_44_a_mirror_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     case.look()
 
 
-def test_a_half_made_mirror_is_made() -> None:
+def test_35_a_half_made_mirror_is_made() -> None:
     case = Case()
     case.put((1, "a"))
     case.target.put(f"{'0' * 32}-00000000.parquet", b"orphan")
@@ -652,7 +652,7 @@ def test_51_versions_that_show_nothing_make_no_commit() -> None:
     assert case.publish().delta_version == before.delta_version
 
 
-def test_contributions_are_not_mirrored() -> None:
+def test_28_contributions_are_not_mirrored() -> None:
     engine = MergeEngine(Engine.AGGREGATION, rules={"rows": Rule.SUM}, multiplicity="rows")
     case = Case(pa.schema({"id": pa.int64(), "rows": pa.int64()}), engine=engine)
     with pytest.raises(NotMirroredError, match="groups"):
