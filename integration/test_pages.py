@@ -79,7 +79,6 @@ def place(
         query.stop()
     for view in ("orders", "orders_then"):
         spark.catalog.dropTempView(view)
-    spark.sql("DROP TABLE IF EXISTS a_catalog_table")
 
 
 @contextmanager
@@ -272,15 +271,6 @@ def some_rows(place: Place) -> Names:
     }
 
 
-def a_catalog_table(place: Place) -> Names:
-    """Make a table of two columns, and a table of the catalog that stands for it."""
-    path = place.folder / "lake" / "orders"
-    columns = pa.schema({"k": pa.int64(), "v": pa.string()})
-    Table.create(str(path), columns, keys=["k"]).append(pa.table({"k": [1], "v": ["a"]}))
-    place.spark.sql(f"CREATE TABLE a_catalog_table USING upsertflow LOCATION '{path}'")
-    return {}
-
-
 def regions(place: Place) -> Names:
     """Make tables of orders, one of which lacks a column, of tenants, of a group, and files."""
     for name in ("east", "west", "tenants/a/orders", "tenants/b/orders"):
@@ -349,7 +339,6 @@ GRANTED: dict[str, Callable[[Place], Names]] = {
     "docs/object-stores.md": some_rows,
     "docs/kept-tables.md": a_shop,
     "docs/many-tables.md": regions,
-    "docs/options.md": a_catalog_table,
     "docs/routed.md": rows_of_tables,
     "docs/scheduling.md": regions,
     "docs/training.md": nothing,

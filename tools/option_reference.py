@@ -75,32 +75,9 @@ Of an input that is a growing set of files: Parquet, Arrow, JSON (an object in e
 _SQL = """
 ## In SQL
 
-Spark hands none of a catalog table's options over: `SELECT`, `INSERT`, `saveAsTable` and `toTable` on it do not know its
-path, and say so. What works:
-
-```sql
-SELECT * FROM a_catalog_table WITH (path='/lake/orders');
-INSERT INTO a_catalog_table WITH (path='/lake/orders') VALUES (1, 'a');
-CREATE TEMPORARY VIEW orders AS SELECT * FROM a_catalog_table WITH (path='/lake/orders');
-CREATE TEMPORARY VIEW orders_then USING upsertflow OPTIONS (path '/lake/orders');
-```
-
-and `spark.read.option("path", "/lake/orders").table("a_catalog_table")`. What Spark itself adds (the name of a query, provider,
-location, owner and comment of a table) is passed over. `TBLPROPERTIES` it mixes with the options, unless the columns are listed.
-
-### Which version is read
-
-Without `versionAsOf` or `timestampAsOf` a batch reads the newest version as of when Spark plans the read. Spark plans it *once for each relation*, keeps what it was told, and cannot be told otherwise:
-
-| what is used | shows | `INSERT INTO` it |
-|---|---|---|
-| a catalog table, `WITH (path=...)` | the newest version, in each statement | with `WITH`, too |
-| a view by its text (`AS SELECT ... WITH (path=...)`), temporary or not | the newest version, at each use | no view by its text can be |
-| `spark.read.option("path", ...).table("a_catalog_table").createOrReplaceTempView("orders")` | the newest version, at each use | yes |
-| a `DataFrame`, and what is derived from it | the newest version as of its *first* use, as long as it lives | |
-| `CREATE TEMPORARY VIEW ... USING upsertflow` | the same; `REFRESH TABLE` changes nothing, `CREATE OR REPLACE` does | yes, and does not show it |
-
-All uses of one relation in one statement, such as the two sides of a self-join, show one version. To read anew with a `DataFrame`, call `load` again. Through Spark Connect the same holds, but that a `DataFrame` is planned at each use, and shows the newest version, once the server's cache of plans is off: `spark.conf.set("spark.connect.session.planCache.enabled", "false")`. Temporary views stay as they are there, too. [ADR 54](adr/0054-a-relation-of-spark-shows-one-version.md) says why.
+Names in Spark's catalog, temporary views, save modes, and which version each of them shows: [sql.md](sql.md). What Spark itself
+adds to the options (the name of a query, provider, location, owner and comment of a table) is passed over. `TBLPROPERTIES` it
+mixes with the options, unless the columns are listed.
 """
 
 

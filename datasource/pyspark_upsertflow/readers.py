@@ -15,6 +15,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
+from pyspark_upsertflow.catalog import found_options, is_made, refuse_secrets, with_options
 from pyspark_upsertflow.filters import pins_of_filters, takes_filters
 from pyspark_upsertflow.kinds import KINDS
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
@@ -22,8 +23,10 @@ from spark_upsert.errors import SchemaError, setting
 from spark_upsert.options.hints import called_by_spark, spoken_to_spark
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.streams.inputs.table import open_table
 from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, shared_columns
 from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.reads.columns import shown_grouping
 from spark_upsert.streams.reads.explain_merge import tell_merge
 from spark_upsert.streams.reads.splits import RowsSplit
 from spark_upsert.streams.reads.work import splits_of
@@ -39,8 +42,15 @@ if TYPE_CHECKING:
 
 @spoken_to_spark
 def read_schema(given: Mapping[str, str]) -> StructType:
-    """Return the columns of a read, batch or stream."""
+    """Return the columns of a read, batch or stream, or of a catalog table that is to be made."""
+    if is_made(given):
+        refuse_secrets(given)
     plan = ReadPlan.parse(given)
+    shown = _shown(plan)
+    return with_options(shown, given, _keys(plan)) if is_made(given) else shown
+
+
+def _shown(plan: ReadPlan) -> StructType:
     if (about := _of_the_log(plan)) is not None:
         return metadata_schema(about[1])
     columns = plan_columns(plan, KINDS)
@@ -48,6 +58,18 @@ def read_schema(given: Mapping[str, str]) -> StructType:
         _require_spark_has(field)
     shown = from_arrow_schema(columns)
     return with_split(shown) if plan.query.deferred else shown
+
+
+def _keys(plan: ReadPlan) -> tuple[str, ...]:
+    """Return the key columns that rows of a table have; none where rows are something else."""
+    if not plan.is_of_table:
+        return ()
+    options = plan.inputs[0].of_table()
+    if options.metadata is not None:
+        return ()
+    manifest = open_table(options).log.head()
+    is_grouped = shown_grouping(manifest, options) is not None  # Keys of groups may be null.
+    return () if is_grouped else manifest.schema.keys
 
 
 def _require_spark_has(field: pa.Field) -> None:
@@ -96,7 +118,7 @@ def _in_types(
 @spoken_to_spark
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Return the reader that the options mean."""
-    plan = ReadPlan.parse(given)
+    plan = ReadPlan.parse(found_options(given, schema))
     if (about := _of_the_log(plan)) is not None:
         about[0].require_batch()
         return MetadataReader(*about, schema)

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from pyspark_upsertflow.catalog import found_options
 from pyspark_upsertflow.kinds import KINDS
 from pyspark_upsertflow.readers import to_spark
 from spark_upsert.options.hints import called_by_spark
@@ -52,7 +53,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        self._given = given
+        self._given = found_options(given, schema)
         self._schema = schema
 
     def __getstate__(self) -> dict[str, Any]:

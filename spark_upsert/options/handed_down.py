@@ -11,7 +11,8 @@ name                                   where it comes from
 =====================================  =====================================================
 
 A catalog table keeps its options to itself: ``SELECT``, ``INSERT``, ``saveAsTable`` and
-``toTable`` hand none of them over, the path included.
+``toTable`` hand none of them over, the path included. Reads find them with the columns, if the
+table was made without columns of its own (`pyspark_upsertflow.catalog`).
 
 Only these names, in these forms, are passed over, so that a typo stays an error.
 """
@@ -66,9 +67,9 @@ def missing_path() -> OptionError:
     return OptionError(
         "the option 'path' is required (where the table lies), but was not given. Spark hands none "
         "of a catalog table's options over, its location included.",
-        hint='add .option("path", ...). In SQL: CREATE TEMPORARY VIEW v USING upsertflow OPTIONS '
-        "(path '...'), or name the path where a catalog table is used: FROM t WITH (path='...'), "
-        'INSERT INTO t WITH (path=\'...\'), spark.read.option("path", ...).table("t"). Write with '
-        ".save(path) and .start(path) instead of saveAsTable and toTable.",
+        hint='add .option("path", ...), and write with .save(path) and .start(path) instead of '
+        "saveAsTable and toTable. In SQL: CREATE TABLE t USING upsertflow LOCATION '...', without "
+        "columns, is read by its name; a write needs INSERT INTO t WITH (path='...'), or CREATE "
+        "TEMPORARY VIEW v USING upsertflow OPTIONS (path '...').",
         option="path",
     )

@@ -308,6 +308,33 @@ def _(told: Told) -> None:
     assert table.snapshot().num_rows == 0
 
 
+@follows("pyspark_upsertflow.catalog:_no_holder")
+def _(told: Told) -> None:
+    path = write_and_open(told.folder).store.url
+    made = {"path": path, "provider": "upsertflow"}
+    with told:
+        read_schema({**made, "columns": "v"})
+    told("choose a key column by 'columns'")
+    (held,) = read_schema({**made, "columns": "id"})
+    assert not held.nullable
+    told("CREATE TEMPORARY VIEW v USING upsertflow OPTIONS (path '...')")
+    assert read_schema({"path": path, "columns": "v"}).names == ["v"]
+
+
+@follows("pyspark_upsertflow.catalog:refuse_secrets")
+def _(told: Told) -> None:
+    path = write_and_open(told.folder).store.url
+    made = {"path": path, "provider": "upsertflow"}
+    with told:
+        read_schema({**made, "storage.secret_access_key": "x"})
+    told("leave it away")
+    assert read_schema(made).names[0] == "id"
+    told("OPTIONS (path '...', `storage.secret_access_key` '...')")
+    view = {"path": path, "storage.secret_access_key": "x"}
+    (only,) = ReadPlan.parse(view).inputs
+    assert only.of_table().storage == {"secret_access_key": "x"}
+
+
 @follows("spark_upsert_sink.types:_require")
 def _(told: Told) -> None:
     nested = StructType([StructField("t", TimeType(3))])

@@ -1,0 +1,103 @@
+"""Tables of Spark's catalog: what `CREATE TABLE` was told is kept with the columns.
+
+Spark hands no option of a catalog table to its source, the location included, but it does hand over
+the columns. So the options that `CREATE TABLE` was given become metadata of a column that is never
+null, and a read of the table by its name finds them there.
+
+Metadata travels: a frame carries it along, and so does each table that is made of the frame. Spark
+makes all columns of such a table nullable. Hence the rule: only metadata of a column that is `NOT
+NULL` counts, so that no table shows the rows of another one. A write is not told its path this way:
+`INSERT INTO t SELECT * FROM other` has the columns of `other`, and would write there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructField, StructType
+
+from spark_upsert.errors import OptionError
+from spark_upsert.options.handed_down import users_own
+from spark_upsert.options.parse import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_OPTIONS = "upsertflow.options"
+"""The metadata of a column that holds the options, as JSON."""
+
+_MADE_BY = "provider"
+"""Spark hands it down where it makes a table, and nowhere else."""
+
+
+def is_made(given: Mapping[str, str]) -> bool:
+    """Return whether Spark asks for the columns of a catalog table that it is about to make."""
+    return _MADE_BY in {name.lower() for name in given}
+
+
+def refuse_secrets(given: Mapping[str, str]) -> None:
+    """Raise `OptionError` where `CREATE TABLE` was told an option of the storage."""
+    for name in users_own(given):
+        if ".storage." in f".{name.lower()}":
+            raise OptionError(
+                f"a catalog table cannot keep the option '{name}': Spark copies what belongs to "
+                "its columns into the files that are made of its rows, and it may be a secret.",
+                hint="leave it away and let the environment say it (docs/object-stores.md), or use "
+                f"CREATE TEMPORARY VIEW v USING upsertflow OPTIONS (path '...', `{name}` '...').",
+                option=name,
+            )
+
+
+def with_options(shown: StructType, given: Mapping[str, str], keys: Collection[str]) -> StructType:
+    """Return the columns of a catalog table, which hold the options of its reads.
+
+    Parameters
+    ----------
+    shown : StructType
+        The columns of the read.
+    given : mapping of str to str
+        What `CREATE TABLE` was told.
+    keys : collection of str
+        Columns that are never null, whatever their type says.
+
+    Raises
+    ------
+    OptionError
+        No column can hold the options.
+    """
+    fields = list(shown)
+    at = next((at for at, f in enumerate(fields) if not f.nullable or f.name in keys), None)
+    if at is None:
+        raise _no_holder(shown)
+    held = fields[at]
+    metadata = {**held.metadata, _OPTIONS: json.dumps(users_own(given), sort_keys=True)}
+    fields[at] = StructField(held.name, held.dataType, nullable=False, metadata=metadata)
+    return StructType(fields)
+
+
+def found_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """Return the options of a read: those given, and of a catalog table those it was made with.
+
+    A read that is told where to read is told all.
+    """
+    said = {fold(name.partition(".")[0]) for name in given}
+    if said & {"path", "plan", "input", "inputs", "inputspattern"}:
+        return given
+    for field in schema:
+        if _OPTIONS in field.metadata and not field.nullable:
+            kept = json.loads(field.metadata[_OPTIONS])
+            by_fold = {fold(name) for name in given}
+            return {n: text for n, text in kept.items() if fold(n) not in by_fold} | dict(given)
+    return given
+
+
+def _no_holder(shown: StructType) -> OptionError:
+    return OptionError(
+        "a catalog table keeps its options with a column that is never null, found none among "
+        f"{', '.join(shown.names)}.",
+        hint="choose a key column by 'columns', or use CREATE TEMPORARY VIEW v USING upsertflow "
+        "OPTIONS (path '...').",
+        option="columns",
+    )
