@@ -793,11 +793,19 @@ def index(
 @click.option("--to", "place", help="Where the mirror lies. Default: _delta, below the table.")
 @click.option("--follow", "follows", is_flag=True, help="Go on, version by version, until stopped.")
 @click.option("--rebuild", is_flag=True, help="Write all of it again, whatever lies there.")
-@click.option("--no-guard", is_flag=True, help="Do not keep other writers out of the mirror.")
+@click.option(
+    "--guard/--no-guard",
+    default=None,
+    help="Whether other writers are kept out of the mirror. Default: as it is, and true at first.",
+)
 @click.option(
     "--change-feed/--no-change-feed",
     default=None,
     help="Whether the mirror has a change feed. Default: as it is, and none at first.",
+)
+@click.option(
+    "--retention",
+    help="How long versions of the mirror can be read. Default: as it is, and 6 hours at first.",
 )
 @_as_json
 def publish(
@@ -807,8 +815,9 @@ def publish(
     place: str | None,
     follows: bool,
     rebuild: bool,
-    no_guard: bool,
+    guard: bool | None,
     change_feed: bool | None,
+    retention: str | None,
     as_json: bool,
 ) -> None:
     """Bring the mirror of a table, a Delta table, to the newest version."""
@@ -818,8 +827,9 @@ def publish(
         return table.publish(
             place,
             rebuild=rebuild,
-            guard=not no_guard,
+            guard=guard,
             change_feed=change_feed,
+            retention=retention,
             storage=storage,
         )
 

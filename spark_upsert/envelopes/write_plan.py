@@ -24,6 +24,7 @@ from spark_upsert.options.write import Truncates, WriteOptions
 from spark_upsert.table.log.kept_position import keeps_rows
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.published import require_place
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import Envelope
 from spark_upsert.table.write.contributions import as_collected
@@ -135,6 +136,8 @@ def plan_upon(
             case WritePlan():
                 return step
             case Create(schema=schema, properties=properties):
+                if unborn_id is None:  # Among many tables one mirror does not stop the others.
+                    require_place(table, properties)
                 manifest = table.unborn(schema, properties, table_id=unborn_id)
             case Alter(schema=schema, properties=properties):
                 manifest = table.alter(schema, properties)

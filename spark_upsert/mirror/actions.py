@@ -32,6 +32,7 @@ GUARD = "upsertflow"
 look at it."""
 
 _FEED = "delta.enableChangeDataFeed"
+RETENTION = "delta.deletedFileRetentionDuration"
 
 _TOUCHES = frozenset({"add", "remove", "cdc", "protocol", "metaData"})
 """Actions that change what readers see."""
@@ -227,16 +228,9 @@ def metadata_of(
     id_: str,
     now_ms: int,
     retention_ms: int,
-    change_feed: bool | None,
+    change_feed: bool,
 ) -> DeltaAction:
-    """Return the metadata of a mirror; its id and birth stay as they were.
-
-    Parameters
-    ----------
-    change_feed : bool, optional
-        Whether there is a feed; None: as it was.
-    """
-    feed = has_feed(before) if change_feed is None else change_feed
+    """Return the metadata of a mirror; its id and birth stay as they were."""
     retention = f"interval {retention_ms // 1000} seconds"
     return {
         "id": before.get("id", id_),
@@ -246,9 +240,9 @@ def metadata_of(
         "configuration": {
             "delta.enableDeletionVectors": "true",
             "delta.enableInCommitTimestamps": "true",
-            "delta.deletedFileRetentionDuration": retention,
+            RETENTION: retention,
             "delta.logRetentionDuration": retention,
-            **({_FEED: "true"} if feed else {}),
+            **({_FEED: "true"} if change_feed else {}),
         },
         "createdTime": before.get("createdTime", now_ms),
     }

@@ -17,19 +17,19 @@ from collections.abc import Hashable, Mapping
 
 from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.mirror.dead import files_of
+from spark_upsert.mirror.manner import AS_IT_IS, Asked
 from spark_upsert.mirror.plan import twins_among
 from spark_upsert.mirror.publish import Mirror, place_of
 from spark_upsert.mirror.twins import id_of
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
-from spark_upsert.table.log.caps import parse_flag
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.properties import (
-    PUBLISH_FEED,
     PUBLISH_INTERVAL,
     PUBLISH_PATH,
     parse_interval,
+    parse_retention,
 )
 from spark_upsert.table.published import Published
 from spark_upsert.table.table import Table
@@ -90,13 +90,16 @@ def publish(
     to: str | None = None,
     *,
     rebuild: bool = False,
-    guard: bool = True,
+    guard: bool | None = None,
     change_feed: bool | None = None,
+    retention: str | None = None,
     storage: Mapping[str, str] | None = None,
 ) -> Published:
     """Bring the mirror of a table to the newest version (`Table.publish`).
 
-    All that is behind becomes one commit of the Delta table, which is made if it is not there.
+    All that is behind becomes one commit of the Delta table, which is made if it is not there. What
+    is not asked for is as the properties of the table say, else as the Delta table is; at first it
+    is guarded, has no change feed, and can be travelled for six hours.
 
     Parameters
     ----------
@@ -105,10 +108,12 @@ def publish(
         The place of the mirror; by default that of its properties, or ``_delta`` below it.
     rebuild : bool
         Whether to write all of it again, whatever lies there.
-    guard : bool
+    guard : bool, optional
         Whether to keep other writers out of the Delta table.
     change_feed : bool, optional
-        Whether the Delta table has a change feed; by default as it is, and none at first.
+        Whether the Delta table has a change feed.
+    retention : str, optional
+        How long versions of the Delta table can be read, such as ``2 days``.
     storage : mapping of str to str, optional
         Settings of the object store of the place, if it is not below the table.
 
@@ -117,11 +122,14 @@ def publish(
     MirroredTypeError, NotMirroredError, MirrorChangedError, OtherTableError
         As of `Mirror.publish`.
     """
-    target = place_of(table.store, to, storage)
-    if to is None:
-        target = target_of(table, (table.log.seen or table.log.head()).properties)
-    mirror = MIRRORS.of(table, target)
-    return mirror.publish(rebuild=rebuild, guard=guard, change_feed=change_feed)
+    asked = Asked(
+        guard=guard,
+        change_feed=change_feed,
+        retention_ms=None if retention is None else parse_retention(retention),
+    )
+    properties = (table.log.seen or table.log.head()).properties
+    target = target_of(table, properties) if to is None else place_of(table.store, to, storage)
+    return MIRRORS.of(table, target).publish(asked.or_else(properties), rebuild=rebuild)
 
 
 def follow(table: Table) -> None:
@@ -139,6 +147,19 @@ def target_of(table: Table, properties: Mapping[str, str]) -> Store:
     return place_of(table.store, path.replace("{table}", name) or None)
 
 
+def require_place(table: Table, properties: Mapping[str, str]) -> None:
+    """Raise unless the mirror of a table can be begun, or gone on with, at its place.
+
+    Raises
+    ------
+    OptionError, OtherTableError
+        The place is the table's own, or something else lies there.
+    """
+    head = table.log.try_head()
+    mirror = Mirror(table.log, table.store, target_of(table, properties))
+    mirror.require_place(None if head is None else head.table_id)
+
+
 def _follow(table: Table) -> None:
     head = table.log.seen or table.log.head()
     mirror = MIRRORS.of(table, target_of(table, head.properties))
@@ -152,7 +173,7 @@ def _follow(table: Table) -> None:
         fields = Fields(path=table.store.url, place=mirror.place, rows=rows)
         _LOGGER.warning("mirror left behind, run 'upsertflow publish': %s", fields)
         return
-    mirror.publish(change_feed=parse_flag(PUBLISH_FEED, head.properties.get(PUBLISH_FEED, "false")))
+    mirror.publish(AS_IT_IS.or_else(head.properties))
 
 
 def _rows_without_twin(mirror: Mirror, head: Manifest) -> int:

@@ -22,13 +22,13 @@ from spark_upsert.errors import (
     CorruptionError,
     DataLossError,
     OptionError,
+    OtherTableError,
 )
 from spark_upsert.mirror.actions import (
     DeltaAction,
     DeltaState,
     addition,
     commit_info,
-    has_feed,
     metadata_of,
     protocol_of,
     removal,
@@ -37,16 +37,16 @@ from spark_upsert.mirror.actions import (
 )
 from spark_upsert.mirror.delta_log import FOLDER, DeltaLog
 from spark_upsert.mirror.feed import write_feed
+from spark_upsert.mirror.manner import AS_IT_IS, Asked, Manner, manner_of
 from spark_upsert.mirror.plan import Base, FileChanges, plan, twins_among
 from spark_upsert.mirror.refusals import (
     MirrorChangedError,
-    NotMirroredError,
     occupied,
     other_table,
 )
 from spark_upsert.mirror.statistics import stats_text
 from spark_upsert.mirror.twins import Twin, id_of, rows_of, run_of, write_twin
-from spark_upsert.mirror.types import delta_schema, retyped
+from spark_upsert.mirror.types import require_mirrored, retyped
 from spark_upsert.mirror.upkeep import Upkeep
 from spark_upsert.mirror.vectors import Vector, as_text, file_of, from_text, in_file, name_of
 from spark_upsert.model.log_fields import Fields
@@ -70,10 +70,6 @@ _OWN_FOLDERS = ("data", "_log", "_index", "_consumers")
 
 INLINE_BYTES_MAX = 200
 """Vectors up to this size stand in the log itself."""
-
-RETENTION_MS = 6 * 3_600_000
-"""How long versions of a mirror can be travelled to. It is short, because each commit replaces the
-vectors of many files: of a mirror of 10 million rows, a commit per second writes 4 GB an hour."""
 
 _HELD_EVERY_MS = 30_000
 """How often the lease of a mirror advances. It also counts as a backlog, so that it must not stay
@@ -119,6 +115,7 @@ class _Header(NamedTuple):
     """Whether a column has another type from now on."""
     has_feed: bool
     """Whether the commit is to have a feed."""
+    retention_ms: int
 
 
 def shown_of(state: DeltaState, table_id: str) -> int | None:
@@ -187,19 +184,15 @@ class Mirror:
         state = self.state()
         return None if state is None else shown_of(state, self.log.head().table_id)
 
-    def publish(
-        self, *, rebuild: bool = False, guard: bool = True, change_feed: bool | None = None
-    ) -> Published:
+    def publish(self, asked: Asked = AS_IT_IS, *, rebuild: bool = False) -> Published:
         """Bring the mirror to the newest version, by one commit, if it does not show it already.
 
         Parameters
         ----------
+        asked : Asked
+            What the Delta table is to be; by default what it is.
         rebuild : bool
             Whether to remove all that is live and write everything again.
-        guard : bool
-            Whether other writers are to be kept out.
-        change_feed : bool, optional
-            Whether the Delta table has a change feed; by default as it is, and none at first.
 
         Raises
         ------
@@ -215,24 +208,21 @@ class Mirror:
             Other publishers were faster, again and again.
         """
         with self._lock:
-            return self._publish(rebuild=rebuild, guard=guard, change_feed=change_feed)
+            return self._publish(asked, rebuild=rebuild)
 
-    def _publish(self, *, rebuild: bool, guard: bool, change_feed: bool | None) -> Published:
+    def _publish(self, asked: Asked, *, rebuild: bool) -> Published:
         head = self.log.head()
-        delta_schema(head.schema.columns)
-        if head.schema.engine.multiplicity is not None:
-            raise NotMirroredError.contributions(self.table.url)
+        require_mirrored(head.schema)
         written: dict[str, Twin] = {}
         for _ in range(_RACES_MAX):
             state = self._delta.follow()
             before = self._shown_before(state, head, rebuild=rebuild)
             is_shown = before is not None and before >= head.version
-            asks = change_feed is not None or not guard
-            if before is not None and is_shown and not (rebuild or asks):
+            found = manner_of(state)
+            wanted = asked.upon(found)
+            if before is not None and is_shown and not rebuild and wanted == found:
                 return self._published(before, before, head, state)
-            header = self._header(
-                state, head, rebuild=rebuild, guard=guard, change_feed=change_feed
-            )
+            header = self._header(state, head, wanted, rebuild=rebuild)
             if self._step(state, before, head, written, header, rebuild=rebuild):
                 now = self._delta.seen
                 is_new = now is not None and (state is None or now.version != state.version)
@@ -249,12 +239,15 @@ class Mirror:
     def _published(
         self, before: int | None, shown: int, head: Manifest, state: DeltaState | None
     ) -> Published:
+        found = manner_of(state)
         return Published(
             place=self.place,
             shown_before=before,
             shown=shown,
             newest=head.version,
             delta_version=-1 if state is None else state.version,
+            retention_ms=found.retention_ms,
+            has_feed=found.change_feed,
         )
 
     def _hold(self, shown: int) -> None:
@@ -288,8 +281,7 @@ class Mirror:
         if rebuild:
             return shown
         if shown is None or state.shown is None:
-            found = "the mirror of another one" if state.shown else "another Delta table"
-            raise other_table(self.place, f"the table '{head.table_id}'", found)
+            raise self._is_of_another(state, head.table_id)
         if state.foreign is not None:
             raise MirrorChangedError.by(self.place, state.foreign.version, state.foreign.operation)
         if shown > head.version:
@@ -310,6 +302,24 @@ class Mirror:
                 )
         return shown
 
+    def require_place(self, table_id: str | None) -> None:
+        """Raise unless the place is empty, or holds the mirror of a table.
+
+        Raises
+        ------
+        OtherTableError
+            Something else lies there.
+        """
+        state = self.state()
+        if state is None:
+            self._require_empty()
+        elif table_id is None or shown_of(state, table_id) is None:
+            raise self._is_of_another(state, "a new one" if table_id is None else table_id)
+
+    def _is_of_another(self, state: DeltaState, table_id: str) -> OtherTableError:
+        found = "the mirror of another one" if state.shown else "another Delta table"
+        return other_table(self.place, f"the table '{table_id}'", found)
+
     def _require_empty(self) -> None:
         """Raise unless the place is empty, but for what a publication leaves that was killed."""
         for info in self.target.list(""):
@@ -326,10 +336,9 @@ class Mirror:
         self,
         state: DeltaState | None,
         head: Manifest,
+        manner: Manner,
         *,
         rebuild: bool,
-        guard: bool,
-        change_feed: bool | None,
     ) -> _Header:
         """Return what a commit has to say of the Delta table itself."""
         found = state or DeltaState(version=-1)
@@ -339,10 +348,10 @@ class Mirror:
             found.metadata,
             id_=str(uuid.uuid4()),
             now_ms=self.log.now_ms(),
-            retention_ms=RETENTION_MS,
-            change_feed=change_feed,
+            retention_ms=manner.retention_ms,
+            change_feed=manner.change_feed,
         )
-        protocol = protocol_of(columns, guard=guard)
+        protocol = protocol_of(columns, guard=manner.guard)
         actions: list[DeltaAction] = []
         if rebuild or found.protocol != protocol:
             actions.append({"protocol": protocol})
@@ -353,7 +362,8 @@ class Mirror:
             actions=tuple(actions),
             is_retyped=is_known and retyped(found.columns_text, str(metadata["schemaString"])),
             # Behind a commit of others the table's changes are not those of the mirror.
-            has_feed=has_feed(metadata) and not rebuild,
+            has_feed=manner.change_feed and not rebuild,
+            retention_ms=manner.retention_ms,
         )
 
     def _step(
@@ -400,7 +410,7 @@ class Mirror:
         self._remember(head, found.version + 1, planned)
         self.published_ms = now_ms
         self._tell(before, head, planned)
-        self.upkeep.follow(now_ms=self.log.now_ms(), retention_ms=RETENTION_MS)
+        self.upkeep.follow(now_ms=self.log.now_ms(), retention_ms=header.retention_ms)
         return True
 
     def _base(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 from spark_upsert.errors import OtherTableError, SchemaError, UpsertFlowError
@@ -17,7 +18,8 @@ class MirroredTypeError(SchemaError):
         return cls(
             f"the column '{column}' is of type {found}, which Delta has not; nothing was "
             "published.",
-            hint=f"write the values as {cast}, in a column of another name or in a new table.",
+            hint=f"write the values as {cast}, in a column of another name or in a new table; or "
+            "end the publication with publish=none.",
             column=column,
         )
 
@@ -45,10 +47,11 @@ class NotMirroredError(UpsertFlowError):
     code = "NOT_MIRRORED"
 
     @classmethod
-    def contributions(cls, place: str) -> Self:
+    def contributions(cls, keys: Sequence[str]) -> Self:
+        groups = ", ".join(f"'{name}'" for name in keys)
         return cls(
-            f"the table at '{place}' keeps what the groups of a view are made of, and not their "
-            "rows, so that no file of it can be mirrored.",
+            f"the table keeps what the groups of a view (by {groups}) are made of, and not their "
+            "rows, so that no file of it can be mirrored; nothing was published.",
             hint="publish a table with rows of its own: write the changes of the view into one.",
         )
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.mirror.refusals import MirroredTypeError
+from spark_upsert.mirror.refusals import MirroredTypeError, NotMirroredError
+from spark_upsert.model.schema import TableSchema
 
 _PRIMITIVE: Mapping[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -37,6 +38,19 @@ def delta_schema(columns: pa.Schema) -> dict[str, Any]:
         A column has a type that Delta has not.
     """
     return _struct("", columns)
+
+
+def require_mirrored(schema: TableSchema) -> None:
+    """Raise unless a table of a schema can have a mirror.
+
+    Raises
+    ------
+    MirroredTypeError, NotMirroredError
+        Delta lacks the type of a column, or the table keeps what groups are made of.
+    """
+    delta_schema(schema.columns)
+    if schema.engine.multiplicity is not None:
+        raise NotMirroredError.contributions(schema.keys)
 
 
 def schema_text(columns: pa.Schema) -> str:

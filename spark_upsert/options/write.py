@@ -412,6 +412,16 @@ class WriteOptions:
             "With `publish`: whether the Delta table has a change feed. A property of the table. "
             "Default `false`."
         ),
+        Option("publishRetention", Options.text, PROPERTY).means(
+            "With `publish`: how long a version of the Delta table can be read behind its "
+            "successor, at least `1 hour`; each commit keeps the vectors of its time for so long. "
+            "A property of the table. Default `6 hours`."
+        ),
+        Option("publishGuard", Options.text, PROPERTY).means(
+            "With `publish`: whether the Delta table names a feature that no other writer knows, "
+            "so that writers that keep to the protocol refuse it. A property of the table. "
+            "Default `true`."
+        ),
         Option("priority", Options.text, PROPERTY).means(
             "How urgent the table is to streams over several inputs that limit their batches, "
             "from -1000 to 1000: `input.<name>.priority` of a read overrules it. In a write into "

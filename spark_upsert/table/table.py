@@ -60,11 +60,11 @@ from spark_upsert.table.log.indexed import indexed_columns
 from spark_upsert.table.log.log import Clock, Log
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
-from spark_upsert.table.log.properties import PUBLISH, checked, parse_publish
+from spark_upsert.table.log.properties import checked
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.log.unused import remove_unused
 from spark_upsert.table.pieces import ScanPiece
-from spark_upsert.table.published import Published
+from spark_upsert.table.published import Published, is_published, require_mirrored, require_place
 from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, WRITERS_MS
@@ -250,6 +250,7 @@ class Table:
     def _make(self, schema: TableSchema, properties: Mapping[str, str] | None) -> bool:
         """Make the table, without an epoch; False if there is one."""
         unborn = self.unborn(schema, properties)
+        require_place(self, unborn.properties)
         draft = Draft(kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties)
         return self.log.create(draft, table_id=unborn.table_id) is not None
 
@@ -269,14 +270,23 @@ class Table:
         seeded = replace(schema, hash_seed=seed)
         given = checked(properties)
         indexed_columns(seeded, given)
+        require_mirrored(seeded, given)
         return Manifest.unborn(seeded, given, table_id=table_id or new_token())
 
     def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
         """Change the schema, and set some properties, unless all is as asked already.
 
         What another writer has added or widened since stays, and so does a quarantine.
+
+        Raises
+        ------
+        SchemaError, OptionError
+            Columns or properties do not fit what is there.
+        MirroredTypeError, NotMirroredError, OtherTableError
+            The table is published, or to be, and would have no mirror, or not at that place.
         """
         given = checked(properties)
+        require_place(self, given)
 
         def propose(head: Manifest) -> Draft | None:
             changed = {**head.properties, **given}
@@ -290,6 +300,7 @@ class Table:
                 hash_prefix=head.schema.hash_prefix,
             )
             indexed_columns(wanted, changed)
+            require_mirrored(wanted, changed)
             if head.schema == wanted and changed == head.properties:
                 return None
             return Draft(
@@ -498,7 +509,7 @@ class Table:
         if committed is not None:
             self._indexes.follow(committed)
         seen = self.log.seen or self.log.head()
-        if parse_publish(seen.properties.get(PUBLISH, "none")):
+        if is_published(seen.properties):
             # By its name: what commits does not load the mirror, unless there is one.
             import_module("spark_upsert.mirror.follow").follow(self)
 
@@ -757,8 +768,9 @@ class Table:
             The place of the mirror; by default as its properties say, else its folder ``_delta``.
         **how
             ``rebuild=True`` writes all of it again, ``change_feed=True`` adds a change feed,
-            ``guard=False`` lets other writers in, and ``storage`` has the settings of another
-            place (`mirror.follow.publish`).
+            ``guard=False`` lets other writers in, ``retention="2 days"`` keeps its versions
+            for so long, and ``storage`` has the settings of another place
+            (`mirror.follow.publish`).
         """
         # By its name: what opens a table does not load the mirror with it.
         published: Published = import_module("spark_upsert.mirror.follow").publish(self, to, **how)

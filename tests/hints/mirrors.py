@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +37,10 @@ def _(told: Told) -> None:
     table = table_in(told.folder, "new", at_us=pa.int64())
     table.publish()
     require_copy(table)
+    told("end the publication with publish=none")
+    wide = pa.schema([*table.schema.columns, pa.field("at", pa.time64("us"))])
+    table.alter(table.schema, {"publish": "none"})
+    table.alter(replace(table.schema, columns=wide), {"publish": "none"})
 
 
 @follows("mirror.refusals:MirrorChangedError.by")

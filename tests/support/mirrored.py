@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.mirror.check import check_mirror
+from spark_upsert.mirror.manner import Asked
 from spark_upsert.mirror.publish import Mirror, place_of
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope, TableSchema
@@ -171,8 +172,8 @@ class MirroredTable:
             forget_runs_and_logs()
             self.mirror = self.a_mirror()
         if self.dice.random() < 0.1:
-            self.a_mirror().publish(change_feed=self.has_feed)
-        done = self.mirror.publish(change_feed=self.has_feed)
+            self.a_mirror().publish(Asked(change_feed=self.has_feed))
+        done = self.mirror.publish(Asked(change_feed=self.has_feed))
         head = self.table.log.head()
         assert done.shown <= done.newest == head.version
         self.shown[done.delta_version] = self.table.snapshot()

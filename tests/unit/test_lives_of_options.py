@@ -371,6 +371,8 @@ OF_WRITES: dict[str, Changed] = {
     "publishPath": ({}, {"publishPath": "/tmp/{table}"}),
     "publishInterval": ({}, {"publishInterval": "1 minute"}),
     "publishChangeFeed": ({}, {"publishChangeFeed": "true"}),
+    "publishRetention": ({}, {"publishRetention": "2 days"}),
+    "publishGuard": ({}, {"publishGuard": "false"}),
     "priority": ({}, {"priority": "7"}),
     "lateRows": ({}, {"lateRows": "apply"}),
     "allowUnordered": ({}, {"allowUnordered": "true"}),

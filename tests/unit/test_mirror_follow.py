@@ -164,6 +164,9 @@ def test_a_process_that_knows_a_mirror_reads_no_vector_again(
         ({"publish": "iceberg"}, "one of delta, none"),
         ({"publishInterval": "soon"}, "a number with a unit"),
         ({"publishChangeFeed": "perhaps"}, "'true' or 'false'"),
+        ({"publishGuard": "perhaps"}, "'true' or 'false'"),
+        ({"publishRetention": "soon"}, "at least 1 hour"),
+        ({"publishRetention": "59 minutes"}, "at least 1 hour"),
     ],
 )
 def test_a_property_is_checked_when_it_is_set(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from spark_upsert.errors import OptionError, did_you_mean
-from spark_upsert.model.durations import EXPECTED, try_parse_ms
+from spark_upsert.model.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.schedule.priority import PROPERTY as PRIORITY
 from spark_upsert.schedule.priority import parse_priority
 from spark_upsert.table.log.caps import (
@@ -29,7 +29,11 @@ from spark_upsert.table.log.tombstones import TombstoneRetention
 
 PUBLISH, PUBLISH_PATH = "publish", "publishPath"
 PUBLISH_INTERVAL, PUBLISH_FEED = "publishInterval", "publishChangeFeed"
+PUBLISH_RETENTION, PUBLISH_GUARD = "publishRetention", "publishGuard"
 """Whether, where, how often and how a table is mirrored (`spark_upsert.mirror`)."""
+
+PUBLISH_RETENTION_MIN_MS = 3_600_000
+"""A publisher cleans once an hour; a reader that has begun is not to lose its files."""
 
 
 def parse_publish(text: str) -> bool:
@@ -47,6 +51,15 @@ def parse_interval(text: str) -> int:
     return milliseconds
 
 
+def parse_retention(text: str) -> int:
+    """Return for how many milliseconds versions of a mirror can be travelled to."""
+    milliseconds = try_parse_ms(text)
+    if milliseconds is None or milliseconds < PUBLISH_RETENTION_MIN_MS:
+        least = render_ms(PUBLISH_RETENTION_MIN_MS)
+        raise OptionError.invalid(PUBLISH_RETENTION, text, f"at least {least}: {EXPECTED}")
+    return milliseconds
+
+
 _CHECKS: Mapping[str, Callable[[str], object]] = {
     PRIORITY: parse_priority,
     TOMBSTONE_RETENTION: TombstoneRetention.parse,
@@ -59,6 +72,8 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     PUBLISH_PATH: str,
     PUBLISH_INTERVAL: parse_interval,
     PUBLISH_FEED: partial(parse_flag, PUBLISH_FEED),
+    PUBLISH_RETENTION: parse_retention,
+    PUBLISH_GUARD: partial(parse_flag, PUBLISH_GUARD),
 }
 
 PROPERTIES = tuple(_CHECKS)

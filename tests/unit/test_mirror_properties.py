@@ -1,0 +1,177 @@
+"""What the properties of a table ask of its mirror, and what is refused when it is to begin."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import OptionError, OtherTableError
+from spark_upsert.mirror.refusals import MirroredTypeError, NotMirroredError
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.table.table import Table
+from tests.hints.tables import write
+from tests.support.delta import DeltaTable
+from tests.unit.test_mirror import COLUMNS, Case
+from tests.unit.test_mirror_follow import mirror_at, require_copy, rows, table_in
+
+HOUR_MS = 3_600_000
+
+
+def configuration(found: DeltaTable) -> dict[str, Any]:
+    told: dict[str, Any] = found.metadata["configuration"]
+    return told
+
+
+def test_properties_say_what_the_delta_table_is(tmp_path: Path) -> None:
+    table = table_in(tmp_path, publishRetention="2 days", publishGuard="false")
+    table.append(rows(1))
+    found = require_copy(table, tmp_path / "t" / "_delta")
+    assert "upsertflow" not in found.protocol["writerFeatures"]
+    for name in ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"):
+        assert configuration(found)[name] == f"interval {48 * 3600} seconds"
+    table.alter(table.schema, {"publishGuard": "true", "publishRetention": "1 hour"})
+    table.append(rows(2))
+    found = require_copy(table, tmp_path / "t" / "_delta")
+    assert "upsertflow" in found.protocol["writerFeatures"]
+    assert configuration(found)["delta.logRetentionDuration"] == "interval 3600 seconds"
+
+
+def test_what_is_asked_for_once_stays() -> None:
+    case = Case()
+    case.put((1, "a"))
+    done = case.publish(guard=False, change_feed=True, retention="3 hours")
+    assert (done.retention_ms, done.has_feed) == (3 * HOUR_MS, True)
+    case.put((2, "b"))
+    done = case.publish()
+    assert (done.retention_ms, done.has_feed) == (3 * HOUR_MS, True)
+    found = case.look()
+    assert "upsertflow" not in found.protocol["writerFeatures"]
+    assert not any("protocol" in each for each in found.commits[-1])
+    case.put((3, "c"))
+    assert case.publish(rebuild=True).retention_ms == 3 * HOUR_MS
+    assert case.publish(guard=True).delta_version == 3
+    assert case.publish(retention="3 hours").delta_version == 3
+
+
+def test_by_default_six_hours_a_guard_and_no_feed() -> None:
+    done = Case().publish()
+    assert (done.retention_ms, done.has_feed) == (6 * HOUR_MS, False)
+
+
+def test_a_retention_below_an_hour_is_refused() -> None:
+    case = Case()
+    with pytest.raises(OptionError, match="at least 1 hour"):
+        case.table.publish(retention="10 minutes")
+    assert not list(case.target.list(""))
+
+
+# -- what is refused when it begins --------------------------------------------------------
+
+TIMES = pa.schema({"id": pa.int64(), "at": pa.time64("us")})
+
+
+def test_32_a_table_with_a_type_that_delta_lacks_is_not_made_as_a_published_one(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(MirroredTypeError, match="'at'"):
+        Table.create(str(tmp_path / "t"), TIMES, keys=["id"], properties={"publish": "delta"})
+    assert not (tmp_path / "t" / "_log").exists()
+    table = Table.create(str(tmp_path / "t"), TIMES, keys=["id"])
+    with pytest.raises(MirroredTypeError, match="'at'"):
+        table.alter(table.schema, {"publish": "delta"})
+    assert "publish" not in table.log.head().properties
+
+
+def test_32_a_write_that_is_to_publish_is_refused_before_a_row_moves(tmp_path: Path) -> None:
+    given = pa.table({"id": [1], "at": pa.nulls(1, pa.time64("us"))})
+    with pytest.raises(MirroredTypeError, match="'at'"):
+        write(tmp_path, given, publish="delta")
+    assert not (tmp_path / "table" / "_log").exists()
+
+
+def test_32_a_column_that_delta_lacks_is_refused_while_the_table_is_published(
+    tmp_path: Path,
+) -> None:
+    table = table_in(tmp_path)
+    wide = replace(table.schema, columns=COLUMNS.append(pa.field("at", pa.time64("us"))))
+    with pytest.raises(MirroredTypeError, match="publish=none"):
+        table.alter(wide)
+    more = rows(1).append_column("at", pa.nulls(1, pa.time64("us")))
+    with pytest.raises(MirroredTypeError, match="'at'"):
+        table.append(more, merge_schema=True)
+    assert table.log.head().version == 0
+    table.alter(wide, {"publish": "none"})
+    assert table.append(more) is not None
+    with pytest.raises(MirroredTypeError, match="'at'"):
+        table.alter(table.schema, {"publish": "delta"})
+
+
+def test_28_contributions_are_not_published(tmp_path: Path) -> None:
+    engine = MergeEngine(Engine.AGGREGATION, rules={"rows": Rule.SUM}, multiplicity="rows")
+    columns = pa.schema({"id": pa.int64(), "rows": pa.int64()})
+    with pytest.raises(NotMirroredError, match="'id'"):
+        Table.create(
+            str(tmp_path / "t"),
+            columns,
+            keys=["id"],
+            engine=engine,
+            properties={"publish": "delta"},
+        )
+
+
+def test_42_a_place_that_holds_something_else_is_refused_when_it_is_set(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "mine.csv").write_text("1")
+    properties = {"publish": "delta", "publishPath": str(place)}
+    with pytest.raises(OtherTableError, match=r"mine\.csv"):
+        Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"], properties=properties)
+    with pytest.raises(OtherTableError, match=r"mine\.csv"):
+        write(tmp_path, rows(1), **properties)
+    assert not (tmp_path / "table" / "_log").exists()
+    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"])
+    with pytest.raises(OtherTableError, match=r"mine\.csv"):
+        table.alter(table.schema, properties)
+    (place / "mine.csv").unlink()
+    table.alter(table.schema, properties)
+    table.append(rows(1))
+    require_copy(table, place)
+
+
+def test_42_the_mirror_of_another_table_is_refused_when_it_is_set(tmp_path: Path) -> None:
+    one = table_in(tmp_path)
+    one.append(rows(1))
+    taken = {"publish": "delta", "publishPath": str(tmp_path / "t" / "_delta")}
+    with pytest.raises(OtherTableError, match="the mirror of another one"):
+        Table.create(str(tmp_path / "other"), COLUMNS, keys=["id"], properties=taken)
+    other = Table.create(str(tmp_path / "other"), COLUMNS, keys=["id"])
+    with pytest.raises(OtherTableError, match="the mirror of another one"):
+        other.alter(other.schema, taken)
+    # Its own mirror it may go on with, from whatever place it was.
+    one.alter(one.schema, {"publish": "none"})
+    one.alter(one.schema, taken)
+    one.append(rows(2))
+    assert mirror_at(tmp_path / "t" / "_delta").version == 1
+
+
+@pytest.mark.parametrize("below", ["", "data", "_log/x"])
+def test_a_place_among_the_tables_own_files_is_refused_when_it_is_set(
+    tmp_path: Path, below: str
+) -> None:
+    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"])
+    with pytest.raises(OptionError, match="outside of the table's own files"):
+        table.alter(table.schema, {"publish": "delta", "publishPath": str(tmp_path / "t" / below)})
+
+
+def test_setting_what_is_set_looks_at_no_place(tmp_path: Path) -> None:
+    """Each write says its options again; others may have written into the mirror meanwhile."""
+    write(tmp_path, rows(1), publish="delta")
+    log = tmp_path / "table" / "_delta" / "_delta_log"
+    (log / f"{0:020d}.json").write_text(json.dumps({"commitInfo": {}}))
+    write(tmp_path, rows(2), publish="delta")
+    assert Table.open(str(tmp_path / "table")).log.head().live_rows == 2
