@@ -75,6 +75,21 @@ def test_append_upserts_and_overwrite_retracts_what_is_gone(
     assert_sound(path)
 
 
+def test_a_write_of_keys_deletes_their_rows(spark: SparkSession, path: Path) -> None:
+    save(
+        frame(spark, row(1, 10, 5), row(2, 20, 5), row(3, 30, 5)), path, keys="k", sequenceBy="seq"
+    )
+    keys = spark.createDataFrame([(1,), (3,), (9,), (1,)], "K INT").repartition(2)
+    save(keys, path, operation="delete")
+    assert rows_of(path) == {(2,): (20, 5)}
+    assert changes_of_last_epoch(path) == [(1, "delete", 10), (3, "delete", 30)]
+    save(frame(spark, row(1, 11, 6)), path)  # A later row is a row again.
+    assert rows_of(path) == {(1,): (11, 6), (2,): (20, 5)}
+    assert_sound(path)
+    with pytest.raises(PySparkException, match="mode=overwrite"):
+        save(keys, path, mode="overwrite", operation="delete")
+
+
 def test_overwrite_forgets_the_order_of_the_past(spark: SparkSession, path: Path) -> None:
     options = {"keys": "k", "sequenceBy": "seq"}
     save(frame(spark, row(1, 10, seq=100)), path, **options)

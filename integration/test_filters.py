@@ -162,7 +162,10 @@ def test_the_code_of_the_page_runs(pushing: SparkSession, tmp_path: Path) -> Non
     table = Table.create(str(tmp_path / "orders"), columns, keys=["region", "id"])
     table.append(pa.table({"region": ["eu", "eu", "us"], "id": [7, 9, 7]}))
     runner = "integration/test_filters.py"
-    for name, code in zip(("some", "same"), code_of(PAGE, "python", runner=runner), strict=True):
+    deletes, *reads = code_of(PAGE, "python", runner=runner)
+    for name, code in zip(("some", "same"), reads, strict=True):
         names: dict[str, Any] = {"spark": pushing}
         exec(code.replace('"/lake/', f'"{tmp_path}/'), names)
         assert _rows(names[name]) == [("eu", 7)]
+    exec(deletes.replace('"/lake/', f'"{tmp_path}/'), {"spark": pushing})
+    assert sorted(table.snapshot().column("region").to_pylist()) == ["eu", "eu"]

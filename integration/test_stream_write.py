@@ -251,6 +251,22 @@ def test_complete_mode_replaces_the_table_and_retracts_what_is_gone(
     ]
 
 
+def test_a_stream_of_keys_deletes_their_rows_batch_by_batch(
+    spark: SparkSession, feed: Feed, path: Path, checkpoint: Path
+) -> None:
+    feed.add([row(1, 10, 5), row(2, 20, 5), row(3, 30, 5)])
+    write(spark, feed, path, checkpoint)
+    gone = Feed(feed.folder.parent / "gone", columns(k=pa.int64()))
+    own = checkpoint.with_name("deletes")
+    for keys, left in (([1, 9], {(2,): (20,), (3,): (30,)}), ([3], {(2,): (20,)})):
+        gone.add([{"k": key} for key in keys])
+        drain(upserts(gone.stream(spark), path, own, operation="delete"))
+        assert rows_of(path) == left
+    deletes = [Counters.from_json(epoch.counters).deletes for epoch in epochs_of(path)]
+    assert deletes[-2:] == [1, 1]
+    assert_sound(path)
+
+
 def test_update_mode_is_refused_by_spark_before_we_are_asked(
     spark: SparkSession, feed: Feed, path: Path, checkpoint: Path
 ) -> None:

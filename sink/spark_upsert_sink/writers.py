@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from spark_upsert.envelopes.write_plan import usual_late_rows
 from spark_upsert.errors import BatchTooLargeError, OptionError, TableFullError
 from spark_upsert.options.hints import called_by_spark
-from spark_upsert.options.write import WriteOptions
+from spark_upsert.options.write import Operation, WriteOptions
 from spark_upsert.store.resolve import open_store
 from spark_upsert.table.compaction import Compacted, compact_runs
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -75,6 +75,13 @@ class _Write:
         if options.deferred:
             schema = without_split(schema)
         require_kept(schema)
+        if overwrite and options.operation is Operation.DELETE:
+            raise OptionError.conflict(
+                "operation=delete",
+                "mode=overwrite",
+                why="the one takes rows away, the other replaces all",
+                hint="write the keys with mode 'append'.",
+            )
         self._options = options
         self._incoming = to_arrow_schema(schema, timezone="UTC")
         self._overwrite = overwrite
@@ -116,10 +123,10 @@ class _Write:
         view, query_id = self._options.deferred, query_of_task()
         if view is not None:
             batches = rows_behind(batches, view, self._incoming, query_id)
-        commands = (write.envelope.commands(batch) for batch in batches)
+        base = Snapshot(store, write.base)
         staged = stage(
-            Snapshot(store, write.base),
-            commands,
+            base,
+            write.commands(base, batches),
             overwrite=self._overwrite,
             late_rows=self._late_rows,
         )

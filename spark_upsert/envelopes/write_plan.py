@@ -8,7 +8,7 @@ asks it of a table, and changes the table as it says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -16,11 +16,20 @@ import pyarrow as pa
 
 from spark_upsert.envelopes.changelog import ChangelogEnvelope
 from spark_upsert.envelopes.forms import form_of
-from spark_upsert.errors import ContentionError, OptionError, SchemaError, setting
+from spark_upsert.errors import (
+    ContentionError,
+    OptionError,
+    SchemaError,
+    TableNotFoundError,
+    setting,
+)
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.names import find_column, joined_names
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
-from spark_upsert.options.write import Truncates, WriteOptions
+from spark_upsert.options.write import Operation, Truncates, WriteOptions
+from spark_upsert.table.deletes import GONE, columns_of_deletes, deletes_of
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.given_keys import as_keys
 from spark_upsert.table.log.kept_position import keeps_rows
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.tombstones import LateRows
@@ -29,6 +38,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import Envelope
 from spark_upsert.table.write.contributions import as_collected
 from spark_upsert.table.write.form import Form
+from spark_upsert.table.write.own_rows import envelope_of_rows
 
 ERROR_COLUMN = "error"
 """Name of the column of inline errors, unless an option says otherwise."""
@@ -60,6 +70,26 @@ class WritePlan:
     base: Manifest
     """Unborn if there is no table: the epoch makes it."""
     envelope: Envelope
+    is_of_keys: bool = False
+    """Whether rows are keys, which `commands` makes deletes of before the envelope sees them."""
+
+    def commands(
+        self, snapshot: Snapshot, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the commands of rows.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            The table at `base`, where the rows of keys are looked up.
+        batches : iterable of pyarrow.RecordBatch
+        """
+        for batch in batches:
+            rows = [batch]
+            if self.is_of_keys:
+                keys = as_keys(self.envelope.schema, batch)
+                rows = deletes_of(snapshot, keys).to_batches()
+            yield from map(self.envelope.commands, rows)
 
 
 WriteStep: TypeAlias = Create | Alter | WritePlan
@@ -86,6 +116,8 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     OptionError, SchemaError
         Something does not fit.
     """
+    if options.operation is Operation.DELETE:
+        return _plan_of_keys(manifest, options, incoming)
     form = form_of(options.envelope, incoming, deletes=options.deletes)
     columns = _stored_columns(options, form)
     engine = options.engine
@@ -107,6 +139,20 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     if keeps_rows(manifest.properties) and isinstance(envelope, ChangelogEnvelope):
         envelope = replace(envelope, takes_null_keys=True)
     return WritePlan(base=manifest, envelope=envelope)
+
+
+def _plan_of_keys(
+    manifest: Manifest | None, options: WriteOptions, incoming: pa.Schema
+) -> WritePlan:
+    """Check a write whose rows are the keys of rows that go."""
+    if manifest is None:
+        raise TableNotFoundError.at(options.path)
+    schema = manifest.schema
+    _require_keys(options, schema)
+    for name in schema.keys:
+        find_column(name, incoming.names, role="key column")
+    envelope = envelope_of_rows(schema, columns_of_deletes(schema), deletes=GONE)
+    return WritePlan(base=manifest, envelope=envelope, is_of_keys=True)
 
 
 def plan_upon(
@@ -233,12 +279,7 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
     """Refuse keys, an order or an error policy that differ from the table's own."""
     form.require_keys(schema.keys)
     _check_policy(options, schema)
-    if options.keys:
-        keys = tuple(
-            find_column(key, schema.columns.names, role="key column") for key in options.keys
-        )
-        if keys != schema.keys:
-            raise OptionError.fixed("keys", ",".join(options.keys), ",".join(schema.keys))
+    _require_keys(options, schema)
     if options.hash_prefix not in (None, schema.hash_prefix):
         raise OptionError.fixed("hashPrefix", str(options.hash_prefix), str(schema.hash_prefix))
     own = ",".join(field.name for field in schema.order)
@@ -266,6 +307,15 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
                 hint=f"cast it to {field.type} before the write.",
                 column=name,
             )
+
+
+def _require_keys(options: WriteOptions, schema: TableSchema) -> None:
+    if options.keys:
+        keys = tuple(
+            find_column(key, schema.columns.names, role="key column") for key in options.keys
+        )
+        if keys != schema.keys:
+            raise OptionError.fixed("keys", ",".join(options.keys), ",".join(schema.keys))
 
 
 def _check_engine(engine: MergeEngine | None, schema: TableSchema) -> None:

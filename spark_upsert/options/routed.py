@@ -194,6 +194,11 @@ class RoutedOptions:
         said = {name: text for name, text in own.items() if not _is_told(name)}
         options = Options(said, {**WRITE_OPTIONS, **ROUTED_OPTIONS})
         options.refuse("deferred", "is of one table", hint="drop it: 'keep' sets it.")
+        options.refuse(
+            "operation",
+            "is of one table",
+            hint="drop it, and mark deletes by 'applyAsDeletes'; or write keys into one table.",
+        )
         app_id, app_version = named_transaction(options)
         own_values = values(cls, options)
         of_write = {fold(name) for name in _OF_WRITE}

@@ -23,7 +23,7 @@ from spark_upsert.options.declared import (
     values,
 )
 from spark_upsert.options.lives import BATCH, FIXED, FREE, NEXT, PROPERTY, Change, Life
-from spark_upsert.options.parse import Options, choice, member, one_of
+from spark_upsert.options.parse import COLUMN, Options, choice, member, one_of
 from spark_upsert.options.registry import (
     REGISTRY_OPTIONS,
     SchemaFrom,
@@ -54,6 +54,14 @@ class EnvelopeKind(Enum):
     DEBEZIUM = "debezium"
     KAFKA = "kafka"
     CHANGELOG = "changelog"
+
+
+class Operation(Enum):
+    """What the rows of a write do."""
+
+    UPSERT = "upsert"
+    DELETE = "delete"
+    """They are keys, whose rows go."""
 
 
 SIDES = ("key", "value")
@@ -316,6 +324,13 @@ class WriteOptions:
         "epoch wins. Default `table`; with the default order of `envelope=kafka` or `changelog`, "
         "`epoch`."
     )
+    operation: Operation = Option(
+        "operation", member_of(Operation), NEXT, default=Operation.UPSERT, is_of_whole=True
+    ).held(
+        "What the rows do. `upsert`: they put values, and delete where `applyAsDeletes` or an "
+        "envelope says so. `delete`: they are keys, and the rows that the table has of them go, "
+        "whatever orders it; other columns are passed over. Default `upsert`."
+    )
     envelope: EnvelopeOptions = part(EnvelopeOptions)
     on_error: ErrorPolicy | None = Option(
         "onError", _on_error, Life(Change.REFUSED, "but that `fail` may become `quarantine`")
@@ -494,6 +509,7 @@ class WriteOptions:
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
         """Check the options of a write; raises `OptionError`."""
         options = Options(given, WRITE_OPTIONS)
+        _refuse_beside_delete(options)
         envelope, engine = EnvelopeOptions.parse(options), _engine(options)
         if (
             envelope.kind is EnvelopeKind.CHANGELOG
@@ -512,6 +528,30 @@ class WriteOptions:
 
 
 WRITE_OPTIONS = declared(WriteOptions)
+
+
+_BESIDE_DELETE = frozenset(
+    {
+        *("path", "keys", "operation", "checkpointLocation", "allowMissingBatches"),
+        *("txnAppId", "txnVersion", "onFullTimeout", "disableBackpressure"),
+    }
+)
+"""What a write of keys may be told, beside how the storage is reached."""
+
+
+def _refuse_beside_delete(options: Options) -> None:
+    """Refuse what says how rows are stored where rows are keys that go."""
+    if choice(options, "operation", Operation) is not Operation.DELETE:
+        return
+    for name in WRITE_OPTIONS.keys() - _BESIDE_DELETE:
+        is_given = bool(options.by_column(name)) if COLUMN in name else options.text(name)
+        if is_given:
+            raise OptionError(
+                f"option '{name}' says how rows are stored, and operation=delete stores none.",
+                hint=f"drop '{name}'; mark deletes among other rows by 'applyAsDeletes', without "
+                "'operation'.",
+                option=name,
+            )
 
 
 def named_transaction(options: Options) -> tuple[str | None, int | None]:

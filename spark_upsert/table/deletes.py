@@ -37,8 +37,7 @@ def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
         Of two equal orders the table takes the earlier one, or none.
     """
     schema = snapshot.manifest.schema
-    if schema.order and schema.scope is Scope.TABLE and schema.ties is not Ties.LAST:
-        raise _no_order_wins(schema)
+    _require_wins(schema)
     found = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows
     arrays = {name: found.column(name) for name in schema.keys}
     stored = schema.order_columns[len(schema.order_columns) - len(schema.order) :]
@@ -48,8 +47,18 @@ def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
     return filled(schema, pa.table(arrays))
 
 
-def _no_order_wins(schema: TableSchema) -> OptionError:
-    return OptionError(
+def columns_of_deletes(schema: TableSchema) -> pa.Schema:
+    """Return the columns of `deletes_of`, and raise what it does."""
+    _require_wins(schema)
+    fields = [schema.columns.field(name) for name in schema.keys]
+    fields += [field for field in schema.order if field.name not in schema.keys]
+    return filled(schema, pa.schema([*fields, pa.field(GONE, pa.bool_())]).empty_table()).schema
+
+
+def _require_wins(schema: TableSchema) -> None:
+    if not schema.order or schema.scope is not Scope.TABLE or schema.ties is Ties.LAST:
+        return
+    raise OptionError(
         f"the table has ties={schema.ties.value}, so that no delete of the same order as its row "
         "wins over it.",
         hint="append the deletes with an order of their own: append(rows, deletes=...).",

@@ -114,7 +114,7 @@ def _(told: Told) -> None:
     assert not table.snapshot().num_rows
 
 
-@follows("table.deletes:_no_order_wins")
+@follows("table.deletes:_require_wins")
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "at": pa.int64()})
     table = Table.create(

@@ -417,6 +417,17 @@ def _(told: Told) -> None:
     assert world.query.plan()
 
 
+@follows("spark_upsert_sink.writers:_Write.__init__")
+def _(told: Told) -> None:
+    path = write_and_open(told.folder).store.url
+    columns = StructType([StructField("id", LongType())])
+    given = {"path": path, "operation": "delete"}
+    with told:
+        UpsertBatchWriter(given, columns, True)
+    told("write the keys with mode 'append'")
+    UpsertBatchWriter(given, columns, False)
+
+
 @follows("spark_upsert_sink.writers:UpsertBatchWriter.__init__")
 def _(told: Told) -> None:
     path = write_and_open(told.folder).store.url

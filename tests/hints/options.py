@@ -377,6 +377,29 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         {"drop it": {"deferred": None}},
     ),
     (
+        "options.routed:RoutedOptions.parse:2",
+        writes_to_many,
+        {"operation": "delete"},
+        {
+            "drop it, and mark deletes by 'applyAsDeletes'": {
+                "operation": None,
+                "applyAsDeletes": "gone",
+            }
+        },
+    ),
+    (
+        "options.write:_refuse_beside_delete",
+        writes,
+        {"operation": "delete", "sequenceBy": "n"},
+        {
+            "drop 'sequenceBy'": {"sequenceBy": None},
+            "mark deletes among other rows by 'applyAsDeletes', without 'operation'": {
+                "operation": None,
+                "applyAsDeletes": "gone",
+            },
+        },
+    ),
+    (
         "options.routed:_told",
         writes_to_many,
         {"table.shop.orders.createTables": "false"},

@@ -11,14 +11,18 @@ import pytest
 from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError
+from spark_upsert.flow import TableSink
+from spark_upsert.flow.run.tables import write as write_by
 from spark_upsert.model.engines import Engine, MergeEngine
 from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
-from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.table import Table
 from tests.hints.tables import write
 from tests.support.seeds import seeds
 
+KEY = pa.table({"part": ["a"], "id": [1]})
 COLUMNS = {"part": pa.string(), "id": pa.int64(), "v": pa.int64()}
 TABLES: dict[str, dict[str, Any]] = {
     "by arrival": {},
@@ -58,6 +62,11 @@ class Lived:
         records = [dict(zip(names, row, strict=False)) for row in rows]
         self.table.append(pa.Table.from_pylist(records))
 
+    def delete_by_options(self, rows: pa.Table, **options: str) -> Commit | None:
+        """Write keys as Spark and flows do."""
+        sink = TableSink(self.table.store.url, {"operation": "delete", **options})
+        return write_by(sink, rows)
+
     @property
     def rows(self) -> dict[tuple[str, int], Any]:
         return {(r["part"], r["id"]): r for r in self.table.snapshot().to_pylist()}
@@ -79,6 +88,27 @@ def test_deleted_rows_are_gone_and_no_others(lived: Lived) -> None:
     told = {(r["part"], r["id"]): r["_change_type"] for r in changes.to_pylist()}
     assert told == {("a", 1): "delete", ("b", 1): "delete"}
     assert {k: r["v"] for k, r in _by_key(changes).items()} == {("a", 1): 10, ("b", 1): 30}
+
+
+def test_a_write_of_keys_takes_their_rows_and_no_others(lived: Lived) -> None:
+    lived.write(("a", 1, 10, 5), ("a", 2, 20, 5), ("b", 1, 30, 7))
+    before = lived.rows
+    more = pa.nulls(4), pa.array(["x"] * 4)
+    keys = keys_of(("a", 1), ("b", 1), ("b", 9), ("a", 1))
+    renamed = keys.append_column("V", more[0]).append_column("why", more[1])
+    commit = lived.delete_by_options(renamed.rename_columns(["PART", "Id", "V", "why"]))
+    assert commit is not None
+    assert commit.counters["deletes"] == 2
+    assert lived.rows == {key: row for key, row in before.items() if key not in GONE}
+    changes = _by_key(lived.table.changes(commit.version))
+    assert {key: (r["_change_type"], r["v"]) for key, r in changes.items()} == {
+        ("a", 1): ("delete", 10),
+        ("b", 1): ("delete", 30),
+    }
+
+
+def keys_of(*keys: tuple[str, int]) -> pa.Table:
+    return pa.Table.from_pylist([{"part": part, "id": number} for part, number in keys])
 
 
 GONE = {("a", 1), ("b", 1)}
@@ -114,7 +144,10 @@ def test_random_deletes(lived: Lived, seed: int) -> None:
         keys = [(part, number) for part in ("a", "b") for number in range(4)]
         lived.write(*((*key, dice.randrange(9), at) for key in dice.sample(keys, 3)))
         before, chosen = lived.rows, dice.sample(keys, 3)
-        lived.table.delete(chosen)
+        if dice.random() < 0.5:
+            lived.table.delete(chosen)
+        else:
+            lived.delete_by_options(keys_of(*chosen))
         assert lived.rows == {key: row for key, row in before.items() if key not in chosen}
         if dice.random() < 0.4:
             lived.table.compact(full=True)
@@ -155,6 +188,41 @@ def test_what_is_no_delete(tmp_path: Path) -> None:
     first = Lived(tmp_path / "first", sequence_by=["at"], ties=Ties.FIRST)
     with pytest.raises(OptionError, match="ties=first"):
         first.table.delete(("a", 1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "error", "told"),
+    [
+        (pa.table({"part": ["a"]}), {}, SchemaError, "key column 'id'"),
+        (KEY, {"keys": "id"}, OptionError, "'keys' is 'id'"),
+        (KEY, {"sequenceBy": "v"}, OptionError, "'sequenceBy' says how rows are stored"),
+        (KEY, {"aggregate.v": "sum"}, OptionError, "operation=delete stores none"),
+        (KEY, {"envelope": "kafka"}, OptionError, "'envelope' says how"),
+        (KEY, {"indexBy": "v"}, OptionError, "'indexBy' says how"),
+        (KEY, {"operation": "remove"}, OptionError, "one of upsert, delete"),
+        (pa.table({"part": ["a"], "id": ["x"]}), {}, SchemaError, "'id' has no such value"),
+    ],
+)
+def test_what_is_no_write_of_keys(
+    tmp_path: Path, rows: pa.Table, options: dict[str, str], error: type[Exception], told: str
+) -> None:
+    lived = Lived(tmp_path)
+    lived.write(("a", 1, 10, 0))
+    with pytest.raises(error, match=told):
+        lived.delete_by_options(rows, **options)
+    assert lived.rows
+
+
+def test_a_write_of_keys_is_of_one_table_that_is_there(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFoundError):
+        write_by(TableSink(str(tmp_path / "none"), {"operation": "delete"}), KEY)
+    first = Lived(tmp_path / "first", sequence_by=["at"], ties=Ties.FIRST)
+    with pytest.raises(OptionError, match="ties=first"):
+        first.delete_by_options(KEY)
+    for name in ("operation", "table.shop.operation"):
+        given = {"path": f"{tmp_path}/{{part}}", "keys": "id", name: "delete"}
+        with pytest.raises(OptionError, match="operation"):
+            RoutedOptions.parse(given)
 
 
 def test_the_command_deletes(tmp_path: Path) -> None:

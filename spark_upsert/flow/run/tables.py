@@ -113,7 +113,7 @@ def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
     table = Table(open_store(options.path, options.storage))
     plan = plan_upon(table, options, rows.schema)
     base = Snapshot(table.store, plan.base)
-    commands = (plan.envelope.commands(batch) for batch in rows.to_batches())
+    commands = plan.commands(base, rows.to_batches())
     staged = (stage(base, commands, late_rows=LateRows.FAIL),)
     epoch = WriteSet(
         base=base,
