@@ -46,7 +46,7 @@ def writes(spark: SparkSession, feed: Feed, folder: Path, name: str = "writes") 
 
 def told(watching: Watch, query: str) -> list[dict[str, Any]]:
     """Return what was told of a query, once Spark has delivered all reports of queries so far."""
-    bus = watching._spark.sparkContext._jsc.sc().listenerBus()  # type: ignore[union-attr]
+    bus = watching._spark.sparkContext._jsc.sc().listenerBus()
     bus.waitUntilEmpty()
     watching.flush()
     return [batch for batch in watching.batches if batch["query"] == query]
@@ -172,7 +172,7 @@ def test_a_watch_that_hangs_holds_up_no_query_and_drops_what_it_cannot_hold(
     try:
         feed.add(*[[row(1, n, 10 + n)] for n in range(6)])
         drain(writes(spark, feed, tmp_path))
-        watching._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+        watching._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
         assert watching.dropped > 0
     finally:
         goes_on.set()
