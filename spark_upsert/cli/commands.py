@@ -48,7 +48,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.mirror.check import check_mirror
-from spark_upsert.model.durations import EXPECTED, render_ms, try_parse_ms
+from spark_upsert.model.durations import EXPECTED, render_ms, render_time, try_parse_ms
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.parse import STORAGE_PREFIX
 from spark_upsert.options.read import Metadata
@@ -898,6 +898,32 @@ def expire(
         of_root=of_root,
         as_json=as_json,
         is_news=lambda facts: facts["has_advanced"],
+        threads=THREADS,
+    )
+
+
+@upsertflow.command("expire-rows")
+@_on_table
+@_all_tables
+@_as_json
+def expire_rows(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
+    """Delete the rows that are older than the property rowTtl says, as behind a commit."""
+
+    def work(table: Table) -> dict[str, Any]:
+        done = table.expire_rows()
+        return {
+            "cutoff": None if done is None else render_time(done.cutoff_ms),
+            "deletes": 0 if done is None else done.deletes,
+            "versions": [] if done is None else list(done.versions),
+        }
+
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
+        as_json=as_json,
+        is_news=lambda facts: facts["deletes"],
         threads=THREADS,
     )
 

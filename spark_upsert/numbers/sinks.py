@@ -21,7 +21,7 @@ from spark_upsert.routed.group import GroupTable, TableGroup
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.store.resolve import open_store
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
-from spark_upsert.table.log.properties import PUBLISH
+from spark_upsert.table.published import is_published
 from spark_upsert.table.table import Table
 
 LOOKED_AT_MAX = 256
@@ -77,7 +77,7 @@ class Sinks:
         known = self._batches(place)
         commit, head = known.look(_writer(query_id), batch)
         mirror = None
-        if head.properties.get(PUBLISH):
+        if is_published(head.properties):
             mirror = lag_of(MIRRORS.of(known.table, target_of(known.table, head.properties)))
         return SinkNumbers(
             table=place.path,

@@ -393,6 +393,20 @@ class WriteOptions:
             "The same in bytes, as files have them. A batch that is larger alone is refused for "
             "good. Default `0`: any number."
         ),
+        Option("rowTtl", Options.text, PROPERTY).means(
+            "How long rows stay, such as `30 days`: those whose `rowTtlBy` is older are deleted "
+            "behind a commit, each once and as a change of the changelog (docs/row-ttl.md). "
+            "`none`: they stay. A property of the table. Default `none`."
+        ),
+        Option("rowTtlBy", Options.text, PROPERTY).means(
+            "With `rowTtl`: the column of a timestamp or a date from which a row ages; a row "
+            "without one stays. A property of the table."
+        ),
+        Option("rowTtlInterval", Options.text, PROPERTY).means(
+            "With `rowTtl`: the time between two looks for rows that must go, each of which reads "
+            "the keys and `rowTtlBy` of all rows. A property of the table. Default: a 24th of "
+            "`rowTtl`, a day at most."
+        ),
         Option("onFull", Options.text, PROPERTY).means(
             "What becomes of a write for which there is no room. `wait`: it waits for consumers, "
             "as long as `onFullTimeout`; then it is refused. `reject`: it is refused at once. "

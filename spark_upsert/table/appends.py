@@ -106,7 +106,7 @@ class Appends:
         if transaction is None or not head.has(transaction):
             head = admission.require(head)
         snapshot = Snapshot(table.store, head)
-        commands = _commands(head, rows, deletes, envelope)
+        commands = commands_of(head, rows, deletes, envelope)
         staged = stage(
             snapshot, commands, overwrite=overwrite, late_rows=late_rows, threads=table.threads
         )
@@ -136,7 +136,7 @@ class Appends:
         head = self._table.log.last_look().head()
         with Stash(head.schema) as stash:
             try:
-                for batch in _commands(head, rows, deletes, envelope):
+                for batch in commands_of(head, rows, deletes, envelope):
                     stash.add(batch)
                 call = sealed(head.schema, stash, transaction, late_rows)
             except UpsertFlowError:
@@ -154,7 +154,7 @@ class Appends:
         )
 
 
-def _commands(
+def commands_of(
     head: Manifest, rows: pa.Table, deletes: str | None, envelope: Envelope | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the commands of rows, as a version of the table understands them."""

@@ -37,7 +37,7 @@ def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
         Of two equal orders the table takes the earlier one, or none.
     """
     schema = snapshot.manifest.schema
-    _require_wins(schema)
+    require_deletes_win(schema)
     found = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows
     arrays = {name: found.column(name) for name in schema.keys}
     stored = schema.order_columns[len(schema.order_columns) - len(schema.order) :]
@@ -49,13 +49,14 @@ def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
 
 def columns_of_deletes(schema: TableSchema) -> pa.Schema:
     """Return the columns of `deletes_of`, and raise what it does."""
-    _require_wins(schema)
+    require_deletes_win(schema)
     fields = [schema.columns.field(name) for name in schema.keys]
     fields += [field for field in schema.order if field.name not in schema.keys]
     return filled(schema, pa.schema([*fields, pa.field(GONE, pa.bool_())]).empty_table()).schema
 
 
-def _require_wins(schema: TableSchema) -> None:
+def require_deletes_win(schema: TableSchema) -> None:
+    """Refuse a table in which no delete wins over a row of the same order."""
     if not schema.order or schema.scope is not Scope.TABLE or schema.ties is Ties.LAST:
         return
     raise OptionError(

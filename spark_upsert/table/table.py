@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -44,7 +45,6 @@ from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
 from spark_upsert.table.changes.read import read_changes
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.compaction import Compacted, Job, commit_compactions, compact_runs, due_jobs
-from spark_upsert.table.deletes import GONE, deletes_of
 from spark_upsert.table.entries.check import Report, check
 from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.quarantine import read_quarantine
@@ -60,7 +60,7 @@ from spark_upsert.table.log.indexed import indexed_columns
 from spark_upsert.table.log.log import Clock, Log
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
-from spark_upsert.table.log.properties import checked
+from spark_upsert.table.log.properties import ROW_TTL, checked
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.log.unused import remove_unused
 from spark_upsert.table.pieces import ScanPiece
@@ -82,6 +82,7 @@ from spark_upsert.table.write.write_set import Staged, WriteSet
 if TYPE_CHECKING:
     import polars as pl
 
+    from spark_upsert.table.row_ttl import ExpiredRows
     from spark_upsert.table.where import Where
 
 _HOLDS_MAX = 100
@@ -94,6 +95,14 @@ T = TypeVar("T")
 
 Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[Compacted]]
 """Does compactions upon a version, wherever it likes."""
+
+
+def _require_consistent(schema: TableSchema, properties: Mapping[str, str]) -> None:
+    """Refuse properties that a table of this schema cannot have."""
+    indexed_columns(schema, properties)
+    require_mirrored(schema, properties)
+    if ROW_TTL in properties:
+        import_module("spark_upsert.table.row_ttl").RowTtl.of(schema, properties)
 
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
@@ -141,6 +150,7 @@ class Table:
         self._gauge = PressureGauge()
         self._watchers = Watchers(self.log, self.changes)
         self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
+        self._expiring = Lock()
         self._appends = Appends(self, pressure or (lambda: self._gauge.pressure(self.log.now_ms())))
 
     def __repr__(self) -> str:
@@ -269,8 +279,7 @@ class Table:
         seed = secrets.randbits(64) if table_id is None else int(table_id[:16], 16)
         seeded = replace(schema, hash_seed=seed)
         given = checked(properties)
-        indexed_columns(seeded, given)
-        require_mirrored(seeded, given)
+        _require_consistent(seeded, given)
         return Manifest.unborn(seeded, given, table_id=table_id or new_token())
 
     def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
@@ -299,8 +308,7 @@ class Table:
                 hash_seed=head.schema.hash_seed,
                 hash_prefix=head.schema.hash_prefix,
             )
-            indexed_columns(wanted, changed)
-            require_mirrored(wanted, changed)
+            _require_consistent(wanted, changed)
             if head.schema == wanted and changed == head.properties:
                 return None
             return Draft(
@@ -446,10 +454,12 @@ class Table:
         else:
             found = self.scan(schema.keys, filter=filter, version=snapshot.manifest.version)
             wanted = as_keys(schema, found.read_all())
-        rows = deletes_of(snapshot, wanted)
+        # By its name: a program that deletes nothing does without.
+        module = import_module("spark_upsert.table.deletes")
+        rows: pa.Table = module.deletes_of(snapshot, wanted)
         if not rows.num_rows:
             return None
-        return self.append(rows, deletes=GONE, transaction=transaction)
+        return self.append(rows, deletes=module.GONE, transaction=transaction)
 
     def admission(
         self,
@@ -509,6 +519,11 @@ class Table:
         if committed is not None:
             self._indexes.follow(committed)
         seen = self.log.seen or self.log.head()
+        if committed is not None and ROW_TTL in seen.properties and self._expiring.acquire(False):
+            try:
+                import_module("spark_upsert.table.row_ttl").follow(self)
+            finally:
+                self._expiring.release()
         if is_published(seen.properties):
             # By its name: what commits does not load the mirror, unless there is one.
             import_module("spark_upsert.mirror.follow").follow(self)
@@ -631,6 +646,18 @@ class Table:
         ):
             continue
         return done
+
+    def expire_rows(self) -> ExpiredRows | None:
+        """Delete the rows that are older than the property ``rowTtl`` says; None without it.
+
+        Each is a retraction in the changelog, once. Behind each commit that is due this happens by
+        itself (`table.row_ttl`).
+        """
+        with self._expiring:
+            # By its name: a table whose rows stay does without.
+            module = import_module("spark_upsert.table.row_ttl")
+            done: ExpiredRows | None = module.expire_rows(self)
+            return done
 
     def repair_clock(self) -> Commit | None:
         """Repair the times of versions that lie far in the future; see `Log.repair_clock`."""

@@ -129,6 +129,7 @@ class Life:
         self._append(7)
         self._fill(8)
         self.call("delete", self._delete)
+        self.see("expire_rows", lambda: self.table.expire_rows())
         self._read()
         self._restore()
         self._index()

@@ -114,7 +114,7 @@ def _(told: Told) -> None:
     assert not table.snapshot().num_rows
 
 
-@follows("table.deletes:_require_wins")
+@follows("table.deletes:require_deletes_win")
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "at": pa.int64()})
     table = Table.create(

@@ -60,6 +60,18 @@ def parse_retention(text: str) -> int:
     return milliseconds
 
 
+ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL = "rowTtl", "rowTtlBy", "rowTtlInterval"
+"""How long rows stay, from which time on, and how often those are looked for that must go."""
+
+
+def parse_ttl(name: str, text: str) -> int | None:
+    """Return a duration in milliseconds; None for ``none``."""
+    milliseconds = try_parse_ms(text)
+    if not milliseconds and text.strip().lower() != "none":
+        raise OptionError.invalid(name, text, f"'none', or {EXPECTED}")
+    return milliseconds
+
+
 _CHECKS: Mapping[str, Callable[[str], object]] = {
     PRIORITY: parse_priority,
     TOMBSTONE_RETENTION: TombstoneRetention.parse,
@@ -74,6 +86,9 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     PUBLISH_FEED: partial(parse_flag, PUBLISH_FEED),
     PUBLISH_RETENTION: parse_retention,
     PUBLISH_GUARD: partial(parse_flag, PUBLISH_GUARD),
+    ROW_TTL: partial(parse_ttl, ROW_TTL),
+    ROW_TTL_BY: str,
+    ROW_TTL_INTERVAL: partial(parse_ttl, ROW_TTL_INTERVAL),
 }
 
 PROPERTIES = tuple(_CHECKS)

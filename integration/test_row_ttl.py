@@ -1,0 +1,63 @@
+"""Rows that are too old go behind the commits of a query, and a query that follows sees each once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from integration.promises import assert_sound, fold, rows_of
+from integration.queries import Batches, Feed, drain, forget_last_commit, upserts
+from integration.tables import Row, columns
+from spark_upsert.table.table import Table
+
+pytestmark = pytest.mark.spark
+
+ROWS = columns(k=pa.int64(), at=pa.timestamp("us", "UTC"), seq=pa.int64())
+TTL = {"rowTtl": "10 days", "rowTtlBy": "at", "rowTtlInterval": "1 ms"}
+KEYED = {"keys": "k", "sequenceBy": "seq", **TTL}
+NOW = datetime.now(UTC)
+
+
+def row(key: int, days: float, seq: int) -> Row:
+    return {"k": key, "at": NOW - timedelta(days=days), "seq": seq}
+
+
+def changes_of(spark: SparkSession, path: Path) -> DataFrame:
+    reader = spark.readStream.format("upsertflow").option("readChangeFeed", "true")
+    return reader.option("startingVersion", "earliest").load(str(path))
+
+
+def test_a_query_expires_rows_and_its_followers_see_each_go_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed, path, checkpoint = Feed(tmp_path / "feed", ROWS), tmp_path / "t", tmp_path / "c"
+    feed.add([row(1, 1, 1), row(2, 20, 1), row(3, 2, 1)], [row(3, 30, 2)], [row(4, 0, 1)])
+    drain(upserts(feed.stream(spark), path, checkpoint, **KEYED))
+    # Spark repeats its last batch, and the expiry behind it finds nothing.
+    forget_last_commit(checkpoint)
+    drain(upserts(feed.stream(spark), path, checkpoint, **KEYED))
+    assert {key for (key,) in rows_of(path)} == {1, 4}
+
+    batches = Batches()
+    changes = changes_of(spark, path)
+    drain(batches.collect(changes, tmp_path / "reader"))
+    gone = [each["k"] for each in batches.rows if each["_change_type"] == "delete"]
+    assert sorted(gone) == [2, 3]
+    assert set(fold(batches.rows, ["k"])) == set(rows_of(path))
+    assert_sound(path)
+
+
+def test_a_copy_by_the_changelog_loses_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), ROWS, keys=["k"], properties=TTL)
+    table.append(pa.Table.from_pylist([row(1, 1, 1), row(2, 9, 1)], schema=ROWS))
+    changes = changes_of(spark, tmp_path / "t")
+    copy = upserts(changes, tmp_path / "copy", tmp_path / "c", keys="k", envelope="changelog")
+    drain(copy)
+    assert len(rows_of(tmp_path / "copy")) == 2
+    table.append(pa.Table.from_pylist([row(2, 11, 2)], schema=ROWS))
+    drain(copy)
+    assert {key for (key,) in rows_of(tmp_path / "copy")} == {1}

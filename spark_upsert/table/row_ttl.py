@@ -1,0 +1,279 @@
+"""Row TTL: rows that are older than the table keeps them are deleted, each by one epoch.
+
+A row is as old as the time in one of its columns says. An expiry has a *cutoff*: all rows whose
+time is at or before it go, by deletes like any others, so that the changelog has each of them as a
+retraction, once. No compaction ever leaves a row out.
+
+The cutoff of an expiry behind a commit is the recorded time of that commit less the TTL, and the
+epoch of the expiry records it as its transaction: which rows went follows from the log alone, and
+an expiry that is repeated finds nothing to do. Rows that come meanwhile are judged, too: deletes
+are put only behind a version whose rows are those that were looked at.
+
+A row stays at most its TTL, the interval of expiries and the time to the next commit long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import ContentionError, OptionError, SchemaError, UpsertFlowError, masked
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.table.appends import commands_of
+from spark_upsert.table.deletes import GONE, deletes_of, require_deletes_win
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.clock import require_clock
+from spark_upsert.table.log.kept_position import VIEW_PROPERTIES
+from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL, parse_ttl
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import Staged, WriteSet
+
+if TYPE_CHECKING:
+    from spark_upsert.table.table import Table
+
+_LOGGER = logging.getLogger(__name__)
+
+KEYS_MAX = 1 << 20
+"""Rows that one epoch deletes at most: their keys are in memory together."""
+
+TRIES_MAX = 16
+"""Attempts to put the deletes behind a version that has not changed meanwhile."""
+
+_INTERVALS = 24
+"""An expiry is due after this part of the TTL, `_INTERVAL_MS_MAX` at most, unless it is told."""
+
+_DAY_MS = 86_400_000
+_INTERVAL_MS_MAX = _DAY_MS
+
+_WRITER = "rowTtl:"
+"""The prefix of the names of writers that are expiries; a month of cutoffs follows."""
+
+_WRITER_MS = 30 * _DAY_MS
+"""A name is used for so long: less than it takes until an idle writer is forgotten."""
+
+_UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTtl:
+    """How long a table keeps its rows."""
+
+    ttl_ms: int
+    interval_ms: int
+    column: str
+
+    @classmethod
+    def of(cls, schema: TableSchema, properties: Mapping[str, str]) -> RowTtl | None:
+        """Return what the properties of a table say; None if its rows stay.
+
+        Raises
+        ------
+        OptionError
+            No column is named, or rows of such a table cannot be deleted by it.
+        SchemaError
+            The column is not there, or holds no time.
+        """
+        ttl_ms = parse_ttl(ROW_TTL, properties.get(ROW_TTL, "none"))
+        if ttl_ms is None:
+            return None
+        if ROW_TTL_BY not in properties:
+            raise OptionError.missing(ROW_TTL_BY, "the column with the time from which rows age")
+        column = find_column(
+            properties[ROW_TTL_BY], schema.columns.names, role=f"column of '{ROW_TTL_BY}'"
+        )
+        type_ = schema.columns.field(column).type
+        if not (pa.types.is_timestamp(type_) or pa.types.is_date32(type_)):
+            raise SchemaError(
+                f"the column '{column}' of '{ROW_TTL_BY}' has type {type_}, expected a timestamp "
+                "or a date.",
+                hint="name a column that says since when a row counts, or add one.",
+                column=column,
+            )
+        if not schema.engine.takes_deletes or any(name in properties for name in VIEW_PROPERTIES):
+            raise OptionError(
+                f"option '{ROW_TTL}' is of a table whose rows can be deleted; this one holds what "
+                "a view or an engine makes of others.",
+                hint=f"set '{ROW_TTL}' on the tables that it is made of.",
+                option=ROW_TTL,
+            )
+        require_deletes_win(schema)
+        told_ms = parse_ttl(ROW_TTL_INTERVAL, properties.get(ROW_TTL_INTERVAL, "none"))
+        own_ms = max(1, min(ttl_ms // _INTERVALS, _INTERVAL_MS_MAX))
+        return cls(ttl_ms=ttl_ms, interval_ms=told_ms or own_ms, column=column)
+
+    def cutoff_ms(self, now_ms: int) -> int:
+        """Return the time at or before which rows are too old."""
+        return max(0, now_ms - self.ttl_ms)
+
+    def is_due(self, head: Manifest) -> bool:
+        """Return whether the last expiry is an interval ago, by the times of the log."""
+        cutoff_ms = self.cutoff_ms(head.timestamp_ms)
+        return cutoff_ms > 0 and cutoff_ms - last_cutoff_ms(head) >= self.interval_ms
+
+    def expired(self, rows: pa.RecordBatch, cutoff_ms: int) -> pa.RecordBatch:
+        """Return the rows of a batch that are too old; null is never too old."""
+        times = rows.column(self.column)
+        limit = pa.scalar(_in_unit(cutoff_ms, times.type), times.type)
+        return rows.filter(pc.less_equal(times, limit))
+
+
+def _in_unit(time_ms: int, type_: pa.DataType) -> int:
+    """Return the last value of a column's type that is not behind a time."""
+    if pa.types.is_date32(type_):
+        return time_ms // _DAY_MS
+    return time_ms * _UNITS_PER_S[type_.unit] // 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiredRows:
+    """The result of an expiry of rows."""
+
+    cutoff_ms: int
+    """Rows with this time, in ms since 1970, or one before it are gone."""
+    deletes: int
+    versions: tuple[int, ...]
+    """The epochs that deleted them; the last one records the cutoff."""
+
+
+def last_cutoff_ms(head: Manifest) -> int:
+    """Return the cutoff of the newest expiry that the log remembers, 0 without one."""
+    own = (n for writer, n in head.transactions.items() if writer.startswith(_WRITER))
+    return max(own, default=0)
+
+
+def expire_rows(table: Table) -> ExpiredRows | None:
+    """Delete the rows that are too old by now (`Table.expire_rows`)."""
+    # By a clock that is far ahead all rows would be too old.
+    require_clock(table.store, table.log.now_ms())
+    head = table.log.head()
+    return _expire(table, head, max(table.log.now_ms(), head.timestamp_ms))
+
+
+def follow(table: Table) -> None:
+    """Delete the rows that are too old behind a commit, if that is due; raises no error."""
+    try:
+        head = table.log.seen or table.log.head()
+        ttl = RowTtl.of(head.schema, head.properties)
+        if ttl is not None and ttl.is_due(head):
+            _expire(table, head, head.timestamp_ms)
+    except Exception as error:  # noqa: BLE001 - the commit stands, and the next one tries again
+        told = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
+        fields = Fields(path=table.store.url)
+        _LOGGER.warning("rows not expired: %s error=%s", fields, masked(told))
+
+
+def _expire(table: Table, head: Manifest, now_ms: int) -> ExpiredRows | None:
+    ttl = RowTtl.of(head.schema, head.properties)
+    if ttl is None:
+        return None
+    cutoff_ms = max(ttl.cutoff_ms(now_ms), last_cutoff_ms(head))
+    pieces = _keys(Snapshot(table.store, head), ttl, cutoff_ms)
+    piece, deletes, versions = next(pieces, None), 0, []
+    while True:
+        following = None if piece is None else next(pieces, None)
+        recorded = None if following is not None else _transaction(cutoff_ms)
+        done = _delete(table, ttl, piece, cutoff_ms, recorded)
+        if done is not None:
+            deletes += done.counters.get("deletes", 0)
+            versions.append(done.version)
+        if following is None:
+            return ExpiredRows(cutoff_ms=cutoff_ms, deletes=deletes, versions=tuple(versions))
+        piece = following
+
+
+def _transaction(cutoff_ms: int) -> Transaction:
+    return Transaction(writer=f"{_WRITER}{cutoff_ms // _WRITER_MS}", number=cutoff_ms)
+
+
+def _keys(snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int) -> Iterator[pa.RecordBatch]:
+    """Yield the keys of the rows that are too old, `KEYS_MAX` or a few more at a time."""
+    names = list(dict.fromkeys((*snapshot.manifest.schema.keys, ttl.column)))
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in snapshot.read(names):
+        expired = ttl.expired(batch, cutoff_ms)
+        if expired.num_rows:
+            held.append(expired.select(list(snapshot.manifest.schema.keys)))
+            count += expired.num_rows
+        if count >= KEYS_MAX:
+            yield _joined(held)
+            held, count = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    [joined] = pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=None)
+    return joined
+
+
+def _delete(
+    table: Table,
+    ttl: RowTtl,
+    keys: pa.RecordBatch | None,
+    cutoff_ms: int,
+    recorded: Transaction | None,
+) -> Commit | None:
+    """Delete those of some rows that are still too old, as one epoch.
+
+    None if there is nothing to delete or to record, or another expiry has recorded this cutoff.
+    """
+    for _ in range(TRIES_MAX):
+        snapshot = Snapshot(table.store, table.log.head())
+        schema = snapshot.manifest.schema
+        if recorded is not None and snapshot.manifest.has(recorded):
+            return None
+        commands: Iterator[pa.RecordBatch] = iter(())
+        if keys is not None:
+            found = snapshot.look_up(keys.columns, list(dict.fromkeys((*schema.keys, ttl.column))))
+            expired = ttl.expired(found.rows, cutoff_ms).select(list(schema.keys))
+            rows = deletes_of(snapshot, expired)
+            if not rows.num_rows and recorded is None:
+                return None
+            commands = commands_of(snapshot.manifest, rows, GONE, None)
+        staged = _untied(stage(snapshot, commands, threads=table.threads))
+        guard = _Unchanged(snapshot.manifest)
+        epoch = WriteSet(
+            base=snapshot,
+            staged=(staged,),
+            transactions=() if recorded is None else (recorded,),
+        )
+        try:
+            return table.commit(epoch, admission=table.admission(0, guard=guard))
+        except ContentionError:
+            if not guard.has_changed:
+                raise
+            table.discard(epoch.staged)  # It was not tried.
+        except UpsertFlowError:
+            table.discard(epoch.staged)
+            raise
+    raise ContentionError(
+        f"others changed the rows of '{table.store.url}' {TRIES_MAX} times between a look and a "
+        "commit. No row was expired.",
+        hint="try again when fewer write; the next commit that is due does.",
+    )
+
+
+def _untied(staged: Staged) -> Staged:
+    """Return deletes without what is said of ties: each has the order of its row on purpose."""
+    return replace(staged, counters=replace(staged.counters, tied=0), examples={})
+
+
+class _Unchanged:
+    """Lets an epoch in only while the rows are those of one version."""
+
+    def __init__(self, base: Manifest) -> None:
+        self._changed = base.changed
+        self.has_changed = False
+
+    def __call__(self, head: Manifest) -> ContentionError | None:
+        self.has_changed = head.changed != self._changed
+        return ContentionError("other rows came between.") if self.has_changed else None

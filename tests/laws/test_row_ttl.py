@@ -1,0 +1,231 @@
+"""Rows that are too old go once, as deletes, whatever is written, compacted, killed or repeated."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.table import row_ttl
+from spark_upsert.table.changes.modes import ChangeOptions
+from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL
+from spark_upsert.table.table import Table
+from tests.support.clocked import ClockedStore, Now
+from tests.support.stores import Fault, FaultyStore, KilledError, Moment, Steps
+
+TTL_S = 1_000
+COLUMNS = pa.schema({"k": pa.int64(), "at": pa.timestamp("us", "UTC"), "seq": pa.int64()})
+
+AGES = st.sampled_from([-1_500, -1_000, -999, -500, 0, 50])
+
+ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.lists(st.tuples(st.integers(0, 3), AGES), max_size=4)),
+        st.tuples(st.just("delete"), st.lists(st.integers(0, 3), max_size=2)),
+        st.tuples(st.just("advance"), st.sampled_from([1, 500, 999, 1_400])),
+        st.tuples(st.just("compact"), st.booleans()),
+        st.tuples(st.just("expire"), st.none()),
+        st.tuples(st.just("die"), st.tuples(st.integers(0, 30), st.sampled_from(list(Moment)))),
+    ),
+    max_size=14,
+)
+"""Writes have keys and times, in seconds after now; an expiry may die at a step."""
+
+Model = dict[int, tuple[int, int]]
+"""Key to time in us and order."""
+
+
+class Life:
+    """A table and what it should hold, act by act."""
+
+    def __init__(self, *, ordered: bool, interval: str) -> None:
+        self.now = Now()
+        self.store = ClockedStore(self.now)
+        self.table = Table(self.store, clock=self.now)
+        order = [COLUMNS.field("seq")] if ordered else []
+        scope = Scope.TABLE if ordered else Scope.ARRIVAL
+        schema = TableSchema.of(COLUMNS, keys=["k"], order=order, scope=scope)
+        ttl = {ROW_TTL: f"{TTL_S} seconds", ROW_TTL_BY: "at", ROW_TTL_INTERVAL: interval}
+        self.table.ensure(schema, ttl)
+        self.model: Model = {}
+        self.seq = 0
+        self.cutoff_us = 0
+        self.expired = 0
+
+    @property
+    def now_us(self) -> int:
+        return self.table.log.now_ms() * 1000
+
+    def act(self, what: str, how: Any) -> None:
+        getattr(self, what)(how)
+        self.follow()
+        self.agree()
+
+    def follow(self) -> None:
+        """Take the rows out of the model that expiries since the last act should have taken."""
+        head = self.table.log.head()
+        self.cutoff_us = max(self.cutoff_us, row_ttl.last_cutoff_ms(head) * 1000)
+
+    def agree(self) -> None:
+        shown = self.table.snapshot().to_pylist()
+        held = {row["k"]: (us_of(row["at"]), row["seq"]) for row in shown}
+        old = {k: v for k, v in self.model.items() if k not in held}
+        assert all(at <= self.cutoff_us for at, _ in old.values())
+        assert held == {k: v for k, v in self.model.items() if k in held}
+        # What is gone was too old; what was too old at the last whole expiry is gone, unless it
+        # came later.
+        self.expired += len(old)
+        self.model = held
+
+    def write(self, rows: list[tuple[int, int]]) -> None:
+        taken = []
+        for key, age_s in rows:
+            self.seq += 1
+            taken.append((key, self.now_us + age_s * 1_000_000, self.seq))
+        for key, at, seq in taken:
+            self.model[key] = (at, seq)
+        kept = {key: (at, seq) for key, at, seq in taken}
+        self.append([(key, *kept[key]) for key in kept])
+
+    def append(self, rows: list[tuple[int, int, int]]) -> None:
+        self.table.append(table_of(rows))
+
+    def delete(self, keys: list[int]) -> None:
+        for key in keys:
+            self.model.pop(key, None)
+        if keys:
+            self.table.delete(sorted(set(keys)))
+
+    def advance(self, seconds: int) -> None:
+        self.now.advance(seconds)
+
+    def compact(self, full: bool) -> None:
+        self.table.compact(full=full)
+
+    def expire(self, _: None) -> None:
+        done = self.table.expire_rows()
+        assert done is not None
+        assert done.cutoff_ms * 1000 >= self.now_us - TTL_S * 1_000_000
+        assert all(
+            us_of(r["at"]) > done.cutoff_ms * 1000 for r in self.table.snapshot().to_pylist()
+        )
+
+    def die(self, fault: tuple[int, Moment]) -> None:
+        step, moment = fault
+        faulty = FaultyStore(self.store, Steps(Fault(step, moment)))
+        with suppress(KilledError):
+            Table(faulty, clock=self.now).expire_rows()
+        self.table = Table(self.store, clock=self.now)
+
+
+def table_of(rows: list[tuple[int, int, int]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    arrays = [pa.array(c, pa.int64()) for c in columns]
+    arrays[1] = arrays[1].cast(pa.timestamp("us", "UTC"))
+    return pa.Table.from_arrays(arrays, schema=COLUMNS)
+
+
+def us_of(time: Any) -> int:
+    return round(time.timestamp() * 1_000_000)
+
+
+def assert_changes_fold(table: Table) -> None:
+    """The changelog holds each expiry as one retraction, and folds to the table."""
+    counted: Counter[tuple[Any, ...]] = Counter()
+    for batch in table.iter_changes(
+        0, table.log.head().upper, ChangeOptions(columns=tuple(COLUMNS.names))
+    ):
+        for row in batch.to_pylist():
+            counted[row["k"], row["at"], row["seq"]] += row["_diff"]
+            assert counted[row["k"], row["at"], row["seq"]] in (0, 1)
+    left = {row for row, count in counted.items() if count}
+    assert left == {(r["k"], r["at"], r["seq"]) for r in table.snapshot().to_pylist()}
+
+
+def deletes_of_expiries(table: Table) -> int:
+    own = [
+        commit.counters.get("deletes", 0)
+        for commit in table.log.commits(0, table.log.head().upper)
+        if any(each.writer.startswith("rowTtl:") for each in commit.transactions)
+    ]
+    return sum(own)
+
+
+@example(acts=[("write", [(1, -999), (2, -1_000)])], ordered=True, interval="1 second")
+@given(acts=ACTS, ordered=st.booleans(), interval=st.sampled_from(["1 second", "300 seconds"]))
+def test_rows_that_are_too_old_go_once_and_no_others(
+    acts: list[tuple[str, Any]], ordered: bool, interval: str
+) -> None:
+    life = Life(ordered=ordered, interval=interval)
+    for what, how in acts:
+        life.act(what, how)
+    life.act("expire", None)
+    assert_changes_fold(life.table)
+    assert deletes_of_expiries(life.table) == life.expired
+    assert life.table.check().is_sound
+
+
+@given(acts=ACTS.map(lambda acts: [*acts, ("advance", 1_400), ("write", [(9, 0)])]))
+def test_a_row_is_never_later_than_the_interval_behind_a_commit(
+    acts: list[tuple[str, Any]],
+) -> None:
+    life = Life(ordered=False, interval="300 seconds")
+    for what, how in acts:
+        life.act(what, how)
+        if what != "write" or not how:
+            continue
+        bound_us = life.now_us - (TTL_S + 300) * 1_000_000
+        fresh = {key for key, _ in how}
+        assert all(at > bound_us or key in fresh for key, (at, _) in life.model.items())
+
+
+def test_what_expired_follows_from_the_log_alone() -> None:
+    """Two processes that repeat the same expiry delete each row once."""
+    life = Life(ordered=True, interval="1 second")
+    dice = random.Random(3)
+    life.write([(key, -dice.randrange(500)) for key in range(6)])
+    life.advance(900)
+    others = [Table(life.store, clock=life.now) for _ in range(3)]
+    done = [other.expire_rows() for other in others]
+    assert sum(each.deletes for each in done if each is not None) == deletes_of_expiries(life.table)
+    assert len({each.cutoff_ms for each in done if each is not None}) == 1
+    assert_changes_fold(life.table)
+
+
+def test_a_row_that_is_refreshed_meanwhile_stays() -> None:
+    """Another writer refreshes the row behind each step of an expiry, in turn."""
+    for ordered in (False, True):
+        for step in itertools.count():
+            life = Life(ordered=ordered, interval="1 second")
+            life.append([(1, life.now_us, 1), (2, life.now_us, 1)])
+            life.advance(TTL_S)
+            fresh = table_of([(1, life.now_us, 2)])
+            came = itertools.count()
+
+            def refresh(
+                step: int = step,
+                life: Life = life,
+                fresh: pa.Table = fresh,
+                came: Iterator[int] = came,
+            ) -> None:
+                if next(came) == step:
+                    with life.table._expiring:  # Its own commit is followed by no expiry.
+                        life.table.append(fresh)
+
+            steps = Steps(watch=refresh)
+            done = Table(FaultyStore(life.store, steps), clock=life.now).expire_rows()
+            if len(steps.names) <= step:
+                break
+            assert done is not None
+            assert done.deletes in (1, 2)
+            assert [row["k"] for row in life.table.snapshot().to_pylist()] == [1], step
+            assert_changes_fold(life.table)
+        assert step > 5

@@ -1,0 +1,64 @@
+"""Bugs in the expiry of rows: what it deletes, when, and how often."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from spark_upsert.table import row_ttl
+from spark_upsert.table.row_ttl import RowTtl
+from tests.laws import test_row_ttl as laws
+from tests.planted.bug import Patch, bug, wrapped
+
+
+def test_p1_old_rows_go_once() -> None:
+    laws.test_rows_that_are_too_old_go_once_and_no_others()
+
+
+def test_p1_old_rows_are_not_late() -> None:
+    laws.test_a_row_is_never_later_than_the_interval_behind_a_commit()
+
+
+def test_p1_fresh_rows_stay() -> None:
+    laws.test_a_row_that_is_refreshed_meanwhile_stays()
+
+
+def test_p2_an_expiry_is_repeated() -> None:
+    laws.test_what_expired_follows_from_the_log_alone()
+
+
+@bug("an expiry is put behind rows that came since it looked", test_p1_fresh_rows_stay)
+def _() -> Patch:
+    return patch.object(row_ttl._Unchanged, "__call__", lambda *_: None)
+
+
+@bug("an expiry deletes what it saw first, without another look", test_p1_fresh_rows_stay)
+def _() -> Patch:
+    def all_of(original: Any, self: RowTtl, rows: pa.RecordBatch, cutoff_ms: int) -> pa.RecordBatch:
+        return rows
+
+    return wrapped(RowTtl, "expired", all_of)
+
+
+@bug("an expiry goes by a cutoff that is a second too late", test_p1_old_rows_go_once)
+def _() -> Patch:
+    def later(original: Any, self: RowTtl, rows: pa.RecordBatch, cutoff_ms: int) -> pa.RecordBatch:
+        expired: pa.RecordBatch = original(self, rows, cutoff_ms + 1_000)
+        return expired
+
+    return wrapped(RowTtl, "expired", later)
+
+
+@bug("the epoch of an expiry does not record its cutoff", test_p2_an_expiry_is_repeated)
+def _() -> Patch:
+    def unnamed(original: Any, cutoff_ms: int) -> Any:
+        return None
+
+    return wrapped(row_ttl, "_transaction", unnamed)
+
+
+@bug("an expiry is due only when the table is at rest", test_p1_old_rows_are_not_late)
+def _() -> Patch:
+    return patch.object(RowTtl, "is_due", lambda *_: False)

@@ -1,0 +1,219 @@
+"""Which rows are too old, when that is looked for, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import OptionError, SchemaError, TableFullError
+from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.model.schema import TableSchema, Ties
+from spark_upsert.table import row_ttl
+from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL
+from spark_upsert.table.row_ttl import RowTtl, last_cutoff_ms
+from spark_upsert.table.table import Table
+from tests.support.clocked import ClockedStore, Now
+
+DAY_S = 86_400
+TIME = pa.timestamp("us", "UTC")
+TTL = {ROW_TTL: "10 days", ROW_TTL_BY: "at"}
+
+
+def made(
+    now: Now, type_: pa.DataType = TIME, properties: dict[str, str] | None = None, **how: Any
+) -> Table:
+    table = Table(ClockedStore(now), clock=now)
+    columns = pa.schema({"k": pa.int64(), "at": type_})
+    table.ensure(
+        TableSchema.of(columns, keys=["k"], **how), TTL if properties is None else properties
+    )
+    return table
+
+
+def days_ago(now: Now, days: float) -> datetime:
+    return datetime.fromtimestamp(now(), UTC) - timedelta(days=days)
+
+
+def keys(table: Table) -> list[int]:
+    return sorted(table.snapshot().to_pydict()["k"])
+
+
+def append(table: Table, rows: dict[int, Any]) -> None:
+    schema = table.schema.columns
+    table.append(pa.table({"k": list(rows), "at": list(rows.values())}, schema=schema))
+
+
+def of(schema: TableSchema, **properties: str) -> RowTtl | None:
+    return RowTtl.of(schema, TTL | properties)
+
+
+SCHEMA = TableSchema.of(pa.schema({"k": pa.int64(), "at": TIME}), keys=["k"])
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [pa.timestamp(unit, zone) for unit in ("s", "ms", "us", "ns") for zone in (None, "UTC")]
+    + [pa.timestamp("us", "Europe/Amsterdam")],
+    ids=str,
+)
+def test_a_row_goes_when_its_time_is_the_ttl_ago(type_: pa.DataType) -> None:
+    now = Now()
+    table = made(now, type_)
+    at = [days_ago(now, 10), days_ago(now, 10) + timedelta(seconds=1), None]
+    naive = [None if each is None or type_.tz else each.replace(tzinfo=None) for each in at]
+    append(table, dict(enumerate(at if type_.tz else naive)))
+    done = table.expire_rows()
+    assert keys(table) == [1, 2]
+    assert done is None or done.deletes == 0  # It went behind the append.
+    now.advance(1)
+    again = table.expire_rows()
+    assert again is not None
+    assert (again.deletes, keys(table)) == (1, [2])
+
+
+def test_a_date_counts_from_its_first_moment() -> None:
+    now = Now(1_700_000_000 // DAY_S * DAY_S)
+    table = made(now, pa.date32())
+    today = datetime.fromtimestamp(now(), UTC).date()
+    append(table, {1: today - timedelta(days=10), 2: today - timedelta(days=9), 3: date.max})
+    assert keys(table) == [2, 3]
+
+
+def test_each_row_that_goes_is_a_delete_of_the_changelog() -> None:
+    now = Now()
+    table = made(now)
+    append(table, {1: days_ago(now, 0), 2: days_ago(now, -5)})
+    now.advance(10 * DAY_S)
+    append(table, {3: days_ago(now, 0)})
+    version = table.log.head().version
+    [gone] = table.changes(version, version + 1).to_pylist()
+    assert (gone["k"], gone["_change_type"], gone["_diff"]) == (1, "delete", -1)
+    counters = table.log.commit(version).counters
+    assert (counters["deletes"], counters.get("tied", 0)) == (1, 0)
+
+
+def test_a_delete_of_an_ordered_table_is_no_tie(caplog: pytest.LogCaptureFixture) -> None:
+    now = Now()
+    table = made(now, order=[pa.field("at", TIME)])
+    with caplog.at_level(logging.WARNING):
+        append(table, {1: days_ago(now, 20)})
+    assert keys(table) == []
+    assert table.log.commit(table.log.head().version).counters.get("tied", 0) == 0
+    assert caplog.messages == []
+
+
+def test_rows_are_looked_for_once_in_an_interval() -> None:
+    now = Now()
+    table = made(now, properties={**TTL, ROW_TTL_INTERVAL: "1 hour"})
+    append(table, {1: days_ago(now, 0)})
+    first = last_cutoff_ms(table.log.head())
+    versions = []
+    for _ in range(4):
+        now.advance(1801)
+        append(table, {1: days_ago(now, 0)})
+        versions.append(table.log.head().version)
+    assert last_cutoff_ms(table.log.head()) > first + 2 * 3600 * 1000
+    assert versions[-1] == versions[0] + 3 + 2  # Appends, and an epoch for each look.
+
+
+def test_an_interval_is_a_part_of_the_ttl_unless_it_is_told() -> None:
+    told = {name: of(SCHEMA, **{ROW_TTL: name}) for name in ("24 hours", "1 ms", "900 days")}
+    assert [each.interval_ms for each in told.values() if each] == [3_600_000, 1, DAY_S * 1000]
+    own = of(SCHEMA, **{ROW_TTL_INTERVAL: "5 s"})
+    assert own is not None
+    assert own.interval_ms == 5000
+
+
+def test_many_rows_go_in_several_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_ttl, "KEYS_MAX", 1)
+    now = Now()
+    table = made(now)
+    with table._expiring:
+        for key in range(5):
+            append(table, {key: days_ago(now, 11)})
+    done = table.expire_rows()
+    assert done is not None
+    assert done.deletes == 5
+    assert keys(table) == []
+
+
+def test_without_the_property_rows_stay() -> None:
+    now = Now()
+    table = made(now, properties={})
+    append(table, {1: days_ago(now, 1000)})
+    assert table.expire_rows() is None
+    table.alter(table.schema, {**TTL, ROW_TTL: "none"})
+    append(table, {2: days_ago(now, 1000)})
+    assert table.expire_rows() is None
+    assert keys(table) == [1, 2]
+
+
+def test_a_commit_stands_when_rows_cannot_be_expired(caplog: pytest.LogCaptureFixture) -> None:
+    now = Now()
+    table = made(now, properties={**TTL, "maxBacklogEpochs": "1", "onFull": "reject"})
+    table.hold("slow", table.log.head().version)
+    append(table, {1: days_ago(now, 11)})  # There is no room for another epoch.
+    assert keys(table) == [1]
+    assert "rows not expired" in caplog.text
+    with pytest.raises(TableFullError):
+        table.expire_rows()
+    table.hold("slow", table.log.head().version)
+    done = table.expire_rows()
+    assert done is not None
+    assert done.deletes == 1
+
+
+def test_an_expiry_outlives_the_memory_of_writers() -> None:
+    now = Now()
+    table = made(now)
+    for _ in range(5):
+        append(table, {1: days_ago(now, 0)})
+        now.advance(60 * DAY_S)
+        table.expire(retain_versions=0, safety_ms=0, writers_ms=DAY_S * 1000)
+    assert table.expire_rows() is not None
+    assert keys(table) == []
+
+
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        ({ROW_TTL_BY: "nope"}, "nope"),
+        ({ROW_TTL_BY: "k"}, "expected a timestamp or a date"),
+        ({ROW_TTL: "soon"}, "soon"),
+        ({ROW_TTL: "0 days"}, "0 days"),
+        ({ROW_TTL_INTERVAL: "x"}, "x"),
+    ],
+)
+def test_what_makes_no_ttl_is_refused(
+    properties: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises((OptionError, SchemaError), match=told):
+        Table.create(str(tmp_path / "t"), SCHEMA.columns, keys=["k"], properties=TTL | properties)
+    table = Table.create(str(tmp_path / "t"), SCHEMA.columns, keys=["k"])
+    with pytest.raises((OptionError, SchemaError), match=told):
+        table.alter(table.schema, TTL | properties)
+
+
+def test_a_ttl_without_a_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=ROW_TTL_BY):
+        Table.create(str(tmp_path / "t"), SCHEMA.columns, keys=["k"], properties={ROW_TTL: "1 day"})
+
+
+def test_a_table_whose_deletes_do_not_win_has_no_ttl() -> None:
+    columns = SCHEMA.columns
+    first = TableSchema.of(columns, keys=["k"], order=[columns.field("at")], ties=Ties.FIRST)
+    with pytest.raises(OptionError, match="ties=first"):
+        of(first)
+    sums = pa.schema({"k": pa.int64(), "at": TIME, "n": pa.int64()})
+    summed = TableSchema.of(
+        sums,
+        keys=["k"],
+        engine=MergeEngine(Engine.AGGREGATION, {"n": Rule.SUM, "at": Rule.MAX}),
+    )
+    with pytest.raises(OptionError, match="can be deleted"):
+        of(summed)
