@@ -1,14 +1,14 @@
 """Statistics of a twin, from the footer of its file: what readers skip files by.
 
 Bounds are told only where they are safe. Parquet's own bounds leave NaN out, while NaN is above all
-numbers to Delta's readers: a filter ``x > 100`` would lose rows. So floats have bounds only if no
-value is NaN. Long texts have none, because a reader may cut bounds that it was not given whole.
+numbers to Delta's readers, and readers use the bounds of a footer, too: a filter ``x > 100`` would
+lose rows. So floats have no statistics, neither in the log nor in the file. Long texts have no
+bounds in the log, because a reader may cut bounds that it was not given whole.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from datetime import date
 from typing import Any
 
@@ -25,7 +25,16 @@ _FIRST_DATE = date(1000, 1, 1)
 """Older dates have fewer than four digits of year in some writers, and calendars differ."""
 
 
-def stats_of(footer: pq.FileMetaData, columns: pa.Schema, nan: Collection[str]) -> dict[str, Any]:
+def bounded_columns(columns: pa.Schema) -> list[str]:
+    """Return the columns of which a file may have statistics: no floats, nothing nested."""
+    return [
+        field.name
+        for field in columns
+        if not (pa.types.is_floating(field.type) or pa.types.is_nested(field.type))
+    ]
+
+
+def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
     """Return the statistics of a file, without `tightBounds` (`stats_text`).
 
     Parameters
@@ -33,8 +42,6 @@ def stats_of(footer: pq.FileMetaData, columns: pa.Schema, nan: Collection[str]) 
     footer : pyarrow.parquet.FileMetaData
     columns : pyarrow.Schema
         The columns of the file.
-    nan : collection of str
-        Columns with a NaN in them.
     """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -50,7 +57,7 @@ def stats_of(footer: pq.FileMetaData, columns: pa.Schema, nan: Collection[str]) 
         nulls[field.name] = sum(each.null_count for each in chunks)
         held = [each for each in chunks if each.has_min_max]
         # A chunk of nulls alone has no bounds; another chunk without them hides its values.
-        if len(held) < sum(each.num_values > 0 for each in chunks) or field.name in nan:
+        if len(held) < sum(each.num_values > 0 for each in chunks):
             continue
         bounds = [_bounds(field.type, each.min, each.max) for each in held]
         if bounds and all(bounds):
@@ -83,10 +90,6 @@ def _bounds(type_: pa.DataType, low: Any, high: Any) -> tuple[Any, Any] | None:
     """Return bounds as JSON has them; None if they are not safe."""
     if pa.types.is_integer(type_):
         return low, high
-    if pa.types.is_floating(type_):
-        # Zeros have one place among numbers, and two signs.
-        is_finite = abs(low) < float("inf") and abs(high) < float("inf")
-        return (low, high) if is_finite else None
     if pa.types.is_string(type_):
         return (low, high) if max(len(low), len(high)) <= TEXT_MAX else None
     if pa.types.is_date(type_):

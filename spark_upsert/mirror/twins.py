@@ -19,10 +19,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_upsert.mirror.statistics import stats_of
+from spark_upsert.mirror.statistics import bounded_columns, stats_of
 from spark_upsert.mirror.vectors import Vector
 from spark_upsert.model.arrays import Mask
 from spark_upsert.model.schema import DIFF, HASH, TableSchema, is_live
@@ -91,17 +90,15 @@ def write_twin(
     path = f"{id_of(file.path)}-{secrets.token_hex(4)}.parquet"
     share = part_of(CHUNK_BYTES) * file.rows // max(1, file.bytes)
     step = min(CHUNK_ROWS, max(1, share))
-    nan = set[str]()
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, file.rows, step):
             batch = rows(start, min(start + step, file.rows))
-            nan.update(_with_nan(batch))
             yield batch
             RUNS.settle(batch.num_rows)
 
     size, footer = write_parquet(target, path, columns, batches(), {"upsertflow.run": file.path})
-    return Twin(path=path, bytes=size, stats=stats_of(footer, columns, nan), written_ms=now_ms)
+    return Twin(path=path, bytes=size, stats=stats_of(footer, columns), written_ms=now_ms)
 
 
 def write_parquet(
@@ -119,6 +116,8 @@ def write_parquet(
         What the footer is to say besides.
     """
     footers: list[pq.FileMetaData] = []
+    # With no column to name, it would have statistics of all.
+    bounded: Any = bounded_columns(columns) or False
     with target.create(path) as sink:
         counted = _Counted(sink)
         with pq.ParquetWriter(
@@ -128,6 +127,7 @@ def write_parquet(
             store_schema=False,
             store_decimal_as_integer=True,
             coerce_timestamps="us",
+            write_statistics=bounded,
             metadata_collector=footers,
         ) as writer:
             for batch in batches:
@@ -172,12 +172,6 @@ class _Counted:
 
     def close(self) -> None:
         """Do nothing: the owner of the sink closes it."""
-
-
-def _with_nan(batch: pa.RecordBatch) -> Iterator[str]:
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-            yield name
 
 
 # -- the rows ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.store import LocalStore
-from tests.support.mirrored import KINDS, MirroredTable, canonical
+from tests.support.mirrored import KINDS, MirroredTable, canonical, plain
 from tests.unit.test_mirror import all_types
 
 ACTS = 12
@@ -44,12 +44,6 @@ def by_polars(place: str, version: int) -> pa.Table:
 READERS = pytest.mark.parametrize("read", [by_delta_rs, by_polars])
 
 
-def plain(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Return what a reader found in our types: views and large texts are the same texts."""
-    found = [rows.column(name).cast(columns.field(name).type) for name in columns.names]
-    return pa.Table.from_arrays(found, schema=columns)
-
-
 @READERS
 @pytest.mark.parametrize("life", range(len(KINDS)))
 def test_another_reader_sees_every_version(life: int, read: Read, tmp_path: Path) -> None:
@@ -69,10 +63,11 @@ def test_another_reader_sees_every_type(read: Read, tmp_path: Path) -> None:
     assert canonical(told) == canonical(expected)
 
 
-def test_a_filter_of_another_reader_skips_no_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("life", range(len(KINDS)))
+def test_a_filter_of_another_reader_skips_no_row(life: int, tmp_path: Path) -> None:
     """Bounds are used by readers: NaN is above all numbers, whatever Parquet says."""
     deltalake = pytest.importorskip("deltalake")
-    lived = MirroredTable(0, LocalStore(tmp_path))
+    lived = MirroredTable(life, LocalStore(tmp_path))
     lived.live(ACTS)
     whole = lived.table.snapshot()
     table = deltalake.DeltaTable(str(tmp_path / "_delta"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -57,13 +57,22 @@ class MirroredTable:
     seed : int
     store, target : Store, optional
         Where the table lies, and its mirror.
+    now_s : float, optional
+        The time at which its clock begins. Readers that know a retention hold it against theirs.
     """
 
-    def __init__(self, seed: int, store: Store | None = None, target: Store | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        store: Store | None = None,
+        target: Store | None = None,
+        *,
+        now_s: float | None = None,
+    ) -> None:
         self.dice = random.Random(seed)
         self.store = store or MemoryStore()
         self.target = target or place_of(self.store, None)
-        self.clock = Ticks()
+        self.clock = Ticks() if now_s is None else Ticks(now_s)
         kind = dict(KINDS[seed % len(KINDS)])
         kind.setdefault("scope", Scope.ARRIVAL)
         order = [] if kind["scope"] is Scope.ARRIVAL else [pa.field("seq", pa.int64())]
@@ -85,15 +94,20 @@ class MirroredTable:
 
     # -- what is done ------------------------------------------------------------------
 
-    def live(self, acts: int, look: Callable[[], None] = lambda: None) -> None:
+    def live(
+        self,
+        acts: int,
+        look: Callable[[], None] = lambda: None,
+        *,
+        without: Sequence[Callable[[], None]] = (),
+    ) -> None:
         """Do some things, publish behind most of them, and look behind each."""
+        all_acts: list[Callable[[], None]] = [self.append] * 9
+        all_acts += [self.overwrite, self.restore, self.restore, self.compact, self.compact]
+        all_acts += [self.squeeze, self.widen, self.add_column, self.expire]
+        possible = [act for act in all_acts if act not in without]
         for _ in range(acts):
-            act = self.dice.choice(
-                [self.append] * 9
-                + [self.overwrite, self.restore, self.restore, self.compact, self.compact]
-                + [self.squeeze, self.widen, self.add_column, self.expire]
-            )
-            act()
+            self.dice.choice(possible)()
             if self.dice.random() < 0.8:
                 self.publish()
             look()
@@ -200,7 +214,7 @@ class MirroredTable:
     def require_feed(self, found: DeltaTable) -> None:
         """Hold the feed of a commit against the rows before it and behind it."""
         version = found.version
-        old = _as_now(DeltaTable(self.target, version - 1).rows(), found.schema)
+        old = as_now(DeltaTable(self.target, version - 1).rows(), found.schema)
         before, behind = Counter(canonical(old)), Counter(canonical(found.rows()))
         feed = found.feed()
         if feed is None:
@@ -212,25 +226,22 @@ class MirroredTable:
             return
         assert found.data_changes == {True}
         assert feed.num_rows
-        parts = {
-            kind: Counter(canonical(_narrowed(feed, kind, found.schema)))
-            for kind in ("insert", "update_preimage", "update_postimage", "delete")
-        }
-        gone, come = (
-            parts[a] + parts[b]
-            for a, b in (("delete", "update_preimage"), ("insert", "update_postimage"))
-        )
-        assert not gone - before, f"version {version}: what was not there is gone"
-        assert before - gone + come == behind, f"version {version}"
-        assert sum(parts["update_preimage"].values()) == sum(parts["update_postimage"].values())
+        assert folded(before, feed, found.schema) == behind, f"version {version}"
 
 
-def _narrowed(feed: pa.Table, kind: str, columns: pa.Schema) -> pa.Table:
-    rows = feed.filter(pc.equal(feed.column("_change_type"), kind))
-    return rows.select(columns.names)
+def folded(before: Counter[str], feed: pa.Table, columns: pa.Schema) -> Counter[str]:
+    """Return rows, each as a text, behind the changes of a feed, which must fit them."""
+    parts = {
+        kind: Counter(canonical(_narrowed(feed, kind, columns)))
+        for kind in ("insert", "update_preimage", "update_postimage", "delete")
+    }
+    gone = parts["delete"] + parts["update_preimage"]
+    assert not gone - before, "what was not there is gone"
+    assert sum(parts["update_preimage"].values()) == sum(parts["update_postimage"].values())
+    return before - gone + parts["insert"] + parts["update_postimage"]
 
 
-def _as_now(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+def as_now(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     """Return rows with the columns of a later version."""
     found = [
         rows.column(field.name).cast(field.type)
@@ -241,9 +252,19 @@ def _as_now(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(found, schema=columns)
 
 
+def _narrowed(feed: pa.Table, kind: str, columns: pa.Schema) -> pa.Table:
+    return plain(feed.filter(pc.equal(feed.column("_change_type"), kind)), columns)
+
+
+def plain(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return what a reader found in our types: views and large texts are the same texts."""
+    found = [rows.column(name).cast(columns.field(name).type) for name in columns.names]
+    return pa.Table.from_arrays(found, schema=columns)
+
+
 def canonical(rows: pa.Table) -> list[str]:
     """Return rows as texts, sorted: NaN is NaN, and zeros have signs."""
     return sorted(map(repr, rows.to_pylist()))
 
 
-__all__ = ["DeltaTable", "MirroredTable", "canonical"]
+__all__ = ["DeltaTable", "MirroredTable", "as_now", "canonical", "folded", "plain"]

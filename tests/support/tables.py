@@ -73,8 +73,8 @@ def prefix_of(key: Any) -> int:
 class Ticks:
     """A clock that advances by a second each time it is read."""
 
-    def __init__(self) -> None:
-        self.now_s = 1_700_000_000.0
+    def __init__(self, now_s: float = 1_700_000_000.0) -> None:
+        self.now_s = now_s
 
     def __call__(self) -> float:
         self.now_s += 1.0
