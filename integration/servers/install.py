@@ -33,12 +33,12 @@ def fetched(name: str, tool: str, remedy: str, *command: str, files: dict[str, s
     folder = HOME / name
     if folder.exists():
         return folder
-    with _alone(name):
+    with alone(name):
         return folder if folder.exists() else _made(folder, tool, remedy, command, files)
 
 
 @contextmanager
-def _alone(name: str) -> Iterator[None]:
+def alone(name: str) -> Iterator[None]:
     """Hold the folder among all processes; the system gives it back where one dies."""
     HOME.mkdir(parents=True, exist_ok=True)
     until_s = time.monotonic() + WAIT_SECONDS_MAX
