@@ -17,6 +17,9 @@ _STATM = Path("/proc/self/statm")
 _PAGES_OF_FILES = 2
 """Place of the number of resident pages that are of files."""
 
+_ADVICE = getattr(mmap, "MADV_DONTNEED", None)
+_madvise = getattr(ctypes.CDLL(None), "madvise", None)
+
 
 def resident_bytes() -> int:
     """Return the bytes of files that are in this process's memory, its libraries included.
@@ -37,9 +40,6 @@ def release_mapped(buffer: pa.Buffer) -> None:
     buffer : pyarrow.Buffer
         A whole mapped file that no process writes. The contents of any other memory would be lost.
     """
-    madvise = getattr(ctypes.CDLL(None), "madvise", None)
-    advice = getattr(mmap, "MADV_DONTNEED", None)
-    if madvise is None or advice is None or buffer.size == 0:
-        return
-    # It is only an advice: if it is not taken, nothing is lost.
-    madvise(ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size), ctypes.c_int(advice))
+    if _madvise is not None and _ADVICE is not None and buffer.size > 0:
+        # It is only an advice: if it is not taken, nothing is lost.
+        _madvise(ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size), _ADVICE)

@@ -62,6 +62,34 @@ def test_a_task_leaves_no_more_mapped_than_its_rows_call_for(
     assert table.snapshot() == expected
 
 
+def test_what_no_run_holds_is_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries above the bound made each step of work walk over thousands of open runs."""
+    store, buffer, contents = mapped_file(tmp_path)
+    table = Table.create(str(tmp_path / "table"), pa.schema({"k": pa.int64()}), keys=["k"])
+    table.append(pa.table({"k": [1]}))
+    [file] = table.log.commit(1).added
+    released: list[object] = []
+    monkeypatch.setattr(run.Run, "release", lambda one: released.append(one))
+    monkeypatch.setattr(run, "_RESIDENT_BYTES", 0)
+    runs = run.RunCache()
+    runs.open(table.store, file)
+    with frugal():
+        runs.settle(rows=0)
+        assert len(released) == 1, "nothing was known of others"
+        runs.settle(rows=0)
+        assert len(released) == 1, "what a release leaves is no run's"
+        assert (np.frombuffer(buffer, np.uint8) == contents).all()
+        runs.settle(rows=0)
+        assert len(released) == 2, "more than it left"
+        store.release(buffer)  # type: ignore[attr-defined]
+        runs.settle(rows=0)
+        assert (np.frombuffer(buffer, np.uint8) == contents).all()
+        runs.settle(rows=0)
+        assert len(released) == 3, "others had become less meanwhile"
+
+
 def test_only_the_work_within_is_frugal() -> None:
     def fail() -> None:
         raise KeyError(is_frugal())

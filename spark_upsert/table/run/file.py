@@ -476,6 +476,8 @@ _RESIDENT_BYTES = 128 << 20
 """Resident bytes of mapped files in a worker at rest, some 60 MiB of libraries among them."""
 
 _RESIDENT_BYTES_PER_ROW = 16 << 10
+_RELEASED_BYTES_MIN = 16 << 20
+"""What is worth a walk over all open runs, some microseconds for each of up to thousands."""
 
 
 class _Opened(NamedTuple):
@@ -515,6 +517,8 @@ class RunCache:
         self._runs: LruMap[tuple[str, str], _Opened] = LruMap(
             self.count_max, rest_s=self.rest_s, rested_max=self.rested_max, clock=self.clock
         )
+        self._others_bytes = 0
+        """Resident bytes of files that were no run's, such as libraries: what a release left."""
 
     def open(self, store: Store, file: RunFile) -> Run:
         """Return the open run of a file.
@@ -581,11 +585,15 @@ class RunCache:
         """
         if not is_frugal():
             return
-        if resident_bytes() > _RESIDENT_BYTES + rows * _RESIDENT_BYTES_PER_ROW:
+        found = resident_bytes()
+        self._others_bytes = min(self._others_bytes, found)
+        allowed = _RESIDENT_BYTES + rows * _RESIDENT_BYTES_PER_ROW
+        if found > max(allowed, self._others_bytes + _RELEASED_BYTES_MIN):
             with self._lock:
                 runs = [known.run for known in self._runs.values()]
             for run in runs:
                 run.release()
+            self._others_bytes = resident_bytes()
 
 
 RUNS = RunCache()
