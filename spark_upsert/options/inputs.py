@@ -22,7 +22,7 @@ from spark_upsert.options.parse import Options, fold
 from spark_upsert.options.query import MergeOptions, QueryOptions
 from spark_upsert.options.read import READ_OPTIONS, ReadOptions
 from spark_upsert.options.view import ON_ERROR, PLAN, ViewOptions, plan_paths
-from spark_upsert.schedule import parse_priority
+from spark_upsert.schedule.priority import parse_priority
 from spark_upsert.table.log.manifest import TableVersion
 
 UNNAMED = ""

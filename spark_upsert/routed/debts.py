@@ -12,7 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_upsert.routed.group import TableGroup
-from spark_upsert.schedule import DirtySet, Schedule, Service, Turn, Urgency
+from spark_upsert.schedule.dirty import DirtySet
+from spark_upsert.schedule.priority import Urgency
+from spark_upsert.schedule.scheduler import Schedule, Service, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

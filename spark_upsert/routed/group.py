@@ -28,7 +28,7 @@ from spark_upsert.errors import (
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.routed.members import FIELDS, Member, Members, ms_of, us_of
 from spark_upsert.routed.unmoved import commit_behind
-from spark_upsert.schedule import Turn
+from spark_upsert.schedule.scheduler import Turn
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.compaction import compact_runs

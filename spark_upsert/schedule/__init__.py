@@ -1,32 +1,7 @@
-"""Scheduling: which input is served next, and what gives way under pressure.
+"""Scheduling: what is served next (`scheduler`), and what gives way under pressure (`governor`).
 
->>> from spark_upsert.schedule import Schedule
+>>> from spark_upsert.schedule.scheduler import Schedule
 
-The names below are the public ones of the scheduler; `governor` is the other half. Nothing here
-knows a table or Spark, and times are handed in, in milliseconds.
+Nothing here knows a table or Spark, and times are handed in, in milliseconds. A program that needs
+the governor alone loads no scheduler.
 """
-
-from spark_upsert.schedule.bands import BANDS, Band
-from spark_upsert.schedule.dirty import DirtySet
-from spark_upsert.schedule.priority import (
-    PRIORITY_MAX,
-    PRIORITY_MIN,
-    Urgency,
-    parse_priority,
-    priority_of,
-)
-from spark_upsert.schedule.scheduler import Schedule, Service, Turn
-
-__all__ = [
-    "BANDS",
-    "PRIORITY_MAX",
-    "PRIORITY_MIN",
-    "Band",
-    "DirtySet",
-    "Schedule",
-    "Service",
-    "Turn",
-    "Urgency",
-    "parse_priority",
-    "priority_of",
-]

@@ -11,16 +11,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.schedule import BANDS, Schedule, Turn, Urgency, priority_of
-from spark_upsert.schedule.bands import ROUND, WEIGHTS, bands_of
+from spark_upsert.schedule.bands import BANDS, ROUND, WEIGHTS, bands_of
 from spark_upsert.schedule.priority import (
     HALF_LIFE_MS,
     IDLE_MAX_MS,
     PRIORITY_MAX,
     PRIORITY_MIN,
     WAITED_MAX_MS,
+    Urgency,
+    priority_of,
 )
-from spark_upsert.schedule.scheduler import TICK_MS
+from spark_upsert.schedule.scheduler import TICK_MS, Schedule, Turn
 
 MANUALS = st.integers(-1200, 1200) | st.sampled_from([-1000, -251, -250, 0, 249, 250, 750])
 STANDINGS = st.builds(

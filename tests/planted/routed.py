@@ -14,7 +14,7 @@ from spark_upsert.routed.fence import Fence
 from spark_upsert.routed.plan import RoutedPlan
 from spark_upsert.routed.routes import Router
 from spark_upsert.routed.spool import Spool
-from spark_upsert.schedule import Schedule, Turn
+from spark_upsert.schedule.scheduler import Schedule, Turn
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table.write.write_set import WriteSet
 from tests.laws import test_debts as debt_laws

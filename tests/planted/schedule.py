@@ -9,8 +9,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.schedule import BANDS, DirtySet, Schedule, Service, Turn, priority, scheduler
-from spark_upsert.schedule.bands import LOWEST
+from spark_upsert.schedule import priority, scheduler
+from spark_upsert.schedule.bands import BANDS, LOWEST
+from spark_upsert.schedule.dirty import DirtySet
+from spark_upsert.schedule.scheduler import Schedule, Service, Turn
 from spark_upsert.streams.planner import pace
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_schedule_promises as schedules

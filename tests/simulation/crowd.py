@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from spark_upsert.schedule import Urgency
+from spark_upsert.schedule.priority import Urgency
 from spark_upsert.streams.inputs.input import Backlog, ReadPiece
 from spark_upsert.streams.offsets.offset import Offset
 from spark_upsert.streams.offsets.position import Position

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from spark_upsert.schedule import BANDS, DirtySet, Schedule, Service, Turn, Urgency, priority_of
-from spark_upsert.schedule.bands import bands_of
-from spark_upsert.schedule.scheduler import TICK_MS
+from spark_upsert.schedule.bands import BANDS, bands_of
+from spark_upsert.schedule.dirty import DirtySet
+from spark_upsert.schedule.priority import Urgency, priority_of
+from spark_upsert.schedule.scheduler import TICK_MS, Schedule, Service, Turn
 
 NOW_MS = 1_000_000
 

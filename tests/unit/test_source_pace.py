@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.schedule import Urgency
+from spark_upsert.schedule.priority import Urgency
 from spark_upsert.streams.inputs.input import Backlog, ReadPiece
 from spark_upsert.streams.offsets.offset import Offset
 from spark_upsert.streams.offsets.position import Position

@@ -11,7 +11,7 @@ import pytest
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.schedule import Urgency
+from spark_upsert.schedule.priority import Urgency
 from spark_upsert.streams.inputs.inputs import Inputs
 from spark_upsert.streams.inputs.table import TableInput
 from spark_upsert.streams.planner.turns import ASKED_MAX, REST_MS, Urgencies

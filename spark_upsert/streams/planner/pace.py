@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.schedule import Urgency
+from spark_upsert.schedule.priority import Urgency
 from spark_upsert.streams.inputs.input import Backlog, ReadPiece
 from spark_upsert.streams.offsets.offset import Offset, without
 from spark_upsert.streams.offsets.position import Json, Position

@@ -33,7 +33,9 @@ from spark_upsert.errors import about
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.parallel import in_order
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.schedule import DirtySet, Schedule, Turn, Urgency
+from spark_upsert.schedule.dirty import DirtySet
+from spark_upsert.schedule.priority import Urgency
+from spark_upsert.schedule.scheduler import Schedule, Turn
 from spark_upsert.store.records import MALFORMED, UNREADABLE, text, whole
 from spark_upsert.streams.inputs.input import Ranked
 from spark_upsert.streams.inputs.inputs import Inputs
