@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from importlib import import_module
 from itertools import islice
 from typing import Any
 
@@ -198,6 +199,28 @@ def _files(table: Table) -> Iterator[Row]:
         }
 
 
+MIRROR = _schema(
+    place=pa.string(),
+    shows_version=pa.int64(),
+    versions_behind=pa.int64(),
+    ms_behind=pa.int64(),
+    delta_version=pa.int64(),
+    twins=pa.int64(),
+    rows=pa.int64(),
+    dead_rows=pa.int64(),
+    bytes=pa.int64(),
+    vector_bytes=pa.int64(),
+    log_bytes=pa.int64(),
+    retention_ms=pa.int64(),
+    has_feed=pa.bool_(),
+    is_guarded=pa.bool_(),
+    failures=pa.int64(),
+    changed_by=pa.string(),
+)
+"""One row if the table has a mirror where its properties say: how far it is behind, and what it
+holds (`mirror.facts`). ``changed_by`` is what others did to it; then it is no copy any more."""
+
+
 def _consumers(table: Table) -> Iterator[Row]:
     head, now_ms = table.log.head(), table.log.now_ms()
     for lease in table.consumers():
@@ -253,6 +276,15 @@ def _indexes(table: Table) -> Iterator[Row]:
         }
 
 
+def _mirror(table: Table) -> Iterator[Row]:
+    # By its name: what reads other metadata does not load the mirror.
+    facts = import_module("spark_upsert.mirror.facts")
+    found = facts.facts_of(facts.default_mirror(table))
+    if found is not None:
+        row = asdict(found)
+        yield {"shows_version": row.pop("shown"), **row}
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataView:
     """One of the things to be read: its columns, and where its rows come from."""
@@ -274,6 +306,7 @@ VIEWS: Mapping[Metadata, MetadataView] = {
     Metadata.CONSUMERS: MetadataView(CONSUMERS, _consumers),
     Metadata.PRESSURE: MetadataView(PRESSURE, _pressure),
     Metadata.INDEXES: MetadataView(INDEXES, _indexes),
+    Metadata.MIRROR: MetadataView(MIRROR, _mirror),
 }
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark_upsert._version import __version__
 from spark_upsert.cli.doctor import examine, rendered
-from spark_upsert.cli.mirrors import default_mirror, facts_below, follow
+from spark_upsert.cli.mirrors import follow
 from spark_upsert.cli.parking import SHOWN, UNPARKED, advice_of, for_people, line_of, open_root
 from spark_upsert.cli.render import (
     escaped,
@@ -48,6 +48,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.mirror.check import check_mirror
+from spark_upsert.mirror.facts import default_mirror, facts_of
 from spark_upsert.model.durations import EXPECTED, render_ms, render_time, try_parse_ms
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.parse import STORAGE_PREFIX
@@ -271,7 +272,7 @@ def _work_on_all(
 def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     """Show a table in a few numbers."""
     table = open_in(path, storage)
-    facts, mirror = summary(table), facts_below(table)
+    facts, mirror = summary(table), facts_of(default_mirror(table))
     schema = table.log.head().schema
     print_facts(
         {

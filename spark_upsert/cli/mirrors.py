@@ -6,24 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from spark_upsert.mirror.facts import MirrorFacts, facts_of
-from spark_upsert.mirror.follow import target_of
-from spark_upsert.mirror.publish import Mirror
 from spark_upsert.table.published import Published
 from spark_upsert.table.table import Table
 
 POLL_S = 0.2
 """How often a follower looks for a version. A look is one request."""
-
-
-def default_mirror(table: Table) -> Mirror:
-    """Return the mirror of a table where its properties say, whether or not it is there."""
-    return Mirror(table.log, table.store, target_of(table, table.log.head().properties))
-
-
-def facts_below(table: Table) -> MirrorFacts | None:
-    """Return how far the mirror of a table is; None if there is none."""
-    return facts_of(default_mirror(table))
 
 
 def follow(

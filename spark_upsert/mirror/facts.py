@@ -6,7 +6,11 @@ import json
 from dataclasses import dataclass
 
 from spark_upsert.errors import DataLossError
+from spark_upsert.mirror.delta_log import FOLDER
+from spark_upsert.mirror.follow import MIRRORS, target_of
+from spark_upsert.mirror.manner import manner_of
 from spark_upsert.mirror.publish import Mirror, shown_of
+from spark_upsert.table.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +31,24 @@ class MirrorFacts:
     dead_rows: int
     bytes: int
     """Bytes of the live twins."""
+    vector_bytes: int
+    """Bytes of their deletion vectors."""
+    log_bytes: int
+    """Bytes of commits and checkpoints."""
+    retention_ms: int
+    """How long its versions, and its change feed, can be read."""
+    has_feed: bool
+    is_guarded: bool
+    """Whether writers that keep to the protocol are kept out."""
+    failures: int
+    """Steps of this process that failed, of whatever mirror."""
     changed_by: str | None
     """What somebody else did to it, if it is no copy any more."""
+
+
+def default_mirror(table: Table) -> Mirror:
+    """Return the mirror of a table where its properties say, whether or not it is there."""
+    return Mirror(table.log, table.store, target_of(table, table.log.head().properties))
 
 
 def facts_of(mirror: Mirror) -> MirrorFacts | None:
@@ -37,6 +57,7 @@ def facts_of(mirror: Mirror) -> MirrorFacts | None:
     shown = None if state is None else shown_of(state, head.table_id)
     if state is None or shown is None:
         return None
+    manner = manner_of(state)
     stats = [json.loads(add["stats"]) for add in state.live.values() if "stats" in add]
     vectors = [add["deletionVector"] for add in state.live.values() if "deletionVector" in add]
     return MirrorFacts(
@@ -49,6 +70,12 @@ def facts_of(mirror: Mirror) -> MirrorFacts | None:
         rows=sum(each["numRecords"] for each in stats),
         dead_rows=sum(each["cardinality"] for each in vectors),
         bytes=sum(add["size"] for add in state.live.values()),
+        vector_bytes=sum(each["sizeInBytes"] for each in vectors),
+        log_bytes=sum(info.bytes for info in mirror.target.list(FOLDER)),
+        retention_ms=manner.retention_ms,
+        has_feed=manner.change_feed,
+        is_guarded=manner.guard,
+        failures=MIRRORS.failures,
         changed_by=None if state.foreign is None else state.foreign.operation,
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.mirror.dead import files_of
@@ -31,7 +31,8 @@ from spark_upsert.table.log.properties import (
     parse_interval,
     parse_retention,
 )
-from spark_upsert.table.published import Published
+from spark_upsert.table.published import DEFAULT_FOLDER, Published, is_published
+from spark_upsert.table.retention.worker import Vacuumed
 from spark_upsert.table.table import Table
 
 _LOGGER = logging.getLogger(__name__)
@@ -147,17 +148,53 @@ def target_of(table: Table, properties: Mapping[str, str]) -> Store:
     return place_of(table.store, path.replace("{table}", name) or None)
 
 
-def require_place(table: Table, properties: Mapping[str, str]) -> None:
-    """Raise unless the mirror of a table can be begun, or gone on with, at its place.
+def require_place(table: Table, given: Mapping[str, str]) -> None:
+    """Raise if properties that are to be set ask for a mirror where it cannot be begun, or gone on.
+
+    A place that is the table's already is not looked at.
 
     Raises
     ------
     OptionError, OtherTableError
-        The place is the table's own, or something else lies there.
+        It is among the table's own files, or something else lies there.
     """
     head = table.log.try_head()
-    mirror = Mirror(table.log, table.store, target_of(table, properties))
-    mirror.require_place(None if head is None else head.table_id)
+    before = {} if head is None else dict(head.properties)
+    after = {**before, **given}
+    is_known = is_published(before) and before.get(PUBLISH_PATH) == after.get(PUBLISH_PATH)
+    if is_published(after) and not is_known:
+        mirror = Mirror(table.log, table.store, target_of(table, after))
+        mirror.require_place(None if head is None else head.table_id)
+
+
+def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
+    """Remove what is of no use to the mirrors of a table, and yield what it was, by their places.
+
+    They are the one below the table, if there is one, and that of its properties. An error is
+    counted and told: a mirror is not worth the upkeep of its table.
+    """
+    below = place_of(table.store, None)
+    places = {
+        target.url: target for target in (below, target_of(table, table.log.head().properties))
+    }
+    for url, target in places.items():
+        try:
+            done = MIRRORS.of(table, target).vacuum(dry_run=dry_run)
+        except Exception as error:  # noqa: BLE001 - a mirror is never worth a vacuum
+            MIRRORS.note(table, error)
+            continue
+        yield (
+            DEFAULT_FOLDER if url == below.url else url,
+            Vacuumed(
+                expired=(),
+                orphans=done.files,
+                leftovers=(),
+                foreign=(),
+                log=done.log,
+                waiting_count=0,
+                is_dry_run=dry_run,
+            ),
+        )
 
 
 def _follow(table: Table) -> None:

@@ -47,7 +47,7 @@ from spark_upsert.mirror.refusals import (
 from spark_upsert.mirror.statistics import stats_text
 from spark_upsert.mirror.twins import Twin, id_of, rows_of, run_of, write_twin
 from spark_upsert.mirror.types import require_mirrored, retyped
-from spark_upsert.mirror.upkeep import Upkeep
+from spark_upsert.mirror.upkeep import Cleaned, Upkeep
 from spark_upsert.mirror.vectors import Vector, as_text, file_of, from_text, in_file, name_of
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
@@ -55,15 +55,12 @@ from spark_upsert.store.below import StoreBelow
 from spark_upsert.store.resolve import open_store
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest
-from spark_upsert.table.published import Published
+from spark_upsert.table.published import DEFAULT_FOLDER, Published
 from spark_upsert.table.retention.leases import Lease, keep_held
 from spark_upsert.table.retention.policy import LEASE_MS
 from spark_upsert.table.run.file import RunFile
 
 _LOGGER = logging.getLogger(__name__)
-
-DEFAULT_FOLDER = "_delta"
-"""Where a mirror lies below its table, if no other place is named."""
 
 _OWN_FOLDERS = ("data", "_log", "_index", "_consumers")
 """Folders of a table, in which no mirror may lie."""
@@ -261,6 +258,28 @@ class Mirror:
         with suppress(DataLossError):  # Expired meanwhile: then the next step does without.
             keep_held(self.table, self.log, lease)
             self._held_ms = now_ms
+
+    def vacuum(self, *, dry_run: bool) -> Cleaned:
+        """Remove what no reader within the retention may ask for, and what crashes left behind.
+
+        What is live stays, also of a mirror that was given up; of others nothing is touched.
+        """
+        state = self.state()
+        is_ours = state is not None and shown_of(state, self.log.head().table_id) is not None
+        if not (is_ours or (state is None and self._is_begun())):
+            return Cleaned(log=(), files=())
+        retention_ms = manner_of(state).retention_ms
+        return self.upkeep.vacuum(
+            now_ms=self.log.now_ms(), retention_ms=retention_ms, dry_run=dry_run
+        )
+
+    def _is_begun(self) -> bool:
+        """Return whether a publication began here, and never came to its first commit."""
+        try:
+            self._require_empty()
+        except OtherTableError:
+            return False
+        return any(True for _ in self.target.list(""))
 
     # -- what lies there -----------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from spark_upsert.errors import masked
-from spark_upsert.mirror.actions import DeltaAction, DeltaState
+from spark_upsert.mirror.actions import DeltaAction
 from spark_upsert.mirror.checkpoints import (
     checkpoint_path,
     vectors_of,
@@ -34,6 +34,7 @@ from spark_upsert.mirror.vectors import from_text, name_of
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
 from spark_upsert.store.protocol import ObjectInfo
+from spark_upsert.store.tokens import new_token
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -58,10 +59,11 @@ _FEED = re.compile(FEED_FOLDER + r"/cdc-[0-9a-f]{32}\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What a cleaning removed."""
+    """What a cleaning removed, or would remove."""
 
-    log_objects: int
-    files: int
+    log: tuple[str, ...]
+    files: tuple[ObjectInfo, ...]
+    """Twins, vectors and feeds, and what writers left behind that were killed."""
 
 
 class Upkeep:
@@ -125,51 +127,87 @@ class Upkeep:
         self._log.note_checkpoint()
 
     def clean(self, *, now_ms: int, retention_ms: int, removals_max: int = REMOVALS_MAX) -> Cleaned:
-        """Remove what no reader may ask for any more."""
+        """Remove what no reader may ask for any more, behind a commit."""
+        if self._log.seen is None:
+            return Cleaned(log=(), files=())
+        found = self._old(now_ms=now_ms, retention_ms=retention_ms)
+        log = found.log[:removals_max]
+        files = found.files[: removals_max - len(log)]
+        self._remove(done := Cleaned(log=log, files=files))
+        return done
+
+    def vacuum(self, *, now_ms: int, retention_ms: int, dry_run: bool) -> Cleaned:
+        """Remove all that no reader may ask for any more; also of a mirror that is at rest.
+
+        The storage is asked for its time, by an empty object that is written and removed: among
+        the files of a mirror that was given up the newest one may be old, too.
+        """
+        probe = f"{FOLDER}/{new_token()}.now"
+        self._store.put(probe, b"")
+        try:
+            times = [i.modified_s for i in self._store.list(FOLDER) if i.path == probe]
+        finally:
+            self._store.delete(probe)
+        done = self._old(now_ms=now_ms, retention_ms=retention_ms, now_s=max(times, default=0.0))
+        if not dry_run:
+            self._remove(done)
+        return done
+
+    def _remove(self, found: Cleaned) -> None:
+        for path in (*found.log, *(info.path for info in found.files)):
+            self._store.delete(path)
+
+    def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> Cleaned:
+        """Return what may go, the oldest first.
+
+        Parameters
+        ----------
+        now_s : float
+            The storage's time, if it was asked for; else the newest file stands for it.
+        """
+        log = [*self._store.list(FOLDER)]
+        own = [*self._store.list("")]
+        feeds = [*self._store.list(FEED_FOLDER)]
+        now_s = max((now_s, *(info.modified_s for info in (*log, *own, *feeds))))
+        # The clock of this machine counts only where it is behind.
+        now_ms = min(now_ms, int(now_s * 1000))
+        named = self._named(since_ms=now_ms - retention_ms)
+        day_s = now_s - ORPHAN_MS / 1000
+        # A commit names a feed within the hour in which it is written.
+        feed_s = min(day_s, now_s - retention_ms / 1000 - CLEAN_EVERY_MS / 1000)
+        gone = [info for info in own if _is_ours(info) and info.path not in named]
+        for folder in ("", FOLDER, FEED_FOLDER):
+            gone += self._store.temporaries(folder)
+        gone = [info for info in gone if info.modified_s < day_s and not info.is_link]
+        gone += [i for i in feeds if _FEED.fullmatch(i.path) and i.modified_s < feed_s]
+        return Cleaned(
+            log=tuple(_below_the_cut(log, now_s - retention_ms / 1000)),
+            files=tuple(sorted(gone, key=lambda info: info.modified_s)),
+        )
+
+    def _named(self, *, since_ms: int) -> set[str]:
+        """Return the files that a live file, or a removal since some time, names."""
         state = self._log.seen
         if state is None:
-            return Cleaned(log_objects=0, files=0)
-        old = [*self._old_log(retention_ms)][:removals_max]
-        for path in old:
-            self._store.delete(path)
-        left = removals_max - len(old)
-        files = [*self._old_files(state, now_ms, retention_ms)][:left]
-        for path in files:
-            self._store.delete(path)
-        return Cleaned(log_objects=len(old), files=len(files))
-
-    def _old_log(self, retention_ms: int) -> Iterator[str]:
-        """Yield what lies below the cut, the oldest first."""
-        infos = list(self._store.list(FOLDER))
-        found = [(info, ENTRY.fullmatch(info.path)) for info in infos]
-        entries = [(int(each[1]), each[2], info) for info, each in found if each]
-        newest_s = max((info.modified_s for _, _, info in entries), default=0.0)
-        until_s = newest_s - retention_ms / 1000
-        old = [version for version, kind, info in entries if info.modified_s < until_s]
-        checkpoints = [version for version, kind, _ in entries if kind != "json"]
-        cut = max((v for v in checkpoints if v <= max(old, default=-1)), default=0)
-        for version, kind, _ in sorted(entries, key=lambda entry: entry[:2]):
-            if version < cut:
-                yield commit_path(version) if kind == "json" else checkpoint_path(version)
-
-    def _old_files(self, state: DeltaState, now_ms: int, retention_ms: int) -> Iterator[str]:
-        """Yield the files of ours that nothing names, the oldest first."""
+            return set()
         tombstones = younger_tombstones(
-            self._store, state.checkpoint, state.removed, since_ms=now_ms - retention_ms
+            self._store, state.checkpoint, state.removed, since_ms=since_ms
         )
         named = {*state.live, *tombstones.field("path").to_pylist()}
         named |= set(_names(each.get("deletionVector") for each in state.live.values()))
-        named |= set(_names(vectors_of(tombstones)))
-        infos = [*self._store.list("")]
-        # A commit names a feed within the hour in which it is written.
-        feeds = [*self._store.list(FEED_FOLDER)]
-        newest_s = max((info.modified_s for info in (*infos, *feeds)), default=0.0)
-        day_s = newest_s - ORPHAN_MS / 1000
-        feed_s = min(day_s, newest_s - retention_ms / 1000 - CLEAN_EVERY_MS / 1000)
-        own = [info for info in infos if _is_ours(info) and info.path not in named]
-        gone = [info for info in own if info.modified_s < day_s]
-        gone += [i for i in feeds if _FEED.fullmatch(i.path) and i.modified_s < feed_s]
-        yield from (info.path for info in sorted(gone, key=lambda info: info.modified_s))
+        return named | set(_names(vectors_of(tombstones)))
+
+
+def _below_the_cut(infos: Iterable[ObjectInfo], until_s: float) -> Iterator[str]:
+    """Yield the commits and checkpoints that no version since some time needs, oldest first."""
+    found = [(info, ENTRY.fullmatch(info.path)) for info in infos]
+    entries = [(int(each[1]), each[2], info) for info, each in found if each]
+    old = [version for version, kind, info in entries if info.modified_s < until_s]
+    checkpoints = [version for version, kind, _ in entries if kind != "json"]
+    cut = max((v for v in checkpoints if v <= max(old, default=-1)), default=0)
+    for version, kind, _ in sorted(entries, key=lambda entry: entry[:2]):
+        if version < cut:
+            yield commit_path(version) if kind == "json" else checkpoint_path(version)
 
 
 def _is_ours(info: ObjectInfo) -> bool:

@@ -37,6 +37,7 @@ class Metadata(Enum):
     CONSUMERS = "consumers"
     PRESSURE = "pressure"
     INDEXES = "indexes"
+    MIRROR = "mirror"
     GROUP = "group"
     """Not of a table, but of all below a root that one query writes; at any version."""
     QUARANTINE = "quarantine"

@@ -14,7 +14,11 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.log.properties import PUBLISH, PUBLISH_PATH, parse_publish
 
 if TYPE_CHECKING:
+    from spark_upsert.table.retention.worker import Vacuumed
     from spark_upsert.table.table import Table
+
+DEFAULT_FOLDER = "_delta"
+"""Where a mirror lies below its table, if no other place is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,32 +51,23 @@ def is_published(properties: Mapping[str, str]) -> bool:
 
 
 def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None:
-    """Raise if a table is to be published, and no Delta table can show it.
-
-    Raises
-    ------
-    MirroredTypeError, NotMirroredError
-        Delta lacks the type of a column, or the table is of a kind without rows of its own.
-    """
+    """Raise if a table is to be published, and no Delta table can show it (`mirror.types`)."""
     if is_published(properties):
         import_module("spark_upsert.mirror.types").require_mirrored(schema)
 
 
 def require_place(table: Table, given: Mapping[str, str]) -> None:
-    """Raise if properties that are to be set ask for a mirror where it cannot lie.
+    """Raise if properties that are to be set ask for a mirror where none can lie."""
+    if given.keys() & {PUBLISH, PUBLISH_PATH}:
+        import_module("spark_upsert.mirror.follow").require_place(table, given)
 
-    A place that is the table's already is not looked at.
 
-    Raises
-    ------
-    OptionError, OtherTableError
-        It is among the table's own files, or something else lies there.
-    """
-    if not given.keys() & {PUBLISH, PUBLISH_PATH}:
-        return
-    head = table.log.try_head()
-    before = {} if head is None else dict(head.properties)
-    after = {**before, **given}
-    is_known = is_published(before) and before.get(PUBLISH_PATH) == after.get(PUBLISH_PATH)
-    if is_published(after) and not is_known:
-        import_module("spark_upsert.mirror.follow").require_place(table, after)
+def vacuum_mirrors(table: Table, done: Vacuumed) -> Vacuumed:
+    """Return what a vacuum removed, and what it removes of the mirrors of its table."""
+    has_place = PUBLISH_PATH in table.log.head().properties
+    if has_place or DEFAULT_FOLDER in table.store.folders(""):
+        for place, own in import_module("spark_upsert.mirror.follow").vacuum(
+            table, done.is_dry_run
+        ):
+            done = done.with_those_below(own, place)
+    return done

@@ -64,7 +64,13 @@ from spark_upsert.table.log.properties import ROW_TTL, checked
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.log.unused import remove_unused
 from spark_upsert.table.pieces import ScanPiece
-from spark_upsert.table.published import Published, is_published, require_mirrored, require_place
+from spark_upsert.table.published import (
+    Published,
+    is_published,
+    require_mirrored,
+    require_place,
+    vacuum_mirrors,
+)
 from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, WRITERS_MS
@@ -670,7 +676,7 @@ class Table:
             lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
         ):
             done = done.with_those_below(own, folder)
-        return done
+        return vacuum_mirrors(self, done)
 
     def consumers(self) -> list[Lease]:
         """Return the leases of all consumers, the lapsed ones too."""
