@@ -91,6 +91,21 @@ def test_an_idle_poll(counted: Counted) -> None:
     assert len(asked) == told("a poll that finds nothing"), asked
 
 
+def test_rows_by_key(counted: Counted) -> None:
+    here = Table(counted.store)
+    assert here.get([7, 1, 2]).num_rows == 3
+    counted.asked()
+    here.get(7)
+    asked = counted.asked()
+    in_a_row = told("rows by key (`Table.get`) of an open table, whose runs lie on this machine")
+    assert len(asked) == in_a_row <= 3, asked
+    counted.append(4)
+    counted.asked()
+    here.get(7)
+    fetched = [name for name in counted.asked() if name.startswith("map ")]
+    assert len(fetched) == told("for each run of it that does not, once"), fetched
+
+
 class Sink:
     """Spark's writer of micro-batches: one process plans them, another one commits."""
 
