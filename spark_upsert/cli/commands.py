@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from spark_upsert._version import __version__
 from spark_upsert.cli.doctor import examine, rendered
+from spark_upsert.cli.find_value import sightings
 from spark_upsert.cli.mirrors import follow
 from spark_upsert.cli.parking import SHOWN, UNPARKED, advice_of, for_people, line_of, open_root
 from spark_upsert.cli.render import (
@@ -55,6 +56,7 @@ from spark_upsert.options.parse import STORAGE_PREFIX
 from spark_upsert.options.read import Metadata
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.unpark import Unparked, drop, unpark
+from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.table import open_table
 from spark_upsert.streams.planner.explain_read import explain_read
 from spark_upsert.streams.planner.kinds import with_found_inputs
@@ -414,6 +416,29 @@ def changes(
     upper = upper_wanted(table.log, version=last, name="--to")
     batches = table.iter_changes(first or 0, upper, options)
     print_data(list(islice(_rows(batches), limit)), schema.changelog.names, as_json=as_json)
+
+
+@upsertflow.command()
+@click.argument("path")
+@click.argument("value")
+@_storage_options
+@click.option("--column", help="Look at this column alone, and not at bytes.")
+@_as_json
+def find(
+    path: str, value: str, storage: Mapping[str, str], column: str | None, as_json: bool
+) -> None:
+    """Show which files below PATH hold VALUE, whatever version they are of; exit with 1 if any do.
+
+    PATH is a table, the root of many, or any other folder. Every file is read. Texts are found
+    within longer ones, all other values where they are equal.
+    """
+    found = [asdict(each) for each in sightings(open_store(path, storage), value, column=column)]
+    if found or as_json:
+        print_rows(found, ("path", "column", "values"), as_json=as_json)
+    if found:
+        click.get_current_context().exit(1)
+    if not as_json:
+        print_facts({"files_with_it": 0}, as_json=False)
 
 
 @upsertflow.command()

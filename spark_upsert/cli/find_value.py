@@ -1,0 +1,235 @@
+"""Where a value still is: every file below a path is read, and its values are looked at.
+
+A file that was removed from a table's newest version may still lie there, and what lies there is
+compressed, or holds JSON within JSON, so that a search for bytes proves nothing. So each file is
+read by its content, not by its name: Arrow and Parquet column by column, JSON leaf by leaf, and
+whatever is neither, byte by byte. Texts are found within longer ones. A value of another type is
+found where it is equal, as numbers have no parts.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_upsert.conversions import UnfitError, array_of
+from spark_upsert.store import Store
+
+_ROWS = 1 << 16
+"""Rows of Parquet that are looked at at once."""
+
+_ENCODED = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
+"""What may be Base64."""
+
+_BYTES_CHARS_MIN = 4
+"""A shorter text is in every file, by chance."""
+
+BYTES = "(bytes)"
+"""Stands for the column of what is found in a file that has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A column of a file that holds the value."""
+
+    path: str
+    column: str
+    values: int
+    """How many of its values do."""
+
+
+def sightings(store: Store, value: str, *, column: str | None = None) -> Iterator[Sighting]:
+    """Yield where a value is, file by file.
+
+    Parameters
+    ----------
+    store : Store
+        All that lies below its root is read, files of other formats and temporary ones too.
+    value : str
+        As text. Of columns of another type the values that it means.
+    column : str, optional
+        The only column, or field at any depth, that is looked at; bytes are not.
+    """
+    wanted = _Wanted(value, column)
+    for path in paths(store):
+        try:
+            data = store.map(path)
+        except FileNotFoundError:
+            continue  # A temporary file that has its name by now, or a vacuum was here.
+        counts: Counter[str] = Counter()
+        for name, number in _found(data, wanted):
+            counts[name] += number
+        for name, number in sorted(counts.items()):
+            if number:
+                yield Sighting(path=path, column=name, values=number)
+
+
+def paths(store: Store, folder: str = "") -> Iterator[str]:
+    """Yield the paths of all files below a folder."""
+    for info in (*store.list(folder), *store.temporaries(folder)):
+        yield info.path
+    for name in store.folders(folder):
+        yield from paths(store, f"{folder}/{name}" if folder else name)
+
+
+class _Wanted:
+    """A value as each type has it."""
+
+    def __init__(self, value: str, column: str | None) -> None:
+        self.text = value
+        self.column = None if column is None else column.lower()
+        self.has_bytes = column is None and len(value) >= _BYTES_CHARS_MIN
+        self._by_type: dict[pa.DataType, pa.Scalar | None] = {}
+
+    def is_of(self, column: str) -> bool:
+        """Return whether a column is looked at."""
+        return self.column is None or self.column == column.lower()
+
+    def of_type(self, type_: pa.DataType) -> pa.Scalar | None:
+        """Return the value of a type; None if the type has none such."""
+        if type_ not in self._by_type:
+            try:
+                self._by_type[type_] = array_of(pa.array([self.text]), type_)[0]
+            except (UnfitError, pa.ArrowException, TypeError, ValueError, OverflowError):
+                self._by_type[type_] = None
+        return self._by_type[type_]
+
+
+def _found(data: pa.Buffer, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+    """Yield columns, and how many values of each are the wanted one."""
+    begin = data.slice(0, min(8, data.size)).to_pybytes()
+    if begin.startswith(b"ARROW1"):
+        yield from _in_batches(_arrow_batches(data), wanted)
+    elif begin.startswith(b"PAR1"):
+        file = pq.ParquetFile(pa.BufferReader(data))
+        yield from _in_batches(file.iter_batches(batch_size=_ROWS), wanted)
+        yield from _in_statistics(file.metadata, wanted)
+    else:
+        yield from _in_text(data.to_pybytes(), wanted)
+
+
+def _arrow_batches(data: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    reader = pa.ipc.open_file(pa.BufferReader(data))
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number)
+
+
+def _in_batches(batches: Iterable[pa.RecordBatch], wanted: _Wanted) -> Iterator[tuple[str, int]]:
+    for batch in batches:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            yield from _in_column(name, column, wanted)
+
+
+def _in_column(name: str, column: pa.Array, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+    type_ = column.type
+    if pa.types.is_dictionary(type_):
+        yield from _in_column(name, column.dictionary_decode(), wanted)
+    elif pa.types.is_struct(type_):
+        for field, child in zip(type_, column.flatten(), strict=True):
+            inner = name if wanted.is_of(name) and wanted.column else field.name
+            yield from _in_column(inner, child, wanted)
+    elif pa.types.is_map(type_):
+        yield from _in_column(name, column.keys, wanted)
+        yield from _in_column(name, column.items, wanted)
+    elif pa.types.is_nested(type_):
+        yield from _in_column(name, column.flatten(), wanted)
+    elif wanted.is_of(name):
+        yield name, _hits(column, wanted)
+
+
+def _hits(column: pa.Array, wanted: _Wanted) -> int:
+    """Return how many values are the wanted one, or hold it."""
+    type_ = column.type
+    if (
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+    ):
+        hit = pc.match_substring(column, wanted.text)
+    elif (value := wanted.of_type(type_)) is not None and value.is_valid:
+        hit = pc.equal(column, value)
+    else:
+        return 0
+    return int(pc.sum(hit).as_py() or 0)
+
+
+def _in_statistics(metadata: pq.FileMetaData, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+    """Look at what Parquet says of its pieces; the rows that it is of may be dead in a mirror."""
+    for group in range(metadata.num_row_groups):
+        for at in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(at)
+            bounds = chunk.statistics
+            if bounds is None or not bounds.has_min_max:
+                continue
+            name = chunk.path_in_schema.rpartition(".")[2]
+            for bound in (bounds.min, bounds.max):
+                if wanted.is_of(name) and _is_within(bound, wanted):
+                    yield name, 1
+
+
+def _is_within(leaf: object, wanted: _Wanted) -> bool:
+    if isinstance(leaf, bytes):
+        return wanted.text.encode() in leaf
+    return wanted.text in leaf if isinstance(leaf, str) else str(leaf) == wanted.text
+
+
+def _in_text(data: bytes, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+    if wanted.has_bytes and _is_in_bytes(data, wanted.text):
+        yield BYTES, 1
+    for line in (data, *data.splitlines()):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        yield from _in_json("", record, wanted)
+        if line is data:
+            return  # It is one record.
+
+
+def _in_json(name: str, record: Any, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+    if isinstance(record, dict):
+        for key, each in record.items():
+            if wanted.column is None and wanted.text == key:
+                yield key, 1
+            yield from _in_json(key, each, wanted)
+    elif isinstance(record, list):
+        for each in record:
+            yield from _in_json(name, each, wanted)
+    elif isinstance(record, str) and record[:1] in "{[" and record:
+        try:  # Delta's log has the statistics of a file as JSON within JSON.
+            inner = json.loads(record)
+        except ValueError:
+            inner = None
+        if inner is not None:
+            yield from _in_json(name, inner, wanted)
+    elif record is not None and wanted.is_of(name) and _is_within(record, wanted):
+        yield name, 1
+
+
+def _is_in_bytes(data: bytes, text: str) -> bool:
+    """Return whether bytes hold a text, as UTF-8, as JSON escapes it, or within Base64."""
+    forms = {
+        text.encode(),
+        *(json.dumps(text, ensure_ascii=a)[1:-1].encode() for a in (True, False)),
+    }
+    if any(form in data for form in forms):
+        return True
+    for found in _ENCODED.finditer(data):
+        try:
+            inner = base64.b64decode(found[0], validate=True)
+        except (binascii.Error, ValueError):
+            continue
+        if any(form in inner for form in forms):
+            return True
+    return False
