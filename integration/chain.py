@@ -85,8 +85,9 @@ def add_commands(folder: Path, seed: int, *, batches: int) -> list[list[Command]
     return added
 
 
-def run(spark: SparkSession, folder: Path, *, gates: bool = False) -> None:
+def run(spark: SparkSession, folder: Path, *, gates: bool = False, publishes: bool = False) -> None:
     """Bring both tables up to the feed; with gates, one task of each waits to be killed."""
+    mirrored = {"publish": "delta", "publishChangeFeed": "true"} if publishes else {}
     # Where a row of a key goes differs from attempt to attempt.
     rows = feed_of(folder).stream(spark).repartition(3, F.rand())
     if gates:
@@ -99,6 +100,7 @@ def run(spark: SparkSession, folder: Path, *, gates: bool = False) -> None:
         sequenceBy="seq",
         applyAsDeletes="gone",
         columnList="k,v",
+        **mirrored,
     )
     # The second query needs a table to read.
     ensure_table(folder)
@@ -116,6 +118,7 @@ def run(spark: SparkSession, folder: Path, *, gates: bool = False) -> None:
         envelope="changelog",
         keys="k",
         sequenceBy="_commit_version",
+        **mirrored,
     )
     (folder / "started").write_text(type(spark).__module__)
     copying = copied.start()
@@ -244,10 +247,11 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--connect", action="store_true", help="start a server, be its client")
     parser.add_argument("--gates", action="store_true", help="stop one task of each query")
+    parser.add_argument("--publish", action="store_true", help="publish both tables")
     given = parser.parse_args()
     spark = session(given.master, connect=given.connect)
     try:
-        run(spark, given.folder, gates=given.gates)
+        run(spark, given.folder, gates=given.gates, publishes=given.publish)
         if given.connect:
             merges = pyspark_upsertflow.compact(spark, str(given.folder / "copy"), full=True)
             (given.folder / "merges").write_text(str(merges))

@@ -5,7 +5,8 @@
 Each round adds commands to the feed, starts `chain` in processes of its own and kills them
 all, the driver, Java and the Python workers, at a random moment; with ``--executors`` it
 sometimes kills one executor only, which the queries must survive. At the end the chain runs
-undisturbed, and `chain.check` compares the tables with a model. With ``--inputs`` the program
+undisturbed, and `chain.check` compares the tables with a model. With ``--publish`` the chain publishes its tables,
+and their mirrors are looked at behind each kill. With ``--inputs`` the program
 is `confluence`, one query over so many tables; with ``--view`` it is `kept_view`, which keeps one;
 with ``--flow`` it is `two_regions`, a flow in both plans.
 """
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # Started as a program, from anywhere.
 
-from integration import chain, confluence, kept_view, two_regions  # noqa: E402 - needs the path
+from integration import chain, confluence, kept_view, publisher, two_regions  # noqa: E402 - needs the path
 from tests.support.model import Command  # noqa: E402
 
 WINDOW_SECONDS = 4.0
@@ -141,6 +142,8 @@ class Chaos:
     """Whether the program keeps a view."""
     flow: bool = False
     """Whether it runs a flow."""
+    publish: bool = False
+    """Whether the chain publishes its tables."""
     kills: int = 0
     batches: list[list[Command]] = field(default_factory=list)
 
@@ -198,7 +201,13 @@ class Chaos:
                 kill([self._dice.choice(victims)])
                 return f"killed an executor after {delay:.1f} s, {self.finished(driver)}"
         kill_tree(driver.pid)
-        return f"killed the driver after {delay:.1f} s"
+        return f"killed the driver after {delay:.1f} s{self._look_at_mirrors()}"
+
+    def _look_at_mirrors(self) -> str:
+        """Check that the mirrors of the chain are behind its tables or equal; returns how far."""
+        paths = [self.folder / name for name in ("table", "copy") if self.publish]
+        behind = [publisher.look(path) for path in paths if (path / "_log").exists()]
+        return f", mirrors behind: {behind}" if paths else ""
 
     def finished(self, driver: subprocess.Popen[bytes]) -> str:
         """Wait until a driver has ended, rightly."""
@@ -235,6 +244,8 @@ class Chaos:
             arguments.append("--connect")
         if self.gates:
             arguments.append("--gates")
+        if self.publish:
+            arguments.append("--publish")
         driver = started(self._module.__name__, *arguments, environ=self.environ, log=self._log)
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -256,6 +267,9 @@ class Chaos:
         if self.inputs:
             return confluence.check(self.folder)
         chain.check(self.folder, self.batches)
+        if self.publish:
+            behind = [publisher.look(self.folder / name) for name in ("table", "copy")]
+            assert behind == [0, 0], f"mirrors are behind at the end: {behind}"
         return f"{len(self.batches)} micro-batches, {sum(map(len, self.batches))} commands"
 
 
@@ -288,6 +302,7 @@ def main() -> None:
     parser.add_argument("--merge", choices=merges, default=confluence.LIVE, help="of the inputs")
     parser.add_argument("--view", action="store_true", help="queries that keep a view")
     parser.add_argument("--flow", action="store_true", help="a flow of two regions")
+    parser.add_argument("--publish", action="store_true", help="a chain that publishes its tables")
     given = parser.parse_args()
     # Whoever has no more time ends the killing, behind a round, and still learns what it did.
     is_over = threading.Event()
@@ -305,6 +320,7 @@ def main() -> None:
             merge=given.merge,
             view=given.view,
             flow=given.flow,
+            publish=given.publish,
         )
         print(f"seed {seed}, {given.kills} kills")
         while chaos.kills < given.kills and not is_over.is_set():

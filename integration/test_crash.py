@@ -37,6 +37,17 @@ def test_queries_that_are_killed_at_any_moment_lose_and_double_nothing(
     chaos.check()
 
 
+def test_queries_that_publish_show_each_version_once_whenever_they_are_killed(
+    spark_environ: dict[str, str], tmp_path: Path
+) -> None:
+    environ = {**spark_environ, **environment()}
+    chaos = Chaos(tmp_path, seed=3, environ=environ, publish=True)
+    while chaos.kills < KILLS:
+        chaos.round()
+    chaos.finish()
+    chaos.check()
+
+
 @pytest.mark.parametrize(
     "taken", [[3, 5, 2], [8, 2], [3, 7], [10]], ids=["each its own", "first", "last", "all"]
 )
