@@ -176,6 +176,12 @@ def ensure_table(folder: Path) -> None:
     )
 
 
+def commits(folder: Path) -> int:
+    """Return how many versions both tables have."""
+    paths = [folder / name for name in ("table", "copy")]
+    return sum(len(list((path / "_log").glob("*.json"))) for path in paths)
+
+
 def check(folder: Path, batches: list[list[Command]]) -> None:
     """Check that nothing is lost and nothing is there twice.
 

@@ -34,15 +34,21 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # Started as a program, from anywhere.
 
-from integration import chain, confluence, kept_view, publisher, two_regions  # noqa: E402 - needs the path
+from integration import (  # noqa: E402 - needs the path
+    chain,
+    confluence,
+    kept_view,
+    publisher,
+    two_regions,
+)
 from tests.support.model import Command  # noqa: E402
 
 WINDOW_SECONDS = 4.0
 """From the start of the queries to the latest kill: recovery and a few micro-batches."""
 
 COMMITS_PER_ROUND = 4
-"""A program that keeps a view, or runs a flow, is killed behind fewer commits than these, by
-`WINDOW_SECONDS` at most."""
+"""A program that keeps a view, runs a flow or publishes is killed behind fewer commits than these,
+by `WINDOW_SECONDS` at most."""
 
 BATCHES_PER_ROUND = 3
 """About what a round comes to do before it is killed; the last one does the rest."""
@@ -159,7 +165,7 @@ class Chaos:
             if self._module is not chain:
                 self._add()  # Beside the query.
             delay = self._dice.uniform(0, WINDOW_SECONDS)
-            if self.view or self.flow:
+            if self.view or self.flow or self.publish:
                 self._wait_for_commits(driver)
             try:
                 code = driver.wait(timeout=delay)

@@ -6,7 +6,6 @@ are asked in `tests/laws/test_mirrors_by_others.py`.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from integration.pages import code_of
 from integration.readers.apart import READERS, Reader, RefusedError, running
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import LocalStore
@@ -28,6 +28,7 @@ from tests.unit.test_mirror import Case, all_types
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+PAGE = "docs/delta.md"
 ACTS = 8
 AGE_S = 3_600.0
 """A life is that old when it begins: Spark and delta-kernel hold times against their own clocks,
@@ -261,17 +262,29 @@ def test_29_spark_writes_into_no_mirror(
     assert history.num_rows == 1
 
 
-def test_29_a_mirror_is_registered_as_an_external_table(
-    readers: Mapping[str, Reader], tmp_path: Path
-) -> None:
-    """In a catalog nothing needs a refresh: the next version is there for the next query."""
-    case = Case(store=LocalStore(tmp_path))
-    case.put((1, "a"))
-    case.publish()
-    name = "mirror_" + re.sub(r"\W", "_", tmp_path.name)
-    place = tmp_path / "_delta"
-    readers["spark"].ask("statement", sql=f"CREATE TABLE {name} USING delta LOCATION '{place}'")
-    case.put((2, "b"))
-    case.publish()
-    found = readers["spark"].ask("statement", sql=f"SELECT * FROM {name} ORDER BY id")
-    assert found.column("x").to_pylist() == ["a", "b"]
+def test_what_stands_on_the_page_runs(readers: Mapping[str, Reader], tmp_path: Path) -> None:
+    """As it stands there; in a catalog nothing needs a refresh behind a commit."""
+
+    def codes(language: str) -> list[str]:
+        found = code_of(PAGE, language, runner="integration/test_mirror_readers.py")
+        return [code.replace("/lake/", f"{tmp_path}/") for code in found]
+
+    schema = pa.schema({"order_id": pa.int64(), "amount": pa.int64()})
+    orders = Table.create(str(tmp_path / "orders"), schema, keys=["order_id"])
+    orders.append(pa.table({"order_id": [1, 2], "amount": [5, 6]}))
+    orders.publish(change_feed=True)
+    scan, create = codes("sql")
+    [code] = codes("python")
+    readers["spark"].ask("statement", sql=create)
+    orders.append(pa.table({"order_id": [2], "amount": [7]}))
+    orders.publish()
+    assert readers["duckdb"].ask("statement", sql=scan).to_pydict() == {"sum(amount)": [12]}
+    counts = {
+        name: readers["spark"].ask("code", code=code, name=name).num_rows
+        for name in ("latest", "before", "changes")
+    }
+    assert counts == {"latest": 2, "before": 2, "changes": 2}
+    found = readers["spark"].ask("statement", sql="SELECT amount FROM orders ORDER BY amount")
+    assert found.column("amount").to_pylist() == [5, 7]
+    # The names of a catalog outlive a test.
+    readers["spark"].ask("statement", sql="DROP TABLE orders")

@@ -424,7 +424,7 @@ class WriteOptions:
         ),
         Option("publish", Options.text, PROPERTY).means(
             "`delta`: behind each commit, a Delta table that shows the table is brought to its "
-            "version (docs/delta-mirror.md). `none`: it stays where it is. A property of the "
+            "version (docs/delta.md). `none`: it stays where it is. A property of the "
             "table. Default `none`."
         ),
         Option("publishPath", Options.text, PROPERTY).means(
