@@ -54,6 +54,7 @@ from spark_upsert.model.durations import EXPECTED, render_ms, render_time, try_p
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.parse import STORAGE_PREFIX
 from spark_upsert.options.read import Metadata
+from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.unpark import Unparked, drop, unpark
 from spark_upsert.store.resolve import open_store
@@ -794,6 +795,58 @@ def compact(
         of_root=of_root,
         as_json=as_json,
         is_news=lambda facts: facts["compactions"],
+    )
+
+
+@upsertflow.command()
+@_on_table
+@click.option("--column", "columns", metavar="DDL", help="Columns to add or to widen: 'n BIGINT'.")
+@click.option("--drop", multiple=True, metavar="COLUMN", help="Give up a value column. May repeat.")
+@click.option("--rename", metavar="OLD=NEW", help="Refused, with what to do instead.")
+@click.option(
+    "--set",
+    "properties",
+    multiple=True,
+    callback=_pairs,
+    metavar="NAME=VALUE",
+    help="Set a property, such as rowTtl='30 days'. May repeat.",
+)
+@_as_json
+def alter(
+    path: str,
+    storage: Mapping[str, str],
+    columns: str | None,
+    drop: tuple[str, ...],
+    rename: str | None,
+    properties: list[tuple[str, str]],
+    as_json: bool,
+) -> None:
+    """Change columns and properties of a table, as far as nothing must be rewritten."""
+    if rename is not None:
+        raise click.UsageError(
+            "A column is not renamed: files name their columns, so that all would be rewritten. "
+            "Read the column under another name (in a view: select), or add the new column, "
+            "write it, and --drop the old one."
+        )
+    table = open_in(path, storage)
+    before = table.log.head().version
+    if columns is not None or properties:
+        schema = table.schema
+        if columns is not None:
+            given, _ = parse_schema("column", columns, bare_name="column")
+            named = {name.lower() for name in given.names}
+            kept = [field for field in schema.columns if field.name.lower() not in named]
+            schema = schema.accept(pa.schema([*kept, *given]), merge=True)
+        table.alter(schema, dict(properties))
+    head = table.drop_columns(*drop)
+    print_facts(
+        {
+            "version": head.version,
+            "has_changed": head.version != before,
+            "columns": {field.name: str(field.type) for field in head.schema.columns},
+            "properties": dict(head.properties),
+        },
+        as_json=as_json,
     )
 
 

@@ -60,7 +60,7 @@ from spark_upsert.table.log.indexed import indexed_columns
 from spark_upsert.table.log.log import Clock, Log
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
-from spark_upsert.table.log.properties import ROW_TTL, checked
+from spark_upsert.table.log.properties import DROPPED, ROW_TTL, checked
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.log.unused import remove_unused
 from spark_upsert.table.pieces import ScanPiece
@@ -305,6 +305,9 @@ class Table:
 
         def propose(head: Manifest) -> Draft | None:
             changed = {**head.properties, **given}
+            if DROPPED in changed:
+                dropped = import_module("spark_upsert.table.drop")
+                dropped.require_not_dropped(head, schema.columns)
             columns = head.schema.accept(schema.columns, merge=True).columns
             on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
             wanted = replace(
@@ -326,6 +329,19 @@ class Table:
 
         self.log.append(propose)
         return self.log.head()
+
+    def drop_columns(self, *names: str) -> Manifest:
+        """Give up value columns; nothing is rewritten, and their names never come back.
+
+        Raises
+        ------
+        SchemaError
+            There is no such column, or the table needs it (`table.drop`).
+        """
+        # By its name: a table that gives up no column does without.
+        module = import_module("spark_upsert.table.drop")
+        done: Manifest = module.drop_columns(self, names, _require_consistent)
+        return done
 
     # -- writing ---------------------------------------------------------------------
 

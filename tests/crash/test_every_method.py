@@ -171,6 +171,7 @@ class Life:
             self._append(number)
         self._append(number - 1)  # It is in the table, and so it is done.
         self.call("alter", lambda: self.table.alter(schema, roomy))
+        self.call("drop_columns", lambda: self.table.drop_columns())
         self._append(number)
 
     def _append(self, number: int, *, overwrite: bool = False) -> None:

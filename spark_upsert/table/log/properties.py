@@ -64,6 +64,10 @@ ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL = "rowTtl", "rowTtlBy", "rowTtlInterval"
 """How long rows stay, from which time on, and how often those are looked for that must go."""
 
 
+DROPPED = "droppedColumns"
+"""Columns that the table has given up, as JSON (`table.drop`); set by no user."""
+
+
 def parse_ttl(name: str, text: str) -> int | None:
     """Return a duration in milliseconds; None for ``none``."""
     milliseconds = try_parse_ms(text)

@@ -1,0 +1,107 @@
+"""Columns that a table gives up, without a rewrite: runs keep their values until they are merged.
+
+A run names its columns, and is asked for those of the table by their names. So a column that the
+table does not have any more is not read, a compaction leaves it out, and versions from before still
+show it. For the same reason a name that was dropped cannot come back: older runs would show what
+the dropped column held. Such names stand in the property `DROPPED`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_upsert.errors import SchemaError
+from spark_upsert.model.names import find_column
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.table.log.kept_position import VIEW_PROPERTIES
+from spark_upsert.table.log.manifest import Draft, Kind, Manifest
+from spark_upsert.table.log.properties import DROPPED
+
+if TYPE_CHECKING:
+    from spark_upsert.table.table import Table
+
+Consistent = Callable[[TableSchema, Mapping[str, str]], None]
+"""Refuses properties that a table of a schema cannot have."""
+
+
+def drop_columns(table: Table, names: Sequence[str], require_consistent: Consistent) -> Manifest:
+    """Give up columns of a table (`Table.drop_columns`)."""
+
+    def propose(head: Manifest) -> Draft:
+        schema = head.schema
+        gone = [find_column(name, schema.columns.names, role="column to drop") for name in names]
+        for name in gone:
+            _require_droppable(head, name)
+        left = pa.schema([field for field in schema.columns if field.name not in gone])
+        wanted = replace(schema, columns=left)
+        require_consistent(wanted, head.properties)
+        dropped = sorted({*dropped_names(head.properties), *(name.lower() for name in gone)})
+        return Draft(
+            kind=Kind.ALTER,
+            schema=wanted,
+            properties={**head.properties, DROPPED: json.dumps(dropped)},
+            live_rows=head.live_rows,
+        )
+
+    if names:
+        table.log.append(propose)
+    return table.log.head()
+
+
+def dropped_names(properties: Mapping[str, str]) -> frozenset[str]:
+    """Return the names, in lower case, of columns that a table has given up."""
+    return frozenset(json.loads(properties.get(DROPPED, "[]")))
+
+
+def require_not_dropped(head: Manifest, columns: pa.Schema) -> None:
+    """Refuse columns that a table is to gain under a name that it has given up.
+
+    Raises
+    ------
+    SchemaError
+        Older runs hold other values under the name.
+    """
+    own = {name.lower() for name in head.schema.columns.names}
+    for name in columns.names:
+        if name.lower() in dropped_names(head.properties) - own:
+            raise SchemaError(
+                f"a column '{name}' was dropped from the table, and older files still hold its "
+                "values, which a column of the same name would show.",
+                hint="leave it out of the rows, or write it under another name.",
+                column=name,
+                left_out=name,
+            )
+
+
+def _require_droppable(head: Manifest, name: str) -> None:
+    reason = _use_of(head, name)
+    if reason is not None:
+        raise SchemaError(
+            f"the column '{name}' cannot be dropped: {reason}.",
+            hint="keep it, or write what is wanted of the table into a new one "
+            "(read, leave the column out, write).",
+            column=name,
+        )
+
+
+def _use_of(head: Manifest, name: str) -> str | None:
+    """Return what a table needs a column for; None if it can do without."""
+    schema: TableSchema = head.schema
+    if any(each in head.properties for each in VIEW_PROPERTIES):
+        return "the table keeps a view, whose plan says which columns it has"
+    if name in schema.keys:
+        return "it is a part of the key"
+    if name in (field.name for field in schema.order):
+        return "it orders the rows (sequenceBy)"
+    if name == schema.error_column:
+        return "it tells the errors of rows (errorColumn)"
+    if schema.engine.folds or schema.engine.multiplicity is not None:
+        return f"rows are folded column by column (mergeEngine={schema.engine.kind.value})"
+    if len(schema.columns) == 1:
+        return "the table has no other"
+    return None
