@@ -13,7 +13,8 @@ from integration.promises import assert_sound, epochs_of, rows_of
 from integration.queries import Feed, drain, forget_last_commit, upserts
 from integration.tables import Row, columns
 from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.mirror.place import place_of
+from spark_upsert.mirror.publish import Mirror
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable

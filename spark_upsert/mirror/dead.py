@@ -7,14 +7,16 @@ are dead; whether that row lives is asked of the folded entry, not of the carrie
 
     vector(run, version) is a function of the manifest of that version alone
 
-There are two ways to it. *By change*: what was dead stays dead, and the keys of the new runs are
+There are three ways to it. *By change*: what was dead stays dead, and the keys of the new runs are
 looked up in all runs. *By manifest*: all entries are settled, range by range, as a read does. The
 first costs what changed; the second makes no use of what was known, so that it checks the first.
+*By deaths*: the writers of the new runs say which entries lost, and nothing is looked up; it holds
+where as many rows live then as the table has (`mirror.ahead`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.schema import DIFF, HASH, TableSchema, is_live
 from spark_upsert.store import Store
+from spark_upsert.table.entries.ahead import Deaths
 from spark_upsert.table.entries.fold import fold
 from spark_upsert.table.entries.lookup import hits_of
 from spark_upsert.table.entries.mechanism import Hits, mechanism_of
@@ -89,16 +92,53 @@ def by_change(
     new : collection of str
         Paths of the runs that the manifest gained since.
     """
-    files = files_of(manifest)
-    vectors = {path: known[path].copy() for path in known if path in files}
-    vectors |= {path: Vector(files[path].rows) for path in new}
-    _mark_cut(store, manifest, vectors)
+    vectors = _begun(store, manifest, known, new)
     for path in new:
         for span in _spans_of(store, manifest, path):
             for start in range(span.start, span.stop, CHUNK_ROWS):
                 chunk = Span(span.run, start, min(start + CHUNK_ROWS, span.stop))
                 _mark_by_keys(store, manifest, chunk, vectors)
                 RUNS.settle(len(chunk))
+    return vectors
+
+
+def by_deaths(
+    store: Store,
+    manifest: Manifest,
+    known: Mapping[str, Vector],
+    new: Collection[str],
+    deaths: Sequence[Deaths],
+) -> Vectors | None:
+    """Return the dead entries of runs, from those that were dead and what writers told.
+
+    Parameters
+    ----------
+    manifest, known, new
+        As of `by_change`.
+    deaths : sequence of Deaths
+        What the writers of the versions since told.
+
+    Returns
+    -------
+    Vectors or None
+        None if deaths are missing: as many rows would live as the table does not have.
+    """
+    vectors = _begun(store, manifest, known, new)
+    for told in deaths:
+        for path in told.keys() & vectors.keys():
+            vectors[path].mark(told[path].astype(np.int64))
+    live = sum(vector.rows - vector.count for vector in vectors.values())
+    return vectors if live == manifest.live_rows else None
+
+
+def _begun(
+    store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
+) -> Vectors:
+    """Return vectors of what was dead before, and of what lies outside of its slices."""
+    files = files_of(manifest)
+    vectors = {path: known[path].copy() for path in known if path in files}
+    vectors |= {path: Vector(files[path].rows) for path in new}
+    _mark_cut(store, manifest, vectors)
     return vectors
 
 

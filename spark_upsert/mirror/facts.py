@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.mirror.delta_log import FOLDER
-from spark_upsert.mirror.follow import MIRRORS, target_of
+from spark_upsert.mirror.follow import MIRRORS
 from spark_upsert.mirror.manner import manner_of
+from spark_upsert.mirror.place import target_of
 from spark_upsert.mirror.publish import Mirror, shown_of
 from spark_upsert.table.table import Table
 
@@ -48,7 +49,7 @@ class MirrorFacts:
 
 def default_mirror(table: Table) -> Mirror:
     """Return the mirror of a table where its properties say, whether or not it is there."""
-    return Mirror(table.log, table.store, target_of(table, table.log.head().properties))
+    return Mirror(table.log, table.store, target_of(table.store, table.log.head().properties))
 
 
 def facts_of(mirror: Mirror) -> MirrorFacts | None:

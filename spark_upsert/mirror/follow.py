@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 
 from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.mirror.dead import files_of
 from spark_upsert.mirror.manner import AS_IT_IS, Asked
+from spark_upsert.mirror.place import place_of, target_of
 from spark_upsert.mirror.plan import twins_among
-from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.mirror.publish import Mirror
 from spark_upsert.mirror.twins import id_of
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
+from spark_upsert.table.entries.ahead import Ahead
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.properties import (
     PUBLISH_INTERVAL,
@@ -128,24 +130,32 @@ def publish(
         change_feed=change_feed,
         retention_ms=None if retention is None else parse_retention(retention),
     )
-    properties = (table.log.seen or table.log.head()).properties
-    target = target_of(table, properties) if to is None else place_of(table.store, to, storage)
+    store, properties = table.store, (table.log.seen or table.log.head()).properties
+    target = target_of(store, properties) if to is None else place_of(store, to, storage)
     return MIRRORS.of(table, target).publish(asked.or_else(properties), rebuild=rebuild)
 
 
-def follow(table: Table) -> None:
-    """Bring the mirror of a table up to date, as far as is cheap and due; raises no error."""
+def follow(table: Table, version: int | None, told: Iterable[Ahead]) -> None:
+    """Bring the mirror of a table up to date, as far as is cheap and due; raises no error.
+
+    Parameters
+    ----------
+    table : Table
+    version : int, optional
+        The version that was committed; None if it may have been several.
+    told : iterable of Ahead
+        What the writers of its runs have made for the mirror.
+    """
+    mirror: Mirror | None = None
     try:
-        _follow(table)
+        head = table.log.seen or table.log.head()
+        mirror = MIRRORS.of(table, target_of(table.store, head.properties))
+        mirror.prepared.add(head.version if version is None else version, told)
+        _follow(table, mirror, head)
     except Exception as error:  # noqa: BLE001 - a mirror is never worth a commit
         MIRRORS.note(table, error)
-
-
-def target_of(table: Table, properties: Mapping[str, str]) -> Store:
-    """Return where the mirror of a table lies, by its properties."""
-    path = properties.get(PUBLISH_PATH, "").strip()
-    name = table.store.url.rstrip("/").rpartition("/")[2]
-    return place_of(table.store, path.replace("{table}", name) or None)
+        if mirror is not None:
+            mirror.give_up_ahead()
 
 
 def require_place(table: Table, given: Mapping[str, str]) -> None:
@@ -163,7 +173,7 @@ def require_place(table: Table, given: Mapping[str, str]) -> None:
     after = {**before, **given}
     is_known = is_published(before) and before.get(PUBLISH_PATH) == after.get(PUBLISH_PATH)
     if is_published(after) and not is_known:
-        mirror = Mirror(table.log, table.store, target_of(table, after))
+        mirror = Mirror(table.log, table.store, target_of(table.store, after))
         mirror.require_place(None if head is None else head.table_id)
 
 
@@ -175,7 +185,8 @@ def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
     """
     below = place_of(table.store, None)
     places = {
-        target.url: target for target in (below, target_of(table, table.log.head().properties))
+        target.url: target
+        for target in (below, target_of(table.store, table.log.head().properties))
     }
     for url, target in places.items():
         try:
@@ -197,24 +208,23 @@ def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
         )
 
 
-def _follow(table: Table) -> None:
-    head = table.log.seen or table.log.head()
-    mirror = MIRRORS.of(table, target_of(table, head.properties))
+def _follow(table: Table, mirror: Mirror, head: Manifest) -> None:
     interval_ms = parse_interval(head.properties.get(PUBLISH_INTERVAL, "0 seconds"))
     if table.log.now_ms() < (mirror.published_ms or 0) + interval_ms:
         return
-    rows = _rows_without_twin(mirror, head)
+    rows = _rows_without_twin(mirror, head, mirror.twins_ahead(head))
     newest = max((slice_.epochs.lower for slice_ in head.slices), default=0)
     written = sum(s.file.rows for s in head.slices if s.epochs.lower == newest)
     if rows > max(STEP_ROWS, _TIMES * written):
         fields = Fields(path=table.store.url, place=mirror.place, rows=rows)
         _LOGGER.warning("mirror left behind, run 'upsertflow publish': %s", fields)
+        mirror.give_up_ahead()
         return
     mirror.publish(AS_IT_IS.or_else(head.properties))
 
 
-def _rows_without_twin(mirror: Mirror, head: Manifest) -> int:
+def _rows_without_twin(mirror: Mirror, head: Manifest, ahead: Collection[str]) -> int:
     """Return how many entries are in runs that the mirror does not have, as it was seen last."""
     state = mirror.seen or mirror.state()
-    twins = {} if state is None else twins_among(state.live)
+    twins = {*ahead, *(() if state is None else twins_among(state.live))}
     return sum(file.rows for path, file in files_of(head).items() if id_of(path) not in twins)

@@ -9,14 +9,15 @@ and an overwrite lies between: then rows of old twins may be those of other vers
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_upsert.mirror.actions import DeltaAction
-from spark_upsert.mirror.dead import Vectors, by_change, by_manifest, files_of
+from spark_upsert.mirror.dead import Vectors, by_change, by_deaths, by_manifest, files_of
 from spark_upsert.mirror.twins import id_of, run_of
 from spark_upsert.mirror.vectors import Vector
 from spark_upsert.store import Store
+from spark_upsert.table.entries.ahead import Deaths
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest
 from spark_upsert.table.run.file import RunFile
 
@@ -63,6 +64,7 @@ def plan(
     commits: Collection[Commit],
     base: Base,
     live: Mapping[str, DeltaAction],
+    deaths: Sequence[Deaths] = (),
 ) -> FileChanges:
     """Return how a mirror comes to show a version.
 
@@ -74,6 +76,8 @@ def plan(
         The versions behind ``base.manifest``, up to that one.
     live : mapping of str to DeltaAction
         All live files of the mirror, by path.
+    deaths : sequence of Deaths
+        What writers told of the entries that died since (`mirror.ahead`).
     """
     files = files_of(head)
     has_overwrite = any(commit.kind is Kind.OVERWRITE for commit in commits)
@@ -88,11 +92,20 @@ def plan(
         # Files of the base without a twin have no live row, and gain none but by an overwrite.
         old = files_of(base.manifest)
         new = [path for path in files if path not in known and path not in old]
-        vectors = _dead(store, head, known, new)
+        vectors = _dead(store, head, known, new, deaths)
     return _plan(files, vectors, twins, known, live, new)
 
 
-def _dead(store: Store, head: Manifest, known: Mapping[str, Vector], new: list[str]) -> Vectors:
+def _dead(
+    store: Store,
+    head: Manifest,
+    known: Mapping[str, Vector],
+    new: list[str],
+    deaths: Sequence[Deaths],
+) -> Vectors:
+    told = by_deaths(store, head, known, new, deaths)
+    if told is not None:
+        return told
     files = files_of(head)
     whole = sum(file.rows for file in files.values())
     if sum(files[path].rows for path in new) * _SETTLED_FROM > whole:

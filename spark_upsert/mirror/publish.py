@@ -21,7 +21,6 @@ from spark_upsert.errors import (
     ContentionError,
     CorruptionError,
     DataLossError,
-    OptionError,
     OtherTableError,
 )
 from spark_upsert.mirror.actions import (
@@ -35,6 +34,7 @@ from spark_upsert.mirror.actions import (
     token_number,
     transactions,
 )
+from spark_upsert.mirror.ahead import Prepared
 from spark_upsert.mirror.delta_log import FOLDER, DeltaLog
 from spark_upsert.mirror.feed import write_feed
 from spark_upsert.mirror.manner import AS_IT_IS, Asked, Manner, manner_of
@@ -45,25 +45,21 @@ from spark_upsert.mirror.refusals import (
     other_table,
 )
 from spark_upsert.mirror.statistics import stats_text
-from spark_upsert.mirror.twins import Twin, id_of, rows_of, run_of, write_twin
+from spark_upsert.mirror.twins import id_of, rows_of, run_of, write_twin
 from spark_upsert.mirror.types import require_mirrored, retyped
 from spark_upsert.mirror.upkeep import Cleaned, Upkeep
 from spark_upsert.mirror.vectors import Vector, as_text, file_of, from_text, in_file, name_of
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.store.resolve import open_store
+from spark_upsert.table.entries.ahead import Deaths, Twin
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest
-from spark_upsert.table.published import DEFAULT_FOLDER, Published
+from spark_upsert.table.published import Published
 from spark_upsert.table.retention.leases import Lease, keep_held
 from spark_upsert.table.retention.policy import LEASE_MS
 from spark_upsert.table.run.file import RunFile
 
 _LOGGER = logging.getLogger(__name__)
-
-_OWN_FOLDERS = ("data", "_log", "_index", "_consumers")
-"""Folders of a table, in which no mirror may lie."""
 
 INLINE_BYTES_MAX = 200
 """Vectors up to this size stand in the log itself."""
@@ -74,34 +70,6 @@ far behind; and each write of it costs as much as a commit."""
 
 _RACES_MAX = 100
 """Each lost race means that another publisher has brought the mirror further."""
-
-
-def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None = None) -> Store:
-    """Return the store of a mirror.
-
-    Parameters
-    ----------
-    table : Store
-    path : str, optional
-        By default ``_delta`` below the table.
-
-    Raises
-    ------
-    OptionError
-        The place is the table's own.
-    """
-    if path is None:
-        return StoreBelow(table, DEFAULT_FOLDER)
-    found = open_store(path.rstrip("/") or path, storage)
-    taken = [table.url, *(f"{table.url}/{folder}" for folder in _OWN_FOLDERS)]
-    if found.url == table.url or any(f"{found.url}/".startswith(f"{own}/") for own in taken[1:]):
-        raise OptionError.invalid(
-            "publishPath",
-            path,
-            "a place outside of the table's own files",
-            hint=f"publish to '{table.url}/{DEFAULT_FOLDER}', or to a folder of its own.",
-        )
-    return found
 
 
 class _Header(NamedTuple):
@@ -135,7 +103,7 @@ class Mirror:
         Of the table.
     table : Store
     target : Store
-        The place of the mirror (`place_of`).
+        The place of the mirror (`mirror.place`).
     """
 
     def __init__(self, log: Log, table: Store, target: Store) -> None:
@@ -147,10 +115,14 @@ class Mirror:
         self._covered: Manifest | None = None
         """The version that the vectors are of, if they are those of the Delta version below."""
         self._covered_at = -1
+        self.prepared = Prepared()
+        """What writers have made for the next steps."""
         self.upkeep = Upkeep(target, self._delta)
         self.published_ms: int | None = None
         """When this object committed to it last."""
         self._held_ms: int | None = None
+        self._is_in_doubt = False
+        """Whether a commit was tried of which it is not known whether it is there."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -175,6 +147,26 @@ class Mirror:
     def state(self) -> DeltaState | None:
         """Return what the mirror's log comes to; None if there is no mirror."""
         return self._delta.follow()
+
+    def twins_ahead(self, head: Manifest) -> dict[str, Twin]:
+        """Return the twins that writers have made for a version, by the digits of their runs."""
+        return self.prepared.twins(self.place, head.schema.columns)
+
+    def give_up_ahead(self) -> None:
+        """Remove the twins that writers have made: no step is going to name them."""
+        with self._lock:
+            if not self._is_in_doubt:
+                self._forget_ahead(None)
+
+    def _forget_ahead(self, upto: int | None) -> None:
+        """Forget what writers have made, and remove the twins that no commit has named."""
+        made = self.prepared.drop(upto, self.place)
+        state = self._delta.seen
+        named = set[str]() if state is None else {*state.live, *(r["path"] for r in state.removed)}
+        for path in made:
+            if path not in named:
+                with suppress(Exception):  # Else it goes a day later.
+                    self.target.delete(path)
 
     def shown(self) -> int | None:
         """Return the version that the mirror shows; None if there is none, or one of others."""
@@ -210,7 +202,7 @@ class Mirror:
     def _publish(self, asked: Asked, *, rebuild: bool) -> Published:
         head = self.log.head()
         require_mirrored(head.schema)
-        written: dict[str, Twin] = {}
+        written = self.twins_ahead(head)
         for _ in range(_RACES_MAX):
             state = self._delta.follow()
             before = self._shown_before(state, head, rebuild=rebuild)
@@ -218,6 +210,8 @@ class Mirror:
             found = manner_of(state)
             wanted = asked.upon(found)
             if before is not None and is_shown and not rebuild and wanted == found:
+                self._is_in_doubt = False
+                self._forget_ahead(before)
                 return self._published(before, before, head, state)
             header = self._header(state, head, wanted, rebuild=rebuild)
             if self._step(state, before, head, written, header, rebuild=rebuild):
@@ -225,6 +219,7 @@ class Mirror:
                 is_new = now is not None and (state is None or now.version != state.version)
                 # Versions that show nothing make no commit: the number stays, the rows are equal.
                 shown = head.version if before is None or is_new else before
+                self._forget_ahead(head.version)
                 self._hold(shown)
                 return self._published(before, shown, head, now)
             rebuild = False  # The publisher that was faster made a mirror.
@@ -399,7 +394,9 @@ class Mirror:
         found = state or DeltaState(version=-1)
         keeps = not (rebuild or header.is_retyped)
         base, commits = self._base(found, before, head, keeps=keeps)
-        planned = plan(self.table, head, commits, base, found.live)
+        planned = plan(
+            self.table, head, commits, base, found.live, self._deaths(base.manifest, head)
+        )
         if planned.is_empty and not header.actions:
             self._remember(head, found.version, planned)
             return True
@@ -424,7 +421,10 @@ class Mirror:
             *self._file_actions(planned, written, now_ms=now_ms, data_change=data_change),
             *([] if feed is None or feed.action is None else [feed.action]),
         ]
-        if not self._delta.put(actions, id_=id_):
+        self._is_in_doubt = True
+        is_ours = self._delta.put(actions, id_=id_)
+        self._is_in_doubt = False
+        if not is_ours:
             return False
         self._remember(head, found.version + 1, planned)
         self.published_ms = now_ms
@@ -451,6 +451,10 @@ class Mirror:
             # What lies between is expired: the step is made from the newest version alone.
             return Base(manifest=None, twins=twins, vectors=vectors), []
         return Base(manifest=manifest, twins=twins, vectors=vectors), commits
+
+    def _deaths(self, base: Manifest | None, head: Manifest) -> Sequence[Deaths]:
+        """Return what writers told of the entries that died since."""
+        return () if base is None else self.prepared.deaths(base.version, head.version)
 
     def _remember(self, head: Manifest, delta_version: int, planned: FileChanges) -> None:
         self._covered, self._covered_at = head, delta_version

@@ -9,6 +9,7 @@ bounds in the log, because a reader may cut bounds that it was not given whole.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
@@ -71,7 +72,7 @@ def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
     }
 
 
-def stats_text(stats: dict[str, Any], *, has_vector: bool) -> str:
+def stats_text(stats: Mapping[str, Any], *, has_vector: bool) -> str:
     """Return statistics as they stand in an `add`; dead rows make bounds wide."""
     own = {"numRecords": stats["numRecords"], "tightBounds": not has_vector}
     return json.dumps({**stats, **own}, separators=(",", ":"), ensure_ascii=False)

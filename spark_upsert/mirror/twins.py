@@ -14,11 +14,12 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_upsert.mirror.statistics import bounded_columns, stats_of
@@ -27,6 +28,7 @@ from spark_upsert.model.arrays import Mask
 from spark_upsert.model.schema import DIFF, HASH, TableSchema, is_live
 from spark_upsert.store import Store
 from spark_upsert.store.protocol import ObjectSink
+from spark_upsert.table.entries.ahead import Twin
 from spark_upsert.table.entries.snapshot import CHUNK_BYTES, CHUNK_ROWS, Snapshot
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.run.file import RUNS, RunFile, Span
@@ -40,18 +42,12 @@ _WRITTEN_BY = "4.0.0"
 """Readers of Spark 3 refuse old dates and times in a file that says nothing of who wrote it."""
 
 
+_LOOKED_AT = 4096
+"""Rows by which it is told whether values come again."""
+
+
 RowsOf: TypeAlias = Callable[[int, int], pa.RecordBatch]
 """Returns the rows of a twin at the positions ``start <= i < stop``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Twin:
-    """A twin that was written."""
-
-    path: str
-    bytes: int
-    stats: dict[str, Any]
-    written_ms: int
 
 
 def id_of(run_path: str) -> str:
@@ -97,7 +93,8 @@ def write_twin(
             yield batch
             RUNS.settle(batch.num_rows)
 
-    size, footer = write_parquet(target, path, columns, batches(), {"upsertflow.run": file.path})
+    told = {"upsertflow.run": file.path}
+    size, footer = write_parquet(target, path, columns, batches(), told)
     return Twin(path=path, bytes=size, stats=stats_of(footer, columns), written_ms=now_ms)
 
 
@@ -118,19 +115,24 @@ def write_parquet(
     footers: list[pq.FileMetaData] = []
     # With no column to name, it would have statistics of all.
     bounded: Any = bounded_columns(columns) or False
+    batches = iter(batches)
+    first = list(islice(batches, 1))
+    repeated: Any = [name for batch in first for name in repetitive(batch)]
     with target.create(path) as sink:
         counted = _Counted(sink)
         with pq.ParquetWriter(
             pa.PythonFile(counted, mode="w"),
             columns,
             compression="zstd",
+            compression_level=1,
+            use_dictionary=repeated or False,
             store_schema=False,
             store_decimal_as_integer=True,
             coerce_timestamps="us",
             write_statistics=bounded,
             metadata_collector=footers,
         ) as writer:
-            for batch in batches:
+            for batch in chain(first, batches):
                 writer.write_batch(batch)
                 if counted.error is not None:
                     break
@@ -139,6 +141,37 @@ def write_parquet(
             raise counted.error
     [footer] = footers
     return counted.bytes, footer
+
+
+def repetitive(batch: pa.RecordBatch) -> list[str]:
+    """Return the columns, by their paths in Parquet, that are worth a dictionary.
+
+    Those of which many values come again, by the first rows: a dictionary of others is given up
+    while it is made, takes as long as all the rest of the encoding, and more bytes. Nested columns
+    have one without a look.
+    """
+    found: list[str] = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_nested(column.type):
+            found += _paths(name, column.type)
+        elif 2 * pc.count_distinct(column.slice(0, _LOOKED_AT)).as_py() <= min(
+            _LOOKED_AT, len(column)
+        ):
+            found.append(name)
+    return found
+
+
+def _paths(path: str, type_: pa.DataType) -> list[str]:
+    """Return the paths in Parquet of a column's leaves."""
+    if pa.types.is_map(type_):
+        below = {"key_value.key": type_.key_type, "key_value.value": type_.item_type}
+    elif pa.types.is_struct(type_):
+        below = {field.name: field.type for field in type_}
+    elif pa.types.is_nested(type_):
+        below = {"list.element": type_.value_type}
+    else:
+        return [path]
+    return [leaf for name, own in below.items() for leaf in _paths(f"{path}.{name}", own)]
 
 
 class _Counted:
@@ -203,6 +236,19 @@ def _entries(store: Store, file: RunFile, schema: TableSchema) -> RowsOf:
         *columns, diffs = part.slice(0, [*schema.columns.names, DIFF], 0, stop - start)
         batch = pa.RecordBatch.from_arrays(columns, schema=schema.columns)
         return _without(batch, ~is_live(diffs))
+
+    return rows
+
+
+def of_batch(batch: pa.RecordBatch, columns: pa.Schema) -> RowsOf:
+    """Return what gives the rows of a twin from the entries of its run, which are in memory."""
+
+    def rows(start: int, stop: int) -> pa.RecordBatch:
+        own = batch.slice(start, stop - start)
+        values = [own.column(name) for name in columns.names]
+        return _without(
+            pa.RecordBatch.from_arrays(values, schema=columns), ~is_live(own.column(DIFF))
+        )
 
     return rows
 

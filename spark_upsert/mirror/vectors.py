@@ -226,8 +226,9 @@ def _lows(words: _Words) -> npt.NDArray[np.uint16]:
     data = words.view(np.uint8).reshape(-1)
     # Most bytes of such containers are zero: only the others are unpacked.
     places = np.flatnonzero(data.view(np.bool_))
-    byte, bit = np.nonzero(np.unpackbits(data[places, None], axis=1, bitorder="little"))
-    return ((places[byte] << 3 | bit) & (_CONTAINER_ROWS - 1)).astype("<u2")
+    at = np.flatnonzero(np.unpackbits(data[places], bitorder="little").view(np.bool_))
+    # A number of 16 bits is the place within a container, whatever stands above.
+    return (places.astype("<u2")[at >> 3] << 3 | (at & 7).astype("<u2")).astype("<u2")
 
 
 def _fill(pieces: dict[int, bytes], chosen: Positions, keys: Positions, words: _Words) -> None:

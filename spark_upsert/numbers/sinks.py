@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from spark_upsert.errors import OtherTableError
 from spark_upsert.mirror.facts import lag_of
-from spark_upsert.mirror.follow import MIRRORS, target_of
+from spark_upsert.mirror.follow import MIRRORS
+from spark_upsert.mirror.place import target_of
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.template import Template, is_routed
 from spark_upsert.numbers.batches import SHOWN, SinkNumbers
@@ -78,7 +79,8 @@ class Sinks:
         commit, head = known.look(_writer(query_id), batch)
         mirror = None
         if is_published(head.properties):
-            mirror = lag_of(MIRRORS.of(known.table, target_of(known.table, head.properties)))
+            target = target_of(known.table.store, head.properties)
+            mirror = lag_of(MIRRORS.of(known.table, target))
         return SinkNumbers(
             table=place.path,
             version=None if commit is None else commit.version,

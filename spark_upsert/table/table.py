@@ -53,7 +53,6 @@ from spark_upsert.table.given_keys import as_keys
 from spark_upsert.table.given_rows import GivenRows, as_table, filled, merged
 from spark_upsert.table.index.check import check_index
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.rows import rows_at
 from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.caps import FULL_WAIT_MS
 from spark_upsert.table.log.indexed import indexed_columns
@@ -88,6 +87,7 @@ from spark_upsert.table.write.write_set import Staged, WriteSet
 if TYPE_CHECKING:
     import polars as pl
 
+    from spark_upsert.table.entries.ahead import Ahead
     from spark_upsert.table.row_ttl import ExpiredRows
     from spark_upsert.table.where import Where
 
@@ -533,10 +533,12 @@ class Table:
         if committed is None:
             self.discard(epoch.staged)
         else:
-            self._follow(committed)
+            is_next = all(each.base_version + 1 == committed.version for each in epoch.staged)
+            ahead = (each.ahead for each in epoch.staged if each.ahead is not None)
+            self._follow(committed, [each if is_next else each.without_deaths() for each in ahead])
         return committed
 
-    def _follow(self, committed: Commit | None = None) -> None:
+    def _follow(self, committed: Commit | None = None, ahead: Iterable[Ahead] = ()) -> None:
         """Bring up to date what is kept behind the table; none of it is worth a commit."""
         if committed is not None:
             self._indexes.follow(committed)
@@ -548,7 +550,8 @@ class Table:
                 self._expiring.release()
         if is_published(seen.properties):
             # By its name: what commits does not load the mirror, unless there is one.
-            import_module("spark_upsert.mirror.follow").follow(self)
+            version = None if committed is None else committed.version
+            import_module("spark_upsert.mirror.follow").follow(self, version, ahead)
 
     def restore(self, version: int) -> Commit | None:
         """Turn the table into what it was at a version, by an epoch with all retractions.
@@ -637,9 +640,16 @@ class Table:
 
     def commit_compactions(self, compacted: Iterable[Compacted]) -> int:
         """Make compactions visible; returns how many. One with missing runs is dropped."""
-        count = commit_compactions(self.store, self.log, compacted)
+        ahead: list[Ahead | None] = []
+
+        def noted() -> Iterator[Compacted]:
+            for each in compacted:
+                ahead.append(each.ahead)
+                yield each
+
+        count = commit_compactions(self.store, self.log, noted())
         if count:
-            self._follow()
+            self._follow(ahead=[each for each in ahead if each is not None])
         return count
 
     def expire(
@@ -1056,6 +1066,9 @@ class Table:
                 column=own,
             ) from error
         fields = pa.schema([schema.columns.field(name) for name in names])
+
+        # By its name: what opens a table seldom asks for rows by other columns than their keys.
+        rows_at = import_module("spark_upsert.table.index.rows").rows_at
 
         def by(index: Index | None) -> pa.Table:
             found = rows_at(index, snapshot, newest, own, wanted, names)

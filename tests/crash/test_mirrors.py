@@ -13,7 +13,8 @@ import pytest
 
 from spark_upsert.mirror import publish
 from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.mirror.place import place_of
+from spark_upsert.mirror.publish import Mirror
 from spark_upsert.store import Store
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.table import Table

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.mirror.place import place_of
+from spark_upsert.mirror.publish import Mirror
 from spark_upsert.mirror.refusals import NotMirroredError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.table.table import Table
@@ -102,7 +103,7 @@ def _(told: Told) -> None:
     require_copy(table, str(told.folder / "empty place"))
 
 
-@follows("mirror.publish:place_of")
+@follows("mirror.place:place_of")
 def _(told: Told) -> None:
     table = table_in(told.folder)
     with told:

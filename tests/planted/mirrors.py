@@ -8,15 +8,19 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.mirror import dead, feed, plan, publish, statistics, twins
+from spark_upsert.mirror import ahead, dead, feed, plan, publish, statistics, twins
 from spark_upsert.mirror.vectors import Vector
 from spark_upsert.model.schema import DIFF, is_live
 from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.entries.ahead import Ahead
 from spark_upsert.table.log.manifest import Kind
+from spark_upsert.table.run.rows import RunPart
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_mirror_promises as promises
 
 SHOWN = promises.test_p2_a_mirror_shows_the_rows_of_each_version_that_it_showed
+PREPARED = promises.test_p2_a_mirror_that_its_writers_prepare_shows_the_rows_of_each_version
+OVERWRITTEN = promises.test_p2_what_a_task_saw_before_an_overwrite_is_nothing_to_the_mirror
 ONCE = promises.test_p1_a_mirror_shows_each_version_once
 
 
@@ -90,9 +94,9 @@ def _() -> Patch:
 
 @bug("twins of before a restore are kept where entries are folded", SHOWN)
 def _() -> Patch:
-    def keeping(original: Any, store: Any, head: Any, commits: Any, base: Any, live: Any) -> Any:
+    def keeping(original: Any, store: Any, head: Any, commits: Any, *rest: Any) -> Any:
         calm = [commit for commit in commits if commit.kind is not Kind.OVERWRITE]
-        return original(store, head, calm, base, live)
+        return original(store, head, calm, *rest)
 
     return wrapped(publish, "plan", keeping)
 
@@ -173,3 +177,55 @@ def _() -> Patch:
 @bug("a feed has the changes of each epoch, those that were undone among them", SHOWN)
 def _() -> Patch:
     return patch.object(feed, "Deduplication", SimpleNamespace(NET_CHANGES=Deduplication.NONE))
+
+
+@bug("a writer names the row beside the one that it replaces", PREPARED)
+def _() -> Patch:
+    def beside(original: Any, self: Any, positions: Any) -> Any:
+        return np.maximum(original(self, positions), 1) - 1
+
+    return wrapped(RunPart, "in_run", beside)
+
+
+@bug("a late row beats the row that it is late for", PREPARED)
+def _() -> Patch:
+    return patch.object(ahead.Preparing, "_loses", lambda self, kinds: np.zeros(len(kinds), bool))
+
+
+@bug("deaths are taken for all that there is", PREPARED)
+def _() -> Patch:
+    def trusting(original: Any, store: Any, manifest: Any, *rest: Any) -> Any:
+        class Any_:
+            def __eq__(self, other: object) -> bool:
+                return True
+
+        return original(store, SimpleNamespace(slices=manifest.slices, live_rows=Any_()), *rest)
+
+    return wrapped(plan, "by_deaths", trusting)
+
+
+@bug("deaths of before an overwrite are counted behind it", OVERWRITTEN)
+def _() -> Patch:
+    return patch.object(Ahead, "without_deaths", lambda self: self)
+
+
+@bug("a twin of older columns is named", PREPARED)
+def _() -> Patch:
+    def any_columns(original: Any, self: Any, place: str, columns: Any) -> Any:
+        found: dict[str, Any] = {}
+        for _, each in self._told:
+            found |= original(self, place, each.columns)
+        return found
+
+    return wrapped(ahead.Prepared, "twins", any_columns)
+
+
+@bug("a twin has the values of deleted rows where they live", PREPARED)
+def _() -> Patch:
+    def shifted(batch: Any, columns: Any) -> Any:
+        rows = twins.of_batch(batch, columns)
+        return lambda start, stop: twins._without(
+            rows(start, stop), np.roll(is_live(batch.column(DIFF)), 1)[start:stop]
+        )
+
+    return patch.object(ahead, "of_batch", shifted)

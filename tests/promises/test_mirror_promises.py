@@ -7,11 +7,22 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
 from spark_upsert.mirror import dead, plan, publish, twins
+from spark_upsert.mirror.check import check_mirror
+from spark_upsert.mirror.place import place_of
+from spark_upsert.mirror.publish import Mirror
+from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.delta import DeltaTable
-from tests.support.mirrored import KINDS, MirroredTable
+from tests.support.mirrored import KINDS, MirroredTable, canonical
+from tests.support.stores import MemoryStore
 from tests.support.tables import hashes_of_few_values
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
@@ -42,6 +53,42 @@ def test_p2_a_mirror_shows_the_rows_of_each_version_that_it_showed(seed: int) ->
             lived = MirroredTable(life)
             lived.live(ACTS)
             lived.look()
+
+
+@SEEDS
+def test_p2_a_mirror_that_its_writers_prepare_shows_the_rows_of_each_version(seed: int) -> None:
+    """By twins and deaths of tasks: several of them, whatever was committed meanwhile."""
+    for life in range(seed * LIVES, (seed + 1) * LIVES):
+        with small_pieces(random.Random(life)):
+            lived = MirroredTable(life, publishes=True)
+            lived.live(ACTS)
+            lived.look()
+
+
+def test_p2_what_a_task_saw_before_an_overwrite_is_nothing_to_the_mirror() -> None:
+    """Of its rows one was late then, and of the table's a row was not there that it replaces."""
+    table = Table(MemoryStore())
+    columns = pa.schema({"id": pa.int64()})
+    schema = TableSchema.of(
+        columns, keys=["id"], order=[pa.field("seq", pa.int64())], scope=Scope.TABLE, hash_seed=7
+    )
+    head = table.ensure(schema, {"publish": "delta"})
+
+    def rows(*pairs: tuple[int, int]) -> pa.Table:
+        return pa.table(dict(zip(("id", "seq"), map(list, zip(*pairs, strict=True)), strict=True)))
+
+    table.append(rows((1, 5)))
+    head = table.log.head()
+    given = rows((1, 4), (2, 9))
+    envelope = envelope_of_rows(head.schema, given.schema, deletes=None)
+    base = Snapshot(table.store, head)
+    staged = stage(base, map(envelope.commands, given.to_batches()))
+    table.append(rows((2, 1)), overwrite=True)
+    table.commit(WriteSet(base=base, staged=(staged,)))
+    assert table.log.head().live_rows == 2
+    mirror = Mirror(table.log, table.store, place_of(table.store, None))
+    assert not list(check_mirror(mirror))
+    assert canonical(DeltaTable(mirror.target).rows()) == canonical(table.snapshot())
 
 
 @SEEDS

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.mirror.place import place_of
+from spark_upsert.mirror.publish import Mirror
 from spark_upsert.model.schema import RAW_KEY, Scope, Ties
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.reads.serve import serve

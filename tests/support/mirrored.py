@@ -19,13 +19,18 @@ import pyarrow.compute as pc
 
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.manner import Asked
-from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.mirror.place import place_of
+from spark_upsert.mirror.publish import Mirror
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.store import Store
 from spark_upsert.table.compaction import compact_runs, policy
+from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.delta import DeltaTable
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import Ticks
@@ -57,6 +62,8 @@ class MirroredTable:
     seed : int
     store, target : Store, optional
         Where the table lies, and its mirror.
+    publishes : bool
+        Whether the table is published behind each commit, by what its writers prepared.
     now_s : float, optional
         The time at which its clock begins. Readers that know a retention hold it against theirs.
     """
@@ -67,6 +74,7 @@ class MirroredTable:
         store: Store | None = None,
         target: Store | None = None,
         *,
+        publishes: bool = False,
         now_s: float | None = None,
     ) -> None:
         self.dice = random.Random(seed)
@@ -78,9 +86,13 @@ class MirroredTable:
         order = [] if kind["scope"] is Scope.ARRIVAL else [pa.field("seq", pa.int64())]
         self.schema = TableSchema.of(COLUMNS, order=order, hash_seed=seed, **kind)
         self.table = Table(self.store, clock=self.clock)
-        self.table.ensure(self.schema, {"tombstoneRetention": "0 epochs"})
-        self.mirror = self.a_mirror()
         self.has_feed = seed % 2 == 1
+        self.publishes = publishes
+        properties = {"tombstoneRetention": "0 epochs"}
+        if publishes:
+            properties |= {"publish": "delta", "publishChangeFeed": f"{self.has_feed}".lower()}
+        self.table.ensure(self.schema, properties)
+        self.mirror = self.a_mirror()
         self.without_past: set[int] = set()
         """Versions of the Delta table for which changes were expired."""
         self.shown: dict[int, pa.Table] = {}
@@ -105,15 +117,56 @@ class MirroredTable:
         all_acts: list[Callable[[], None]] = [self.append] * 9
         all_acts += [self.overwrite, self.restore, self.restore, self.compact, self.compact]
         all_acts += [self.squeeze, self.widen, self.add_column, self.expire]
+        all_acts += [self.in_tasks] * 4 * self.publishes
         possible = [act for act in all_acts if act not in without]
         for _ in range(acts):
             self.dice.choice(possible)()
+            if self.publishes:
+                self.note()
             if self.dice.random() < 0.8:
                 self.publish()
             look()
         self.publish()
 
+    def note(self) -> None:
+        """Note the rows of the versions that were published behind commits."""
+        app = f"upsertflow:{self.table.log.head().table_id}"
+        for version, actions in enumerate(DeltaTable(self.target).commits):
+            [shown] = [a["txn"]["version"] for a in actions if a.get("txn", {}).get("appId") == app]
+            if version not in self.shown and shown >= self.table.log.head().since:
+                self.shown[version] = self.table.snapshot(shown)
+        assert list(check_mirror(self.a_mirror())) == []
+
+    def in_tasks(self) -> None:
+        """Stage some tasks upon a version, let others commit meanwhile, and commit the tasks."""
+        head = self.table.log.head()
+        snapshot = Snapshot(self.store, head)
+        late_rows = self.dice.choice([LateRows.APPLY, LateRows.REJECT])
+        deletes = "gone" if head.schema.engine.takes_deletes else None
+        staged = []
+        for _ in range(self.dice.choice([1, 2])):
+            rows = self._rows()
+            envelope = envelope_of_rows(head.schema, rows.schema, deletes=deletes)
+            commands = map(envelope.commands, rows.to_batches())
+            staged.append(stage(snapshot, commands, late_rows=late_rows))
+        meanwhile = [self.append, self.overwrite, self.restore, self.squeeze, self.widen]
+        if self.dice.random() < 0.5:
+            self.dice.choice(meanwhile)()
+        write_set = WriteSet(
+            base=snapshot, staged=tuple(staged), allow_unordered=True, late_rows=late_rows
+        )
+        self.table.commit(write_set)
+
     def append(self, *, overwrite: bool = False) -> None:
+        deletes = "gone" if self.table.schema.engine.takes_deletes else None
+        self.table.append(
+            self._rows(overwrite=overwrite),
+            deletes=deletes,
+            overwrite=overwrite,
+            late_rows=self.dice.choice([LateRows.APPLY, LateRows.REJECT]),
+        )
+
+    def _rows(self, *, overwrite: bool = False) -> pa.Table:
         columns = self.table.schema.columns
         keys = [name for name in ("id", "name") if name in self.table.schema.keys]
         takes_deletes = self.table.schema.engine.takes_deletes and not overwrite
@@ -134,13 +187,7 @@ class MirroredTable:
             given[tuple(row[name] for name in keys)] = row
         fields = [*columns, *self.table.schema.order, pa.field("gone", pa.bool_())]
         rows = pa.Table.from_pylist(list(given.values()), schema=pa.schema(fields))
-        deletes = "gone" if self.table.schema.engine.takes_deletes else None
-        self.table.append(
-            rows if deletes else rows.drop_columns(["gone"]),
-            deletes=deletes,
-            overwrite=overwrite,
-            late_rows=self.dice.choice([LateRows.APPLY, LateRows.REJECT]),
-        )
+        return rows if self.table.schema.engine.takes_deletes else rows.drop_columns(["gone"])
 
     def overwrite(self) -> None:
         self.append(overwrite=True)

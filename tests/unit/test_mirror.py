@@ -16,7 +16,8 @@ import pytest
 from spark_upsert.errors import CorruptionError, OptionError, OtherTableError
 from spark_upsert.mirror import plan as plan_module
 from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.mirror.place import place_of
+from spark_upsert.mirror.publish import Mirror
 from spark_upsert.mirror.refusals import (
     MirrorChangedError,
     MirroredTypeError,

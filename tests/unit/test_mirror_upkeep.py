@@ -15,7 +15,8 @@ from spark_upsert.mirror import publish, upkeep
 from spark_upsert.mirror.actions import DeltaState
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.delta_log import DeltaLog
-from spark_upsert.mirror.publish import Mirror, place_of
+from spark_upsert.mirror.place import place_of
+from spark_upsert.mirror.publish import Mirror
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table

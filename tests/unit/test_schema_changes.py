@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from integration.pages import code_of
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import DataLossError, SchemaError, UpsertFlowError
-from spark_upsert.mirror.publish import place_of
+from spark_upsert.mirror.place import place_of
 from spark_upsert.model.engines import Engine, MergeEngine
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,16 @@ from spark_upsert.table.compaction.policy import Job
 from spark_upsert.table.entries.cuts import cut_evenly
 from spark_upsert.table.entries.mechanism import Reduced, mechanism_of
 from spark_upsert.table.entries.multiplicity import require_possible
+from spark_upsert.table.entries.prepare import prepare
 from spark_upsert.table.entries.resolve import epochs_by_part
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Manifest, Slice, TableVersion, Taken
 from spark_upsert.table.log.tombstones import encode_mark, higher_mark
 from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write_run
 from spark_upsert.table.run.rows import Rows, RunPart
+
+if TYPE_CHECKING:
+    from spark_upsert.table.entries.ahead import Ahead, Preparation
 
 FILE_BYTES = 32 << 20
 """A compacted run is cut into files of about this size; to compact holds four times as much."""
@@ -50,6 +54,8 @@ class Compacted:
     """The greatest order key among the tombstones that were dropped."""
     forgotten: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     """Hashes of the keys of dropped tombstones, ascending."""
+    ahead: Ahead | None = None
+    """What was made for the mirror of the table."""
 
     @property
     def base_version(self) -> int:
@@ -82,10 +88,11 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
     """
     pieces = []
     taken = job.taken
+    ahead = prepare(store, manifest)
     for piece_range in _piece_ranges(store, manifest, job):
         # A function of its own, so that one piece at a time is in memory.
         try:
-            pieces.append(_merge_piece(store, manifest, job, piece_range))
+            pieces.append(_merge_piece(store, manifest, job, piece_range, ahead))
         except DataError:
             taken = ()
             break
@@ -108,6 +115,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
         forgotten=np.concatenate([nothing, *(piece.forgotten for piece in pieces)])
         if mark is not None
         else nothing,
+        ahead=None if ahead is None else ahead.made(),
     )
 
 
@@ -133,7 +141,9 @@ class _Piece(NamedTuple):
     low_water: str | None
 
 
-def _merge_piece(store: Store, manifest: Manifest, job: Job, hash_range: HashRange) -> _Piece:
+def _merge_piece(
+    store: Store, manifest: Manifest, job: Job, hash_range: HashRange, ahead: Preparation | None
+) -> _Piece:
     reduced, slices = _reduced(store, manifest, job, hash_range)
     rows, winners = reduced.rows, reduced.at
     forgotten, mark = np.empty(0, np.uint64), None
@@ -157,7 +167,10 @@ def _merge_piece(store: Store, manifest: Manifest, job: Job, hash_range: HashRan
     if schema.has_quarantine:
         epochs = np.array([each.epochs.lower for each in slices], dtype=np.uint64)
         batch = with_epochs(batch, epochs[rows.part_of(winners)])
-    return _Piece(write_run(store, new_run_path(), batch), forgotten, mark)
+    file = write_run(store, new_run_path(), batch)
+    if ahead is not None:
+        ahead.write(file, batch)
+    return _Piece(file, forgotten, mark)
 
 
 def _file_bytes(manifest: Manifest) -> int:

@@ -91,6 +91,10 @@ class RunPart:
     def unverified_hashes(self) -> npt.NDArray[np.uint64]:
         return self._run.hashes[self._start : self._start + self._count]
 
+    def in_run(self, positions: Positions) -> Positions:
+        """Return where the rows at some positions of the part are in the run."""
+        return positions + self._start
+
     def has(self, name: str) -> bool:
         return name in self._run.names
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,9 @@ from spark_upsert.table.entries.multiplicity import without_sums
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.tombstones import LateRows, is_at_or_below
 from spark_upsert.table.run.rows import Rows
+
+if TYPE_CHECKING:
+    from spark_upsert.table.entries.ahead import Preparation
 
 
 class Outcome(IntEnum):
@@ -181,15 +184,19 @@ def outcomes_of(
     *,
     overwrite: bool,
     late_rows: LateRows,
+    ahead: Preparation | None = None,
 ) -> Outcomes:
-    """Return what commands, one per key and sorted by hash, do to a snapshot."""
+    """Return what commands, one per key and sorted by hash, do to a snapshot.
+
+    What makes ready for a mirror is told of it, too.
+    """
     rows = Rows(without_sums(rows.schema), rows.parts)
     # The table may have gained columns since.
     manifest = replace(snapshot.manifest, schema=rows.schema)
     found = Snapshot(snapshot.store, manifest).find(
         rows.hashes[chosen], rows.take(rows.schema.identity, chosen)
     )
-    return classify(
+    outcomes = classify(
         rows,
         chosen,
         found,
@@ -197,6 +204,9 @@ def outcomes_of(
         late_rows=late_rows,
         is_overwrite=overwrite,
     )
+    if ahead is not None:
+        ahead.judged(rows, chosen, found, outcomes.kinds)
+    return outcomes
 
 
 def accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:

@@ -9,24 +9,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from contextlib import suppress
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_upsert.store import Store
 from spark_upsert.table.run.file import RunFile, new_run_path, write_run
 
+if TYPE_CHECKING:
+    from spark_upsert.table.entries.ahead import Preparation
+
 
 class Scratch:
-    """Writes runs, and removes them at the end of its block if that ends with an error."""
+    """Writes runs, and removes them at the end of its block if that ends with an error.
 
-    def __init__(self, store: Store) -> None:
+    Parameters
+    ----------
+    store : Store
+    ahead : Preparation, optional
+        Makes what the mirror of the table needs of each.
+    """
+
+    def __init__(self, store: Store, ahead: Preparation | None = None) -> None:
         self._store = store
+        self._ahead = ahead
         self._written: list[RunFile] = []
 
     def write(self, rows: pa.RecordBatch) -> RunFile:
         """Write a run durably."""
         file = write_run(self._store, new_run_path(), rows)
         self._written.append(file)
+        if self._ahead is not None:
+            self._ahead.write(file, rows)
         return file
 
     def keep(self, paths: Set[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow as pa
 from spark_upsert.model.parallel import beside, in_order, useful_threads
 from spark_upsert.model.precedence import Precedence
 from spark_upsert.table.entries.counters import EMPTY
+from spark_upsert.table.entries.prepare import prepare
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.run.rows import BatchPart, Rows
@@ -26,6 +28,9 @@ from spark_upsert.table.write.outcomes import Outcomes, accepted, count, may_rej
 from spark_upsert.table.write.scratch import Scratch
 from spark_upsert.table.write.stash import Stash
 from spark_upsert.table.write.write_set import Staged
+
+if TYPE_CHECKING:
+    from spark_upsert.table.entries.ahead import Preparation
 
 
 def stage(
@@ -88,14 +93,21 @@ def stage_sealed(
         is_overwrite=overwrite,
     )
     reaches_back = Precedence.of(schema).order_reaches_back and not overwrite
-    with Scratch(snapshot.store) as scratch:
+    ahead = prepare(snapshot.store, snapshot.manifest)
+    with Scratch(snapshot.store, ahead) as scratch:
         for sealed in stash.seal():
             batch = in_table(sealed, snapshot, schema) if reaches_back else sealed
             if schema.engine.multiplicity is not None:
                 moves += moves_in(batch)
             rows = Rows(schema, [BatchPart(batch)])
             judge = partial(
-                _judged, snapshot, rows, overwrite=overwrite, late_rows=late_rows, threads=threads
+                _judged,
+                snapshot,
+                rows,
+                overwrite=overwrite,
+                late_rows=late_rows,
+                threads=threads,
+                ahead=None if overwrite else ahead,
             )
             # The storage makes them durable while it is found out what they do.
             early = 0 if may_lose else len(rows)
@@ -108,6 +120,8 @@ def stage_sealed(
                     files.append(written())
                 elif stored.num_rows:
                     files.append(scratch.write(stored))
+                if ahead is not None:
+                    ahead.stored(files[-1] if stored is batch and not overwrite else None)
     return Staged(
         base=snapshot.manifest.place,
         files=tuple(files),
@@ -115,14 +129,23 @@ def stage_sealed(
         examples={**examples, **stash.examples},
         truncated=stash.truncated,
         move=moves[0] if moves else None,
+        ahead=None if ahead is None else ahead.made(),
     )
 
 
 def _judged(
-    snapshot: Snapshot, rows: Rows, *, overwrite: bool, late_rows: LateRows, threads: int
+    snapshot: Snapshot,
+    rows: Rows,
+    *,
+    overwrite: bool,
+    late_rows: LateRows,
+    threads: int,
+    ahead: Preparation | None,
 ) -> Outcomes:
     """Return what all commands do to a snapshot, pieces of the keys at once."""
-    outcomes_in = partial(outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows)
+    outcomes_in = partial(
+        outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows, ahead=ahead
+    )
     useful = useful_threads(len(rows), threads)
     pieces = np.array_split(np.arange(len(rows)), useful)
     return Outcomes.joined(in_order(outcomes_in, pieces, useful))

@@ -43,6 +43,7 @@ from spark_upsert.store import Store
 from spark_upsert.table.entries.counters import EMPTY, Counters
 from spark_upsert.table.entries.lookup import find
 from spark_upsert.table.entries.mechanism import mechanism_of
+from spark_upsert.table.entries.prepare import prepare
 from spark_upsert.table.entries.resolve import epochs_by_part
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.log import Log
@@ -305,14 +306,16 @@ def stage_together(snapshot: Snapshot, members: Sequence[Append], *, threads: in
     if not any(isinstance(verdict, Counters) for verdict in judged.verdicts):
         return Together(None, judged.verdicts)
     files = []
+    ahead = prepare(snapshot.store, snapshot.manifest)
     if judged.commands.num_rows:
-        with Scratch(snapshot.store) as scratch:
+        with Scratch(snapshot.store, ahead) as scratch:
             files.append(scratch.write(judged.commands))
     staged = Staged(
         base=snapshot.manifest.place,
         files=tuple(files),
         counters=judged.counters,
         examples=judged.examples,
+        ahead=None if ahead is None else ahead.made(),
     )
     return Together(staged, judged.verdicts)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,9 @@ from spark_upsert.table.write.outcomes import (
 )
 from spark_upsert.table.write.scratch import Scratch
 
+if TYPE_CHECKING:
+    from spark_upsert.table.entries.ahead import Ahead
+
 SEAL_ROWS = 1 << 20
 """Hashes that the seal compares at once: 8 MiB per task."""
 
@@ -58,6 +61,8 @@ class Staged:
     """The mark of the youngest truncate that came among the commands (`truncate`)."""
     move: Move | None = None
     """The step of which the marker came among contributions (`moves`)."""
+    ahead: Ahead | None = None
+    """What was made for the mirror of the table."""
 
     @property
     def base_version(self) -> int:
