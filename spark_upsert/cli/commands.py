@@ -37,6 +37,7 @@ from spark_upsert.cli.routed import (
     list_tables,
     open_in,
 )
+from spark_upsert.cli.serve import Looks, server_of
 from spark_upsert.cli.top import Top
 from spark_upsert.errors import (
     OptionError,
@@ -669,6 +670,32 @@ def top(
                 return
             sys.stdout.flush()
             time.sleep(interval)
+
+
+@upsertflow.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@_storage_options
+@click.option("--pattern", default="*", show_default=True, help="As of top.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Tables.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to answer at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
+def serve(
+    paths: Sequence[str],
+    storage: Mapping[str, str],
+    pattern: str,
+    limit: int,
+    host: str,
+    port: int,
+) -> None:
+    """Show many tables on one page in a browser, until it is interrupted.
+
+    Each PATH is a table, or a folder of tables, as of top. The page only reads; whatever reaches
+    the address can see it.
+    """
+    looks = Looks(Top(paths, pattern=pattern, limit=limit, storage=storage))
+    with suppress(KeyboardInterrupt), server_of(looks, host, port) as server:
+        click.echo(f"http://{host}:{server.server_address[1]}/")
+        server.serve_forever()
 
 
 @upsertflow.command()

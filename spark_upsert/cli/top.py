@@ -171,6 +171,10 @@ class Top:
         names = list(self._tables)
         return list(in_order(self._line, names, min(_THREADS, len(names))))
 
+    def table(self, name: str) -> Table:
+        """Return a table of the last look by the name that its line has."""
+        return self._tables[name]
+
     def _discover(self) -> None:
         found = {url: store for path in self._paths for url, store in self._below(path)}
         self.left_out = max(0, len(found) - self._limit)
