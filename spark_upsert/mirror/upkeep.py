@@ -17,8 +17,10 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from spark_upsert.errors import masked
 from spark_upsert.mirror.actions import DeltaAction
@@ -49,8 +51,13 @@ CLEAN_EVERY_MS = 3_600_000
 ORPHAN_MS = 24 * 3_600_000
 """A file that no commit names may be about to be named; a day later it is not."""
 
-REMOVALS_MAX = 1000
-"""Objects that are removed behind one commit, so that no commit waits long."""
+REMOVALS_MAX = 100
+"""Objects that are removed behind one commit, so that no commit waits long.
+
+A commit makes fewer than ten, so that removals keep up with any rate of commits."""
+
+WAITING_MAX = 20_000
+"""Objects that one cleaning finds at most: those of an hour with five a second. Names, of 2 MB."""
 
 _VECTORS = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
 FEED_FOLDER = "_change_data"
@@ -64,6 +71,13 @@ class Cleaned:
     log: tuple[str, ...]
     files: tuple[ObjectInfo, ...]
     """Twins, vectors and feeds, and what writers left behind that were killed."""
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """What is to be removed, in this order."""
+        yield from self.log
+        for info in self.files:
+            yield info.path
 
 
 class Upkeep:
@@ -81,6 +95,8 @@ class Upkeep:
         self._log = log
         self._tombstones = 0
         self._cleaned_ms: int | None = None
+        self._waiting: deque[str] = deque()
+        """What the last cleaning found, the oldest first, and has not removed yet."""
         self.failures = 0
         """How many times it failed; the mirror went on without."""
 
@@ -95,9 +111,13 @@ class Upkeep:
                 self.checkpoint(now_ms=now_ms, retention_ms=retention_ms)
             if self._cleaned_ms is None:
                 self._cleaned_ms = now_ms  # The first hour of a process has nothing to remove.
-            if now_ms >= self._cleaned_ms + CLEAN_EVERY_MS:
-                self.clean(now_ms=now_ms, retention_ms=retention_ms)
+            if not self._waiting and now_ms >= self._cleaned_ms + CLEAN_EVERY_MS:
+                found = self._old(now_ms=now_ms, retention_ms=retention_ms).paths
+                self._waiting.extend(islice(found, WAITING_MAX))
                 self._cleaned_ms = now_ms
+            for _ in range(min(REMOVALS_MAX, len(self._waiting))):
+                # What cannot be removed is found again an hour later.
+                self._store.delete(self._waiting.popleft())
         except FileNotFoundError:
             # Another publisher has gone on from a newer checkpoint, and removed the one known here.
             self._log.forget()
@@ -126,16 +146,6 @@ class Upkeep:
         self._tombstones = len(tombstones)
         self._log.note_checkpoint()
 
-    def clean(self, *, now_ms: int, retention_ms: int, removals_max: int = REMOVALS_MAX) -> Cleaned:
-        """Remove what no reader may ask for any more, behind a commit."""
-        if self._log.seen is None:
-            return Cleaned(log=(), files=())
-        found = self._old(now_ms=now_ms, retention_ms=retention_ms)
-        log = found.log[:removals_max]
-        files = found.files[: removals_max - len(log)]
-        self._remove(done := Cleaned(log=log, files=files))
-        return done
-
     def vacuum(self, *, now_ms: int, retention_ms: int, dry_run: bool) -> Cleaned:
         """Remove all that no reader may ask for any more; also of a mirror that is at rest.
 
@@ -150,12 +160,9 @@ class Upkeep:
             self._store.delete(probe)
         done = self._old(now_ms=now_ms, retention_ms=retention_ms, now_s=max(times, default=0.0))
         if not dry_run:
-            self._remove(done)
+            for path in done.paths:
+                self._store.delete(path)
         return done
-
-    def _remove(self, found: Cleaned) -> None:
-        for path in (*found.log, *(info.path for info in found.files)):
-            self._store.delete(path)
 
     def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> Cleaned:
         """Return what may go, the oldest first.

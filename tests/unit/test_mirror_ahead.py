@@ -307,7 +307,8 @@ def test_a_task_that_was_tried_twice_leaves_a_twin_that_goes_a_day_later() -> No
         case.append((1, f"after {seconds}"))
         mirror.state()
         now_ms = int(now() * 1000)
-        Upkeep(case.target, mirror._delta).clean(now_ms=now_ms, retention_ms=10**12)
+        upkeep = Upkeep(case.target, mirror._delta)
+        upkeep.vacuum(now_ms=now_ms, retention_ms=10**12, dry_run=False)
         assert (case.twin_names() & {orphan}) == left
     case.require_copy()
 

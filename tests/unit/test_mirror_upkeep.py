@@ -49,6 +49,11 @@ class Lived:
             self.table.append(pa.table({"id": ids, "x": [f"{self.now()}"] * 2}))
             self.mirror.publish()
 
+    def clean(self) -> None:
+        """Remove all that may go."""
+        now_ms = int(self.now() * 1000)
+        self.mirror.upkeep.vacuum(now_ms=now_ms, retention_ms=6 * HOUR_MS, dry_run=False)
+
     def log(self) -> list[str]:
         return [info.path.removeprefix("_delta_log/") for info in self.target.list("_delta_log")]
 
@@ -149,7 +154,7 @@ def test_47_what_may_be_travelled_to_stays_and_the_rest_goes() -> None:
     lived.go(60, seconds=600)
     before = len(lived.log())
     rows = {v: DeltaTable(lived.target, v).rows().num_rows for v in range(30, 60)}
-    lived.mirror.upkeep.clean(now_ms=int(lived.now() * 1000), retention_ms=6 * HOUR_MS)
+    lived.clean()
     names = lived.log()
     assert len(names) < before
     first = min(int(each[:20]) for each in names if each[0] == "0")
@@ -174,17 +179,13 @@ def test_files_go_a_day_after_nothing_names_them() -> None:
     for path in (orphan, "theirs.parquet", "_delta_log/readme", "deletion_vector_x.bin"):
         lived.target.put(path, b"x")
     old = lived.files()
-
-    def clean() -> None:
-        lived.mirror.upkeep.clean(now_ms=int(lived.now() * 1000), retention_ms=6 * HOUR_MS)
-
     lived.now.advance(7 * 3600)
     lived.go(1)
-    clean()
+    lived.clean()
     assert old <= lived.files()
     lived.now.advance(25 * 3600)
     lived.go(1)
-    clean()
+    lived.clean()
     gone = old - lived.files()
     assert orphan in gone
     assert sum(each.startswith("deletion_vector_") for each in gone) > 5
@@ -193,19 +194,20 @@ def test_files_go_a_day_after_nothing_names_them() -> None:
     assert not list(check_mirror(lived.a_mirror()))
 
 
-def test_a_publisher_cleans_once_an_hour_and_not_too_much_at_once() -> None:
+def test_a_publisher_cleans_bit_by_bit_behind_its_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "REMOVALS_MAX", 5)
     lived = Lived()
     lived.go(40, seconds=60)
     count = len(lived.log())
     lived.now.advance(12 * 3600)
-    with (
-        patch.object(upkeep, "REMOVALS_MAX", 5),
-        patch.object(upkeep.Upkeep.clean, "__kwdefaults__", {"removals_max": 5}),
-    ):
-        lived.go(1)
+    lived.go(1)
     assert len(lived.log()) == count + 1 - 5
-    lived.go(5)
-    assert len(lived.log()) == count + 6 - 5
+    lived.go(1)
+    assert len(lived.log()) == count + 2 - 10
+    lived.go(10)
+    first = min(int(each[:20]) for each in lived.log() if each[0] == "0")
+    assert first == 39, "the cut is the last checkpoint before the hours that nothing was written"
+    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
 
 
 def test_an_error_of_upkeep_is_counted_and_the_commit_stands(
