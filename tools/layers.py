@@ -63,8 +63,9 @@ class Import:
     imported: str
 
 
+@cache
 def modules() -> dict[str, Path]:
-    """Return the file of each module."""
+    """Return the file of each module; the folders are read once."""
     files = {
         path: path.relative_to(ROOT / root.parent)
         for root in SOURCE_ROOTS

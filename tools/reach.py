@@ -128,15 +128,21 @@ def circles(graph: Graph) -> list[tuple[str, ...]]:
 
 
 def run_of(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below one that are run: not those for checkers of types."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and _is_for_checkers(child.test):
-            for other in child.orelse:
-                yield other
-                yield from run_of(other)
-        else:
-            yield child
-            yield from run_of(child)
+    """Yield the statements below one that are run: not those for checkers of types.
+
+    What stands in an expression is left out, as most of a tree does: no import is in one.
+    """
+    waiting = [node]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(child, ast.expr):
+                continue
+            if isinstance(child, ast.If) and _is_for_checkers(child.test):
+                yield from child.orelse
+                waiting.extend(child.orelse)
+            else:
+                yield child
+                waiting.append(child)
 
 
 def _is_for_checkers(test: ast.expr) -> bool:

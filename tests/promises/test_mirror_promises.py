@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import pyarrow as pa
-import pytest
 
 from spark_upsert.mirror import dead, plan, publish, twins
 from spark_upsert.mirror.check import check_mirror
@@ -22,10 +21,11 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import KINDS, MirroredTable, canonical
+from tests.support.seeds import seeds
 from tests.support.stores import MemoryStore
 from tests.support.tables import hashes_of_few_values
 
-SEEDS = pytest.mark.parametrize("seed", range(3))
+SEEDS = seeds(3)
 LIVES = len(KINDS)
 ACTS = 24
 

@@ -25,9 +25,11 @@ def sites(record: Any, path: Path = ()) -> Iterator[Path]:
 
 def altered(record: Record, path: Path, change: Callable[[Any, Any], None]) -> Record:
     """Return a record with a change where a way ends: of what holds the value, by its name."""
-    found = copy.deepcopy(record)
+    found: Record = copy.copy(record)
     holder: Any = found
     for name in path[:-1]:
+        # What lies beside the way is shared: thousands of records differ in one value each.
+        holder[name] = copy.copy(holder[name])
         holder = holder[name]
     change(holder, path[-1])
     return found

@@ -84,8 +84,13 @@ def carried(state: dict[str, Any]) -> dict[str, Any]:
 
 def loading_threads() -> list[threading.Thread]:
     """Return the threads that read ahead at this moment."""
-    gc.collect()  # What other tests have left in cycles ends now.
-    return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
+    if any(map(_is_loading, threading.enumerate())):
+        gc.collect()  # What other tests have left in cycles ends now.
+    return list(filter(_is_loading, threading.enumerate()))
+
+
+def _is_loading(thread: threading.Thread) -> bool:
+    return thread.name.startswith(THREAD_NAME)
 
 
 # -- the order, as its documentation says it, number by number -----------------------

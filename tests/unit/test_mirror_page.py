@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from click.testing import CliRunner, Result
 
 from integration.pages import code_of
@@ -19,7 +18,6 @@ from spark_upsert.cli.mirrors import follow
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable
-from tools.reach import BOUNDS, loaded, needed
 
 
 def test_the_page_runs(tmp_path: Path) -> None:
@@ -104,12 +102,6 @@ def test_a_follower_publishes_each_new_version(tmp_path: Path) -> None:
     steps = follow(other, other.publish, sleep=sleep)
     assert [next(steps).shown for _ in range(3)] == [1, 2, 3]
     assert len(waits) == 6
-
-
-@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.module)
-def test_nothing_that_reads_or_commits_loads_the_mirror(bound: Any) -> None:
-    ways = needed(loaded(), bound.module)
-    assert [way for module, way in ways.items() if module.startswith("spark_upsert.mirror")] == []
 
 
 def test_a_process_that_commits_without_publishing_has_no_mirror_loaded(tmp_path: Path) -> None:

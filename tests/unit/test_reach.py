@@ -43,6 +43,12 @@ def test_a_module_needs_no_more_than_its_bound(bound: Bound) -> None:
         )
 
 
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.module)
+def test_nothing_that_reads_or_commits_loads_the_mirror(bound: Bound) -> None:
+    ways = needed(loaded(), bound.module)
+    assert [way for module, way in ways.items() if module.startswith("spark_upsert.mirror")] == []
+
+
 def test_no_bound_is_far_above_what_is_needed() -> None:
     """Who cuts an import lowers the bound, so that it does not come back."""
     for bound in BOUNDS:

@@ -22,9 +22,20 @@ def _anew() -> Iterator[None]:
     settle_in.cache_clear()
     yield
     settle_in.cache_clear()
+
+
+@pytest.fixture
+def nothing_aside() -> Iterator[None]:
+    """Take back what the collection of the tests has put aside, and behind the test aside again.
+
+    As long as it is not, each look for garbage goes over all tests and modules.
+    """
     gc.unfreeze()
+    yield
+    gc.freeze()
 
 
+@pytest.mark.usefixtures("nothing_aside")
 def test_what_is_there_is_put_aside_where_spark_uses_a_process_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -33,6 +44,7 @@ def test_what_is_there_is_put_aside_where_spark_uses_a_process_again(
     assert gc.get_freeze_count() > 1_000
 
 
+@pytest.mark.usefixtures("nothing_aside")
 def test_it_is_put_aside_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     settle_in()
@@ -41,6 +53,7 @@ def test_it_is_put_aside_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.usefixtures("nothing_aside")
 def test_any_other_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
     settle_in()
