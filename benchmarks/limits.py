@@ -49,6 +49,7 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
     if "lived" in sections.get("views", {}):  # Its long run can be left out.
         yield _lived_row(sections["views"]["lived"])
     yield _fusion_row(sections.get("fusion", {}))
+    yield from _mirror_rows(sections)  # Its sections can be left out.
     imports = sections.get("imports", {})
     yield _judged(
         "`import pyspark_upsertflow` beyond pyspark",
@@ -128,6 +129,55 @@ def _scale_rows(sections: Sections, size: str) -> Iterator[Row]:
                     "{:.2f}",
                     told,
                 )
+
+
+def _mirror_rows(sections: Sections) -> Iterator[Row]:
+    """Yield what a live Delta table may cost, how fresh it is, and how fast it is read."""
+    costs = sections.get("mirror", {})
+    for rows, took in costs.get("batches", {}).items():
+        yield _judged(
+            f"processor time of publishing {count(int(rows))} rows into {count(costs['keys'])} keys, "
+            "of the upsert's",
+            "≤ 1.5",
+            took["ratio"]["median"],
+            lambda value: value <= 1.5,
+            "{:.2f}",
+            "two tables in turn; twins and deaths are the writer's (docs/adr/0093)",
+        )
+    for label, ours, peer, limit in (
+        ("through Spark", "upsertflow mirrored on Spark", "Delta on Spark", 0.05),
+        ("engine only", "upsertflow mirrored", "delta-rs", 0.03),
+    ):
+        found = sections.get("mirror_peers", {}).get(label, {}).get("contenders", {})
+        if ours in found and peer in found:
+            yield _judged(
+                f"processor time of upsert and mirror with a change feed, of MERGE's, {label}",
+                f"≤ {limit:.0%}",
+                found[ours]["cpu_s"]["median"] / found[peer]["cpu_s"]["median"],
+                lambda value, limit=limit: value <= limit,
+                "{:.1%}",
+                f"the upsert, the mirror and the reading of changes: {times(found[ours]['cpu_s'])}",
+            )
+    readers = sections.get("mirror_readers", {})
+    for name, took in readers.get("fresh", {}).items():
+        yield _judged(
+            f"from a commit until {name} sees the row, 99 in 100",
+            "< 0.5 s",
+            took["seen_p99_s"],
+            lambda value: value < 0.5,
+            "{:.2f} s",
+            f"{count(took['rows'])} rows into {count(took['keys'])} keys",
+        )
+    if "scan" in readers:
+        scan = readers["scan"]
+        yield _judged(
+            "Spark reads all of a mirror, of the speed with Parquet of the same rows",
+            "≥ 0.8",
+            scan["parquet_s"]["median"] / scan["mirror_s"]["median"],
+            lambda value: value >= 0.8,
+            "{:.2f}",
+            f"{times(scan['mirror_s'])} against {times(scan['parquet_s'])}",
+        )
 
 
 def _by_number(section: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:

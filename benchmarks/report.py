@@ -475,23 +475,46 @@ def _mirror(sections: Sections) -> Iterator[str]:
     section = sections.get("mirror")
     if section is None:
         return
-    share = section["twins_bytes"] / section["runs_bytes"]
+    factor = 1 + section["twins_bytes"] / section["runs_bytes"]
     yield from ("## A live Delta table", "")
     yield (
-        f"A table of {count(section['keys'])} keys that is published behind each batch, a tenth of it deletes, "
-        f"without a change feed. The first copy took {section['first_copy_s']:.1f} s of processor time, and has "
-        f"{share:.2f} of the bytes of the runs. Processor time of one process:"
+        f"Two tables of {count(section['keys'])} keys take the same batches, a tenth of them deletes, and one of them is "
+        f"published behind each, without a change feed. The first copy took {section['first_copy_s']:.1f} s of "
+        f"processor time; with it the table takes {factor:.2f} times the bytes. Processor time of one process; the "
+        "mirror's part is what the published table takes more:"
     )
-    yield from (
-        "",
-        "| rows of a batch | upsert | publication | of the upsert's |",
-        "|---|---|---|---|",
-    )
+    yield from ("", "| write | plain | published | the mirror's part |", "|---|---|---|---|")
     for rows, took in section["batches"].items():
-        ratio = took["publish_s"]["median"] / took["upsert_s"]["median"]
-        told = (count(int(rows)), times(took["upsert_s"]), times(took["publish_s"]), f"{ratio:.2f}")
-        yield _row(list(told))
+        for what, each in ((f"{count(int(rows))} rows", took), ("compaction", took["compact"])):
+            part = f"{each['ratio']['median']:.2f} of the plain one"
+            yield _row([what, times(each["plain_s"]), times(each["published_s"]), part])
     yield ""
+    for label, contest in sections.get("mirror_peers", {}).items():
+        if isinstance(contest, dict):
+            yield from (f"### Published, against MERGE, {label}", "", *_contest(contest), "")
+    readers = sections.get("mirror_readers", {})
+    if "fresh" in readers:
+        yield from (
+            "### Readers of the mirror",
+            "",
+            "From the commit to the moment when all is there:",
+            "",
+        )
+        yield from (
+            "| reader | rows of a batch | published | seen | of 99 in 100 |",
+            "|---|---|---|---|---|",
+        )
+        for name, took in readers["fresh"].items():
+            seen = (times(took["published_s"]), times(took["seen_s"]), ms(took["seen_p99_s"]))
+            yield _row([name, count(took["rows"]), *seen])
+        scan = readers["scan"]
+        ratio = scan["parquet_s"]["median"] / scan["mirror_s"]["median"]
+        yield ""
+        yield (
+            f"A scan of all of it by Spark: {times(scan['mirror_s'])}; of the same rows as Parquet: "
+            f"{times(scan['parquet_s'])}, {ratio:.2f} of the speed."
+        )
+        yield ""
 
 
 def _point_reads(sections: Sections) -> Iterator[str]:

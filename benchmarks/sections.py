@@ -494,7 +494,7 @@ def indexing(place: Place, size: Size) -> dict[str, Any]:
 
 
 def mirror(place: Place, size: Size) -> dict[str, Any]:
-    """Measure what it takes to publish a table as a Delta table, beside the upserts."""
+    """Measure what it takes to publish a table as a Delta table, beside the same upserts."""
     from benchmarks.mirroring import measure
 
     folder = place.work / "mirror"
@@ -503,6 +503,52 @@ def mirror(place: Place, size: Size) -> dict[str, Any]:
         return measure(folder, size.table, tuple(dict.fromkeys(batches)), rounds=size.rounds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def mirror_peers(place: Place, size: Size) -> dict[str, Any]:
+    """Measure upserts that publish, and their changes, against MERGE into Delta tables."""
+    workload = Workload(table_rows=size.table, batch_rows=min(100 * K, size.table))
+    through_spark = [
+        Entry(contender="upsertflow on Spark", environment=OURS_BESIDE_DELTA),
+        Entry(contender="upsertflow mirrored on Spark", environment=OURS_BESIDE_DELTA),
+        Entry(contender="Delta on Spark", environment=DELTA),
+    ]
+    engine = [Entry(contender=name) for name in ("upsertflow", "upsertflow mirrored", "delta-rs")]
+    return {
+        "engine only": contest(place, workload, engine, rounds=size.rounds),
+        "through Spark": contest(place, workload, through_spark, rounds=size.rounds),
+    }
+
+
+def mirror_readers(place: Place, size: Size) -> dict[str, Any]:
+    """Measure how soon readers of Delta have a batch, and scans of a mirror against Parquet."""
+    from benchmarks.mirroring import fresh, mirror_of, seen_by_delta_rs
+
+    folder = place.work / "mirror-readers"
+    mirror_place = str(mirror_of(folder / "published"))
+    rows, commits = min(100 * K, size.table // 10), 20 * size.rounds
+    python, jars = DELTA.prepare(place.cache)
+    workload = Workload(table_rows=size.table, batch_rows=rows)
+    try:
+        by_delta_rs = fresh(
+            folder, size.table, rows, seen_by_delta_rs(mirror_place), commits=commits
+        )
+        shutil.rmtree(folder)
+        with _host(place, "reader on Spark", workload, python=python, jars=jars) as host:
+
+            def seen(id_: int, number: int) -> float:
+                found: float = host.call("seen", mirror_place, id_, number)
+                return found
+
+            by_spark = fresh(folder, size.table, rows, seen, commits=commits)
+            parquet = host.call("write_parquet", mirror_place, str(folder / "parquet"))
+            turns = [host.call("scan", mirror_place, parquet) for _ in range(size.rounds + 2)][2:]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {
+        "fresh": {"delta-rs": by_delta_rs, "Spark with Delta": by_spark},
+        "scan": {name: spread([turn[name] for turn in turns]) for name in turns[0]},
+    }
 
 
 def point_reads(place: Place, size: Size) -> dict[str, Any]:
@@ -736,6 +782,8 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "indexing": indexing,
     "point_reads": point_reads,
     "mirror": mirror,
+    "mirror_peers": mirror_peers,
+    "mirror_readers": mirror_readers,
     "routing": routing,
     "topics": topics,
     "operators": operators,

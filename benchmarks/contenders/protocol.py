@@ -43,10 +43,13 @@ class Contender(Protocol):
 
 ALL = {
     "upsertflow": "benchmarks.contenders.engine:Engine",
+    "upsertflow mirrored": "benchmarks.contenders.mirrored:MirroredEngine",
     "delta-rs": "benchmarks.contenders.delta_rs:DeltaRs",
     "pyiceberg": "benchmarks.contenders.py_iceberg:PyIceberg",
     "pypaimon": "benchmarks.contenders.py_paimon:PyPaimon",
     "upsertflow on Spark": "benchmarks.contenders.spark_ours:SparkUpsertflow",
+    "upsertflow mirrored on Spark": "benchmarks.contenders.spark_mirrored:SparkMirrored",
+    "reader on Spark": "benchmarks.contenders.spark_mirrored:SparkReader",
     "Delta on Spark": "benchmarks.contenders.spark_delta:SparkDelta",
     "Iceberg on Spark": "benchmarks.contenders.spark_iceberg:SparkIceberg",
     "Iceberg changelog on Spark": "benchmarks.contenders.spark_iceberg:SparkIcebergChangelog",
