@@ -109,6 +109,58 @@ def _commits(store: MemoryStore) -> list[list[dict[str, dict[str, int]]]]:
     return DeltaTable(place_of(store, None)).commits
 
 
+@cache
+def published() -> list[dict[str, bytes]]:
+    """Return the objects before each operation on a table that is published behind each commit."""
+    store, found = MemoryStore(), []
+    for index, operation in enumerate(OPERATIONS):
+        if index == 1:
+            table = Table(store)
+            table.alter(table.schema, {"publish": "delta"})
+        found.append(dict(store.objects))
+        operation.act(store)
+    return found
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        pytest.param(index, id=each.name, marks=() if each.is_quick else pytest.mark.slow)
+        for index, each in enumerate(OPERATIONS)
+        if index
+    ],
+)
+@pytest.mark.parametrize(("kind", "moment"), FAULTS)
+def test_an_operation_that_publishes_may_fail_at_any_step(
+    index: int, kind: type[BaseException], moment: Moment
+) -> None:
+    """Those of its tasks among them, which write twins; repeated, it ends as if it had not."""
+
+    def store_before() -> MemoryStore:
+        store = MemoryStore()
+        store.objects = dict(published()[index])
+        forget_runs_and_logs()
+        return store
+
+    counted, whole = Steps(None), store_before()
+    OPERATIONS[index].act(FaultyStore(whole, counted))
+    expected = canonical(Table(whole).snapshot())
+    for step in range(len(counted.names)):
+        if not is_place(counted.names, step):
+            continue
+        store = store_before()
+        try:
+            OPERATIONS[index].act(FaultyStore(store, Steps(Fault(step, moment, kind))))
+        except (KilledError, BrokenError):
+            require_a_version(store)
+        forget_runs_and_logs()
+        OPERATIONS[index].act(store)
+        mirror_in(store).publish()
+        assert require_a_version(store) is not None, counted.names[step]
+        rows = canonical(DeltaTable(place_of(store, None)).rows())
+        assert rows == canonical(Table(store).snapshot()) == expected, counted.names[step]
+
+
 def test_a_publication_takes_few_steps() -> None:
     """So that a sweep that sweeps over nothing is noticed, and so are requests that are added."""
     counted = Steps(None)
