@@ -36,7 +36,7 @@ from spark_upsert.mirror.actions import (
 )
 from spark_upsert.mirror.ahead import Prepared
 from spark_upsert.mirror.delta_log import FOLDER, DeltaLog
-from spark_upsert.mirror.feed import write_feed
+from spark_upsert.mirror.feed import RowsOfFile, write_compared, write_feed
 from spark_upsert.mirror.manner import AS_IT_IS, Asked, Manner, manner_of
 from spark_upsert.mirror.plan import Base, FileChanges, plan, twins_among
 from spark_upsert.mirror.refusals import (
@@ -400,16 +400,19 @@ class Mirror:
         if planned.is_empty and not header.actions:
             self._remember(head, found.version, planned)
             return True
-        feed = None
-        if header.has_feed and before is not None:
-            feed = write_feed(self.log, self.table, self.target, before, head)
-        # Where no feed tells, the last version that may have changed rows does.
-        changed = before is None or head.changed > before
-        data_change = rebuild or (changed if feed is None else feed.has_changes)
         now_ms = self.log.now_ms()
         for file, vector in planned.new:
             if id_of(file.path) not in written:
                 written[id_of(file.path)] = self._write(head, file, vector, now_ms)
+        feed = None
+        if header.has_feed and before is not None:
+            feed = write_feed(self.log, self.table, self.target, before, head)
+            if feed is None:
+                gone, come = self._differing(planned, base, written)
+                feed = write_compared(self.target, before, head, gone, come)
+        # Where no feed tells, the last version that may have changed rows does.
+        changed = before is None or head.changed > before
+        data_change = rebuild or (changed if feed is None else feed.has_changes)
         id_ = str(uuid.uuid4())
         time_ms = max(head.time_ms(head.version, head.timestamp_ms), found.time_ms + 1)
         actions = [
@@ -459,6 +462,22 @@ class Mirror:
     def _remember(self, head: Manifest, delta_version: int, planned: FileChanges) -> None:
         self._covered, self._covered_at = head, delta_version
         self._vectors = dict(planned.vectors)
+
+    def _differing(
+        self, planned: FileChanges, base: Base, written: Mapping[str, Twin]
+    ) -> tuple[list[RowsOfFile], list[RowsOfFile]]:
+        """Return the rows that are live before a step alone, and those that are behind it alone."""
+
+        def old(add: DeltaAction) -> Vector:
+            known = base.vectors.get(run_of(add["path"]) or "")
+            return self.vector_of(add) if known is None else known
+
+        kept = [(add["path"], old(add), vector) for add, vector in planned.kept]
+        gone = [RowsOfFile.live(add["path"], old(add)) for add in planned.gone]
+        come = [RowsOfFile.live(written[id_of(f.path)].path, vector) for f, vector in planned.new]
+        gone += [RowsOfFile.dead_by(path, after, before) for path, before, after in kept]
+        come += [RowsOfFile.dead_by(path, before, after) for path, before, after in kept]
+        return gone, come
 
     def _write(self, head: Manifest, file: RunFile, vector: Vector, now_ms: int) -> Twin:
         rows = rows_of(self.table, head, file, vector)

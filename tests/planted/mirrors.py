@@ -229,3 +229,19 @@ def _() -> Patch:
         )
 
     return patch.object(ahead, "of_batch", shifted)
+
+
+@bug("a feed over an expired past tells of rows that are as they were", SHOWN)
+def _() -> Patch:
+    def all_differ(original: Any, left: Any, right: Any) -> Any:
+        return np.zeros(len(original(left, right)), dtype=np.bool_)
+
+    return wrapped(feed, "equal_rows", all_differ)
+
+
+@bug("a feed over an expired past lacks the rows of twins that are gone", SHOWN)
+def _() -> Patch:
+    def without(original: Any, target: Any, schema: Any, gone: Any, come: Any) -> Any:
+        return original(target, schema, [], come)
+
+    return wrapped(feed, "compared", without)

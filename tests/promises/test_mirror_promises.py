@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.mirror import dead, plan, publish, twins
+from spark_upsert.mirror import dead, feed, plan, publish, twins
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.place import place_of
 from spark_upsert.mirror.publish import Mirror
@@ -38,6 +38,8 @@ def small_pieces(dice: random.Random) -> Iterator[None]:
             (plan, "_SETTLED_FROM", [0, 0, 8]),
             (dead, "CHUNK_ROWS", [2, 1 << 17]),
             (twins, "CHUNK_ROWS", [3, 1 << 17]),
+            (feed, "CHUNK_ROWS", [2, 1 << 17]),
+            (feed, "ROWS_MAX", [2, 1 << 20]),
             (publish, "INLINE_BYTES_MAX", [0, 40, 200]),
         ):
             stack.enter_context(patch.object(module, name, dice.choice(values)))
