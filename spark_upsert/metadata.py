@@ -278,8 +278,7 @@ def _indexes(table: Table) -> Iterator[Row]:
 
 def _mirror(table: Table) -> Iterator[Row]:
     # By its name: what reads other metadata does not load the mirror.
-    facts = import_module("spark_upsert.mirror.facts")
-    found = facts.facts_of(facts.default_mirror(table))
+    found = import_module("spark_upsert.mirror.facts").facts_below(table)
     if found is not None:
         row = asdict(found)
         yield {"shows_version": row.pop("shown"), **row}

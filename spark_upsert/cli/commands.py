@@ -50,7 +50,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.facts import default_mirror, facts_of
+from spark_upsert.mirror.facts import default_mirror, facts_below
 from spark_upsert.model.durations import EXPECTED, render_ms, render_time, try_parse_ms
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.parse import STORAGE_PREFIX
@@ -69,6 +69,7 @@ from spark_upsert.table.published import Published
 from spark_upsert.table.retention.policy import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import EARLIEST, first_wanted, upper_wanted
+from spark_upsert.views.groups.settled import check_settled
 
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -276,7 +277,7 @@ def _work_on_all(
 def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     """Show a table in a few numbers."""
     table = open_in(path, storage)
-    facts, mirror = summary(table), facts_of(default_mirror(table))
+    facts, mirror = summary(table), facts_below(table)
     schema = table.log.head().schema
     print_facts(
         {
@@ -584,7 +585,7 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
 
     def work(table: Table) -> dict[str, Any]:
         report = table.check()
-        found = (*report.findings, *check_mirror(default_mirror(table)))
+        found = (*report.findings, *check_settled(table), *check_mirror(default_mirror(table)))
         findings = [str(finding) for finding in found]
         return {"is_sound": not findings, **asdict(report), "findings": findings}
 

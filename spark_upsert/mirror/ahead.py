@@ -65,7 +65,7 @@ def prepared(store: Store, manifest: Manifest) -> Preparing | None:
     if schema.engine.folds or not is_published(manifest.properties):
         return None
     try:
-        require_mirrored(schema)
+        require_mirrored(schema, manifest.properties)
         return Preparing(target_of(store, manifest.properties), schema)
     except Exception as error:  # noqa: BLE001 - the publication meets it, and tells
         _tell(store.url, error)

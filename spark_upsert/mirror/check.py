@@ -34,8 +34,7 @@ def check_mirror(mirror: Mirror) -> Iterator[Finding]:
     except CorruptionError as error:
         yield Finding(place=mirror.place, expected="a sound log", found=error.message)
         return
-    head = mirror.log.head()
-    shown = None if state is None else shown_of(state, head.table_id)
+    shown = None if state is None else shown_of(state, mirror.log.head().table_id)
     if state is None or shown is None:
         return
     if state.foreign is not None:

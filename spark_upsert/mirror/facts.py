@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.mirror.delta_log import FOLDER
@@ -12,6 +12,7 @@ from spark_upsert.mirror.manner import manner_of
 from spark_upsert.mirror.place import target_of
 from spark_upsert.mirror.publish import Mirror, shown_of
 from spark_upsert.table.table import Table
+from spark_upsert.views.groups.settled import keeps_groups, settled_at, settled_below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,23 @@ class MirrorFacts:
 
 def default_mirror(table: Table) -> Mirror:
     """Return the mirror of a table where its properties say, whether or not it is there."""
-    return Mirror(table.log, table.store, target_of(table.store, table.log.head().properties))
+    head = table.log.head()
+    shown = settled_below(table) if keeps_groups(head) else table
+    return Mirror(shown.log, shown.store, target_of(table.store, head.properties))
+
+
+def facts_below(table: Table) -> MirrorFacts | None:
+    """Return what there is to say of the mirror of a table, or of its groups; None without one."""
+    head = table.log.head()
+    if not keeps_groups(head):
+        return facts_of(default_mirror(table))
+    at = settled_at(table, head)
+    found = None if at is None else facts_of(default_mirror(table))
+    if at is None or found is None or at >= head.version:
+        return found
+    ms = max(0, table.log.now_ms() - head.timestamp_ms)
+    behind = found.versions_behind + head.version - at
+    return replace(found, versions_behind=behind, ms_behind=max(found.ms_behind, ms))
 
 
 def facts_of(mirror: Mirror) -> MirrorFacts | None:

@@ -22,6 +22,7 @@ from spark_upsert.mirror.place import place_of, target_of
 from spark_upsert.mirror.plan import twins_among
 from spark_upsert.mirror.publish import Mirror
 from spark_upsert.mirror.twins import id_of
+from spark_upsert.mirror.types import require_mirrored
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
@@ -36,6 +37,13 @@ from spark_upsert.table.log.properties import (
 from spark_upsert.table.published import DEFAULT_FOLDER, Published, is_published
 from spark_upsert.table.retention.worker import Vacuumed
 from spark_upsert.table.table import Table
+from spark_upsert.views.groups.settled import (
+    FOLDER,
+    keeps_groups,
+    settle,
+    settled_at,
+    settled_below,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -130,9 +138,13 @@ def publish(
         change_feed=change_feed,
         retention_ms=None if retention is None else parse_retention(retention),
     )
-    store, properties = table.store, (table.log.seen or table.log.head()).properties
-    target = target_of(store, properties) if to is None else place_of(store, to, storage)
-    return MIRRORS.of(table, target).publish(asked.or_else(properties), rebuild=rebuild)
+    head = table.log.seen or table.log.head()
+    require_mirrored(head.schema, head.properties)
+    asked = asked.or_else(head.properties)
+    store = table.store
+    target = target_of(store, head.properties) if to is None else place_of(store, to, storage)
+    source = settle(table) if keeps_groups(head) else table
+    return MIRRORS.of(source, target).publish(asked, rebuild=rebuild)
 
 
 def follow(table: Table, version: int | None, told: Iterable[Ahead]) -> None:
@@ -149,7 +161,8 @@ def follow(table: Table, version: int | None, told: Iterable[Ahead]) -> None:
     mirror: Mirror | None = None
     try:
         head = table.log.seen or table.log.head()
-        mirror = MIRRORS.of(table, target_of(table.store, head.properties))
+        shown = settled_below(table) if keeps_groups(head) else table
+        mirror = MIRRORS.of(shown, target_of(table.store, head.properties))
         mirror.prepared.add(head.version if version is None else version, told)
         _follow(table, mirror, head)
     except Exception as error:  # noqa: BLE001 - a mirror is never worth a commit
@@ -174,6 +187,8 @@ def require_place(table: Table, given: Mapping[str, str]) -> None:
     is_known = is_published(before) and before.get(PUBLISH_PATH) == after.get(PUBLISH_PATH)
     if is_published(after) and not is_known:
         mirror = Mirror(table.log, table.store, target_of(table.store, after))
+        if head is not None and keeps_groups(head):
+            head = settled_below(table).log.try_head()
         mirror.require_place(None if head is None else head.table_id)
 
 
@@ -188,9 +203,12 @@ def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
         target.url: target
         for target in (below, target_of(table.store, table.log.head().properties))
     }
+    source = settled_below(table) if keeps_groups(table.log.head()) else table
+    if source is not table and source.log.try_head() is not None:
+        yield FOLDER, source.vacuum(dry_run=dry_run)
     for url, target in places.items():
         try:
-            done = MIRRORS.of(table, target).vacuum(dry_run=dry_run)
+            done = MIRRORS.of(source, target).vacuum(dry_run=dry_run)
         except Exception as error:  # noqa: BLE001 - a mirror is never worth a vacuum
             MIRRORS.note(table, error)
             continue
@@ -212,7 +230,12 @@ def _follow(table: Table, mirror: Mirror, head: Manifest) -> None:
     interval_ms = parse_interval(head.properties.get(PUBLISH_INTERVAL, "0 seconds"))
     if table.log.now_ms() < (mirror.published_ms or 0) + interval_ms:
         return
-    rows = _rows_without_twin(mirror, head, mirror.twins_ahead(head))
+    if keeps_groups(head):
+        # A kept table that was large before it was published is settled as a whole.
+        begins = settled_at(table, head) is None
+        rows = sum(file.rows for file in files_of(head).values()) if begins else 0
+    else:
+        rows = _rows_without_twin(mirror, head, mirror.twins_ahead(head))
     newest = max((slice_.epochs.lower for slice_ in head.slices), default=0)
     written = sum(s.file.rows for s in head.slices if s.epochs.lower == newest)
     if rows > max(STEP_ROWS, _TIMES * written):
@@ -220,6 +243,8 @@ def _follow(table: Table, mirror: Mirror, head: Manifest) -> None:
         _LOGGER.warning("mirror left behind, run 'upsertflow publish': %s", fields)
         mirror.give_up_ahead()
         return
+    if keeps_groups(head):
+        settle(table)
     mirror.publish(AS_IT_IS.or_else(head.properties))
 
 

@@ -11,7 +11,7 @@ from spark_upsert.store.resolve import open_store
 from spark_upsert.table.log.properties import PUBLISH_PATH
 from spark_upsert.table.published import DEFAULT_FOLDER
 
-_OWN_FOLDERS = ("data", "_log", "_index", "_consumers")
+_OWN_FOLDERS = ("data", "_log", "_index", "_consumers", "_mirror")
 """Folders of a table, in which no mirror may lie."""
 
 

@@ -201,7 +201,7 @@ class Mirror:
 
     def _publish(self, asked: Asked, *, rebuild: bool) -> Published:
         head = self.log.head()
-        require_mirrored(head.schema)
+        require_mirrored(head.schema, head.properties)
         written = self.twins_ahead(head)
         for _ in range(_RACES_MAX):
             state = self._delta.follow()

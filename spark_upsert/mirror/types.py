@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_upsert.mirror.refusals import MirroredTypeError, NotMirroredError
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.views.groups.shown import grouping_of
 
 _PRIMITIVE: Mapping[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -40,17 +41,21 @@ def delta_schema(columns: pa.Schema) -> dict[str, Any]:
     return _struct("", columns)
 
 
-def require_mirrored(schema: TableSchema) -> None:
-    """Raise unless a table of a schema can have a mirror.
+def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None:
+    """Raise unless a table can have a mirror, or the table of its groups (`views.groups.settled`).
 
     Raises
     ------
     MirroredTypeError, NotMirroredError
-        Delta lacks the type of a column, or the table keeps what groups are made of.
+        Delta lacks the type of a column, or the table has neither rows nor groups with a key.
     """
-    delta_schema(schema.columns)
-    if schema.engine.multiplicity is not None:
+    if schema.engine.multiplicity is None:
+        delta_schema(schema.columns)
+        return
+    grouping = grouping_of(properties)
+    if grouping is None or not grouping.keys:
         raise NotMirroredError.contributions(schema.keys)
+    delta_schema(grouping.result)
 
 
 def schema_text(columns: pa.Schema) -> str:

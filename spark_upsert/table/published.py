@@ -53,7 +53,7 @@ def is_published(properties: Mapping[str, str]) -> bool:
 def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None:
     """Raise if a table is to be published, and no Delta table can show it (`mirror.types`)."""
     if is_published(properties):
-        import_module("spark_upsert.mirror.types").require_mirrored(schema)
+        import_module("spark_upsert.mirror.types").require_mirrored(schema, properties)
 
 
 def require_place(table: Table, given: Mapping[str, str]) -> None:

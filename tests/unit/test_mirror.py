@@ -661,12 +661,12 @@ def test_28_contributions_are_not_mirrored() -> None:
         case.table.publish()
 
 
-@pytest.mark.parametrize("below", ["", "/", "/data", "/_log", "/data/x", "/_index/c"])
+@pytest.mark.parametrize("below", ["", "/", "/data", "/_log", "/data/x", "/_index/c", "/_mirror/rows"])
 def test_a_mirror_lies_outside_of_the_tables_own_files(tmp_path: Path, below: str) -> None:
     case = Case(store=LocalStore(tmp_path / "table"))
     with pytest.raises(OptionError, match="outside"):
         case.table.publish(f"{tmp_path}/table{below}")
-    case.table.publish(f"{tmp_path}/table/_mirror")
+    case.table.publish(f"{tmp_path}/table/_mirrored")
 
 
 def test_the_lease_of_a_mirror_follows_it_at_some_distance() -> None:

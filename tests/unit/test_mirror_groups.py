@@ -1,0 +1,231 @@
+"""A kept table has a mirror, too: of its rows, or of the groups that it keeps."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.mirror import follow
+from spark_upsert.mirror.check import check_mirror
+from spark_upsert.mirror.facts import default_mirror, facts_below
+from spark_upsert.mirror.refusals import MirroredTypeError, NotMirroredError
+from spark_upsert.plan import agg
+from spark_upsert.store import LocalStore
+from spark_upsert.table.table import Table
+from spark_upsert.views.builder import Plan
+from spark_upsert.views.groups import settled
+from spark_upsert.views.groups.settled import check_settled, settled_at, settled_below
+from tests.support.delta import DeltaTable
+from tests.support.mirrored import canonical
+from tests.support.stores import forget_runs_and_logs
+
+COLUMNS = pa.schema({"id": pa.int64(), "group": pa.string(), "n": pa.int64()})
+
+
+class KeptCase:
+    """A table, a kept table of its groups, and the mirror of that."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.orders = Table.create(str(folder / "orders"), COLUMNS, keys=["id"])
+        self.plan = (
+            Plan.of_table(str(folder / "orders"))
+            .group_by("group")
+            .agg(n=agg.count(), total=agg.sum("n"), mean=agg.avg("n"), top=agg.max("n"))
+        )
+        self.dice = random.Random(7)
+
+    @property
+    def kept(self) -> Table:
+        return Table.open(str(self.folder / "kept"))
+
+    def write(self, count: int = 4) -> None:
+        ids = self.dice.sample(range(20), count)
+        rows = {
+            "id": ids,
+            "group": [self.dice.choice(["a", "b", "c", None]) for _ in ids],
+            "n": [self.dice.choice([None, each]) for each in ids],
+            "gone": [self.dice.random() < 0.3 for _ in ids],
+        }
+        types = {**{f.name: f.type for f in COLUMNS}, "gone": pa.bool_()}
+        self.orders.append(pa.table(rows, schema=pa.schema(types)), deletes="gone")
+
+    def refresh(self) -> None:
+        self.plan.refresh(str(self.folder / "kept"))
+
+    def rows(self) -> list[str]:
+        """Return what readers of the kept table see."""
+        found = Plan.of_table(str(self.folder / "kept")).to_arrow()
+        return canonical(pa.table(found))
+
+    def look(self) -> DeltaTable:
+        found = DeltaTable(LocalStore(self.folder / "kept" / "_delta"))
+        assert canonical(found.rows()) == self.rows()
+        assert list(check_settled(self.kept)) == []
+        assert list(check_mirror(default_mirror(self.kept))) == []
+        return found
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> KeptCase:
+    made = KeptCase(tmp_path)
+    made.write()
+    made.refresh()
+    return made
+
+
+def test_28_groups_are_shown_as_readers_of_the_view_see_them(case: KeptCase) -> None:
+    case.kept.publish()
+    assert case.look().version == 0
+    for number in range(12):
+        case.write()
+        case.refresh()
+        if number % 3 == 2:
+            case.kept.publish()
+            case.look()
+        if number == 5:
+            forget_runs_and_logs()
+    assert settled_at(case.kept, case.kept.log.head()) == case.kept.log.head().version
+
+
+def test_28_each_step_is_one_by_change(case: KeptCase) -> None:
+    case.kept.publish(change_feed=True)
+    before = {row["group"]: row for row in case.look().rows().to_pylist()}
+    for _ in range(6):
+        case.write(2)
+        case.refresh()
+        case.kept.publish()
+        found = case.look()
+        behind = {row["group"]: row for row in found.rows().to_pylist()}
+        feed = found.feed()
+        told = [] if feed is None else feed.to_pylist()
+        kinds = {row["group"]: row["_change_type"] for row in told}
+        differ = {key for key in {**before, **behind} if before.get(key) != behind.get(key)}
+        assert kinds.keys() == differ
+        before = behind
+    assert settled_below(case.kept).log.head().version >= 6
+
+
+def test_28_a_kept_table_with_the_property_publishes_behind_each_step(case: KeptCase) -> None:
+    kept = case.kept
+    kept.alter(kept.schema, {"publish": "delta"})
+    for _ in range(4):
+        case.write()
+        case.refresh()
+        case.look()
+    facts = facts_below(case.kept)
+    assert facts is not None
+    assert facts.versions_behind == 0
+
+
+def test_28_what_is_behind_is_told(case: KeptCase) -> None:
+    assert facts_below(case.kept) is None
+    case.kept.publish()
+    case.write()
+    case.refresh()
+    facts = facts_below(case.kept)
+    assert facts is not None
+    assert facts.versions_behind == 1
+
+
+def test_28_groups_over_an_expired_past_are_settled_as_a_whole(case: KeptCase) -> None:
+    case.kept.publish(change_feed=True)
+    for _ in range(3):
+        case.write()
+        case.refresh()
+    kept = case.kept
+    for lease in kept.consumers():
+        kept.release(lease.consumer)
+    kept.expire(retain_versions=0, safety_ms=0)
+    kept.vacuum(grace_ms=0)
+    kept.publish()
+    case.look()
+
+
+def test_28_a_settled_table_keeps_no_more_than_its_mirror_needs(
+    case: KeptCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settled, "_VERSIONS_MAX", 3)
+    monkeypatch.setattr(settled, "_SAFETY_MS", 0)
+    monkeypatch.setattr("spark_upsert.mirror.publish._HELD_EVERY_MS", 0)
+    for _ in range(12):
+        case.write()
+        case.refresh()
+        case.kept.publish()
+    own = settled_below(case.kept).log.head()
+    assert own.version - own.since <= 8
+    before = len(list(LocalStore(case.folder / "kept" / "_mirror" / "rows").list("data")))
+    case.kept.vacuum(grace_ms=0)
+    assert len(list(LocalStore(case.folder / "kept" / "_mirror" / "rows").list("data"))) < before
+    case.look()
+
+
+def test_28_one_group_of_all_rows_has_no_key_and_no_mirror(tmp_path: Path) -> None:
+    case = KeptCase(tmp_path)
+    everything = Plan.of_table(str(tmp_path / "orders")).group_by().agg(n=agg.count())
+    case.write()
+    everything.refresh(str(tmp_path / "one"))
+    with pytest.raises(NotMirroredError, match="groups"):
+        Table.open(str(tmp_path / "one")).publish()
+
+
+def test_32_a_group_of_a_type_that_delta_lacks_is_refused(tmp_path: Path) -> None:
+    columns = pa.schema({"id": pa.int64(), "at": pa.time64("us")})
+    Table.create(str(tmp_path / "t"), columns, keys=["id"]).append(
+        pa.table({"id": [1], "at": pa.array([5], pa.time64("us"))})
+    )
+    Plan.of_table(str(tmp_path / "t")).group_by("at").agg(n=agg.count()).refresh(
+        str(tmp_path / "kept")
+    )
+    kept = Table.open(str(tmp_path / "kept"))
+    with pytest.raises(MirroredTypeError, match="'at'"):
+        kept.publish()
+    with pytest.raises(MirroredTypeError, match="'at'"):
+        kept.alter(kept.schema, {"publish": "delta"})
+
+
+def test_28_a_large_kept_table_is_left_to_a_publication(
+    case: KeptCase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(follow, "STEP_ROWS", 1)
+    monkeypatch.setattr(follow, "_TIMES", 0)
+    kept = case.kept
+    kept.alter(kept.schema, {"publish": "delta"})
+    case.write(1)
+    case.refresh()
+    assert "run 'upsertflow publish'" in caplog.text
+    case.kept.publish()
+    case.write(1)
+    case.refresh()
+    case.look()
+
+
+@pytest.mark.parametrize("what", ["another", "none", "more"])
+def test_28_check_compares_the_settled_rows_with_the_groups(case: KeptCase, what: str) -> None:
+    case.kept.publish()
+    own = settled_below(case.kept)
+    rows = own.snapshot().slice(0, 1)
+    key = "a" if rows["group"][0].as_py() is None else rows["group"][0].as_py()
+    if what == "none":
+        own.delete([key])
+    else:
+        row = {**rows.to_pylist()[0], "group": "z" if what == "more" else key, "n": 77}
+        own.append(pa.Table.from_pylist([row], schema=rows.schema))
+    assert len(list(check_settled(case.kept))) == 1
+
+
+def test_28_delta_rs_reads_the_groups_of_every_version(case: KeptCase) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    shown = []
+    for _ in range(6):
+        case.kept.publish()
+        shown.append(case.rows())
+        case.write()
+        case.refresh()
+    for version, expected in enumerate(shown):
+        table = deltalake.DeltaTable(str(case.folder / "kept" / "_delta"), version=version)
+        found = deltalake.QueryBuilder().register("t", table).execute("select * from t")
+        assert canonical(pa.table(found.read_all())) == expected
