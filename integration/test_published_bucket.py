@@ -8,13 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import OtherTableError
+from spark_upsert.errors import OptionError, OtherTableError
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.publish import Mirror
 from spark_upsert.store.resolve import open_store
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
+from tests.support.proxy import Fault, proxy_before
 from tests.support.s3 import S3, running_s3
 from tests.support.stores import forget_runs_and_logs
 
@@ -99,3 +100,21 @@ def test_a_place_of_another_table_in_a_bucket_is_left_alone(
     open_store(f"s3://{bucket}/taken", storage).put("report.csv", b"1")
     with pytest.raises(OtherTableError, match=r"report\.csv"):
         other.publish(f"s3://{bucket}/taken", storage=storage)
+
+
+def test_a_bucket_without_conditional_puts_is_refused_before_a_file_is_written(
+    s3: S3, storage: dict[str, str], tmp_path: Path
+) -> None:
+    """What the question leaves there is in the way of no publication."""
+    place = f"s3://{s3.new_bucket()}/mirrors/t"
+    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
+    table.append(rows(0, 1))
+    with proxy_before(s3.endpoint) as proxy:
+        proxied = {**storage, "endpoint": proxy.endpoint}
+        proxy.strike(Fault.CONDITION_IGNORED, "PUT", count=99)
+        with pytest.raises(OptionError, match="use a storage with conditional puts"):
+            table.publish(place, storage=proxied)
+    target = open_store(place, storage)
+    assert [info.path for info in target.list("") if info.path.endswith("parquet")] == []
+    table.publish(place, storage=storage)
+    require_copy(table, place, storage)

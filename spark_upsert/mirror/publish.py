@@ -51,6 +51,8 @@ from spark_upsert.mirror.upkeep import Cleaned, Upkeep
 from spark_upsert.mirror.vectors import Vector, as_text, file_of, from_text, in_file, name_of
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
+from spark_upsert.store.protocol import PROBE
+from spark_upsert.store.resolve import is_remote
 from spark_upsert.table.entries.ahead import Deaths, Twin
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest
@@ -290,6 +292,7 @@ class Mirror:
         """
         if state is None:
             self._require_empty()
+            self.target.prepare(FOLDER)  # Also refuses a storage without conditional puts.
             return None
         shown = shown_of(state, head.table_id)
         if rebuild:
@@ -321,12 +324,14 @@ class Mirror:
 
         Raises
         ------
-        OtherTableError
-            Something else lies there.
+        OtherTableError, OptionError
+            Something else lies there, or the storage knows no conditional put.
         """
         state = self.state()
         if state is None:
             self._require_empty()
+            if is_remote(self.place):  # A folder is made by the first publication.
+                self.target.prepare(FOLDER)
         elif table_id is None or shown_of(state, table_id) is None:
             raise self._is_of_another(state, "a new one" if table_id is None else table_id)
 
@@ -338,7 +343,7 @@ class Mirror:
         """Raise unless the place is empty, but for what a publication leaves that was killed."""
         for info in self.target.list(""):
             name = info.path
-            if run_of(name) is None and not name.startswith("deletion_vector_"):
+            if run_of(name) is None and not name.startswith("deletion_vector_") and name != PROBE:
                 raise occupied(self.place, name)
         strange = [name for name in self.target.folders("") if name != FOLDER]
         if strange:

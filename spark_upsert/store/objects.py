@@ -34,7 +34,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from spark_upsert.errors import CorruptionError, OptionError, StorageError, UpsertFlowError, masked
 from spark_upsert.store.copies import CopyFile, LocalCopies, usable
 from spark_upsert.store.failures import is_conflict, is_cut_short, may_pass, translate
-from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile, ObjectInfo
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, PROBE, MappedFile, ObjectInfo
 from spark_upsert.store.residence import release_mapped
 from spark_upsert.store.settings import Cloud, ObjectSettings
 
@@ -47,7 +47,6 @@ RANGES_AT_ONCE = 4
 _PARTS_MAX = 10_000
 """S3 takes no more parts than this in one upload."""
 
-_PROBE = "_conditional_put"
 _ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
 """Variables of the environment that obstore reads begin so."""
@@ -113,7 +112,8 @@ class ObjectStore:
             return answer.bytes().to_bytes()
 
     def prepare(self, folder: str) -> None:
-        """Do nothing: a bucket has no folders."""
+        """Require conditional puts; a bucket has no folders."""
+        self._require_conditional_put()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         self._require_conditional_put()
@@ -143,7 +143,7 @@ class ObjectStore:
         if bucket in _conditional_buckets:
             return
         try:
-            is_ignored = self._try_create(_PROBE, b"") and self._try_create(_PROBE, b"")
+            is_ignored = self._try_create(PROBE, b"") and self._try_create(PROBE, b"")
         except StorageError:
             return  # Nothing was learnt; the put itself will tell, and the next one asks again.
         if is_ignored:

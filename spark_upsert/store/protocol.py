@@ -18,6 +18,9 @@ OBJECT_BYTES_MAX = 256 << 20
 """An object that is read whole is no longer: a checkpoint of a million runs has some 200 MB, and
 there are never so many."""
 
+PROBE = "_conditional_put"
+"""An empty object that a store may leave at its root: it asks whether a put can be conditional."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
@@ -88,7 +91,13 @@ class Store(Protocol):
         ...
 
     def prepare(self, folder: str) -> None:
-        """Make a folder, durably, where folders exist; a new table asks for that of its log."""
+        """Make a folder, durably, where folders exist; a new table asks for that of its log.
+
+        Raises
+        ------
+        OptionError
+            The storage does not keep the promise of `put_if_absent`.
+        """
         ...
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
