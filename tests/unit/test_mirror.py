@@ -661,7 +661,9 @@ def test_28_contributions_are_not_mirrored() -> None:
         case.table.publish()
 
 
-@pytest.mark.parametrize("below", ["", "/", "/data", "/_log", "/data/x", "/_index/c", "/_mirror/rows"])
+@pytest.mark.parametrize(
+    "below", ["", "/", "/data", "/_log", "/data/x", "/_index/c", "/_mirror/rows"]
+)
 def test_a_mirror_lies_outside_of_the_tables_own_files(tmp_path: Path, below: str) -> None:
     case = Case(store=LocalStore(tmp_path / "table"))
     with pytest.raises(OptionError, match="outside"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_upsert.errors import OptionError, OtherTableError
@@ -175,3 +176,26 @@ def test_setting_what_is_set_looks_at_no_place(tmp_path: Path) -> None:
     (log / f"{0:020d}.json").write_text(json.dumps({"commitInfo": {}}))
     write(tmp_path, rows(2), publish="delta")
     assert Table.open(str(tmp_path / "table")).log.head().live_rows == 2
+
+
+def test_a_column_that_is_dropped_leaves_no_value_in_a_twin(tmp_path: Path) -> None:
+    columns = COLUMNS.append(pa.field("secret", pa.string()))
+    table = Table.create(
+        str(tmp_path / "t"),
+        columns,
+        keys=["id"],
+        properties={"publish": "delta", "publishChangeFeed": "true"},
+    )
+    table.append(pa.table({"id": [1, 2], "x": ["a", "b"], "secret": ["s", "t"]}))
+    table.append(pa.table({"id": [2], "x": ["c"], "secret": ["u"]}))
+    table.drop_columns("secret")
+    table.publish()
+    found = require_copy(table, tmp_path / "t" / "_delta")
+    assert found.schema == COLUMNS
+    assert found.data_changes == {False}
+    for path in found.adds:
+        assert pq.read_schema(tmp_path / "t" / "_delta" / path).names == ["id", "x"]
+    table.append(rows(3))
+    feed = require_copy(table, tmp_path / "t" / "_delta").feed()
+    assert feed is not None
+    assert [row["_change_type"] for row in feed.to_pylist()] == ["insert"]
