@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test times lint style types pages changelog package bench chaos topics clean machine
+.PHONY: help demo check test times lint style types pages changelog package bench chaos topics matrix clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -92,6 +92,9 @@ chaos: machine $(STAMP) ## live 5000 simulated worlds, then kill drivers and exe
 
 topics: machine $(STAMP) ## write a thousand topics of a broker into a table each, under kills, and compare them
 	@$(BIN)/python integration/topic_run.py $(ARGS)
+
+matrix: machine $(STAMP) ## try releases of Spark, Arrow and Python, and write docs/releases.md
+	@$(BIN)/python tools/matrix.py
 
 clean: ## remove everything that was made, the environment included
 	@rm -rf $(VENV) dist .bench .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis

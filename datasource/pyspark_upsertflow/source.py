@@ -5,11 +5,15 @@ Each is imported only when it is asked for: Spark's discovery loads this module 
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamArrowWriter,
@@ -19,11 +23,36 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+SPARK_MIN = (4, 2)
+"""The first release whose Python sources may limit a micro-batch."""
+
+
+def require_spark(version: str) -> None:
+    """Refuse a release of Spark that lacks what the source is built on.
+
+    Raises
+    ------
+    ImportError
+        It is too old.
+    """
+    if tuple(map(int, version.split(".")[:2])) < SPARK_MIN:
+        raise ImportError(
+            f"the format 'upsertflow' needs PySpark {'.'.join(map(str, SPARK_MIN))} or newer, found "
+            f"{version} in {sys.executable}.\n\nHint: install a newer PySpark, the same on the "
+            "driver and on every executor; plain Python reads and writes the same tables without "
+            "Spark (docs/without-spark.md)."
+        )
+
+
 class DefaultSource(DataSource):
     """A keyed table and its changelog, for reading and writing, in batch and as a stream.
 
     Options: ``docs/options.md``.
     """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        require_spark(pyspark.__version__)
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

@@ -1,0 +1,118 @@
+"""`make matrix`: try releases of Spark, Arrow and Python, each in an environment of its own.
+
+Writes the table of docs/releases.md. What cannot be tried on this machine is said to be not tried.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "releases.md"
+FOLDER = ROOT / ".servers" / "matrix"
+SECONDS_MAX = 400
+BEGIN, END = "<!-- made by `make matrix` -->\n", "<!-- end -->\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is installed together."""
+
+    python: str
+    packages: tuple[str, ...]
+    kind: str = "spark"
+    """What serves the session (`integration.release_probe`)."""
+
+    @property
+    def name(self) -> str:
+        return " ".join((self.python, *self.packages))
+
+
+_REST = ("pandas>=2.2,<3", "numpy")
+CELLS = (
+    Cell("python3.11", ("pyspark[sql]==4.3.*", "pyarrow")),
+    Cell("python3.11", ("pyspark[sql]==4.3.*", "pyarrow==20.*")),
+    Cell("python3.13", ("pyspark[sql]==4.3.*", "pyarrow")),
+    Cell("python3.14", ("pyspark[sql]==4.3.*", "pyarrow")),
+    Cell("python3.12", ("pyspark[sql]==4.2.*", "pyarrow")),
+    Cell("python3.11", ("pyspark[sql]==4.1.*", "pyarrow")),
+    Cell("python3.11", ("pyspark[sql]==4.0.*", "pyarrow")),
+    Cell("python3.13", ("pysail", "pyspark-client==4.2.*", "pyarrow"), kind="sail"),
+)
+
+
+def interpreter(name: str) -> str | None:
+    """Return an interpreter of a name that runs; the shim of a version manager may not."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for found in (which(name), *map(str, sorted(root.glob(f"versions/*/bin/{name}")))):
+        if found and not subprocess.run([found, "-c", ""], capture_output=True).returncode:
+            return found
+    return None
+
+
+def tried(cell: Cell) -> tuple[str, str]:
+    """Return what was found of a cell: releases, and what works."""
+    python = interpreter(cell.python)
+    if python is None:
+        return "", f"not tried: no {cell.python} on this machine"
+    at = FOLDER / "".join(c if c.isalnum() else "-" for c in cell.name)
+    own = at / "bin" / "python"
+    if not (at / "complete").exists():
+        subprocess.run([python, "-m", "venv", "--clear", str(at)], check=True)
+        pip = [str(own), "-m", "pip", "install", "--quiet", *cell.packages, *_REST]
+        done = subprocess.run(pip, capture_output=True, text=True)
+        if done.returncode:
+            return "", "not tried: " + done.stderr.strip().splitlines()[-1]
+        (at / "complete").touch()
+    return asked(own, cell.kind)
+
+
+def asked(python: Path, kind: str) -> tuple[str, str]:
+    """Return what the probe says in an environment."""
+    roots = os.pathsep.join(str(ROOT / each) for each in ("", "datasource", "sink"))
+    environ = {
+        **{name: text for name, text in os.environ.items() if not name.startswith("SPARK_")},
+        "PYTHONPATH": roots,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+    }
+    done = subprocess.run(
+        [str(python), "-m", "integration.release_probe", kind],
+        env=environ,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if not said:
+        return "", "not tried: " + done.stderr.strip().splitlines()[-1]
+    releases = (
+        f"PySpark {said[0]['pyspark']}, pyarrow {said[0]['pyarrow']}, Python " + (said[0]["python"])
+    )
+    works = [line["tried"] for line in said[1:] if not line["problem"]]
+    fails = [f"{line['tried']} ({line['problem']})" for line in said[1:] if line["problem"]]
+    told = f"tried: {', '.join(works)}" if works else "tried: nothing works"
+    return releases, told + (f". Refused: {fails[0]}" if fails else "")
+
+
+def main() -> None:
+    """Try all, and write the page."""
+    lines = ["| asked for | found | result |", "|---|---|---|"]
+    for cell in CELLS:
+        releases, told = tried(cell)
+        lines.append(f"| `{cell.name}` | {releases} | {told.replace('|', '/')} |")
+        print(lines[-1], flush=True)
+    text = PAGE.read_text()
+    head, rest = text.split(BEGIN)
+    PAGE.write_text(head + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()
