@@ -29,7 +29,7 @@ _ROWS = 1 << 16
 """Rows of Parquet that are looked at at once."""
 
 _ENCODED = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
-"""What may be Base64."""
+"""A text that may be Base64."""
 
 _BYTES_CHARS_MIN = 4
 """A shorter text is in every file, by chance."""

@@ -1,4 +1,4 @@
-"""What becomes of digits that a type has no room for."""
+"""Rounding: the fate of digits that a type has no room for."""
 
 from __future__ import annotations
 

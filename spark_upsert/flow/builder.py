@@ -54,7 +54,7 @@ from spark_upsert.plan.nodes import AssignUniqueId, Limit, Node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """What an operator gives, to be handed to those that take it."""
+    """The output of an operator, to be handed to those that take it."""
 
     name: str
     """The full name of the operator."""

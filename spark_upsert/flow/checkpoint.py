@@ -23,7 +23,7 @@ NAME = "upsertflow-flow.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """What is written; ``id`` is drawn once, and names the batches of a flow to its tables."""
+    """The text of the file; ``id`` is drawn once, and names the batches of a flow to its tables."""
 
     id: str
     sources: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is known about an operator before it runs: how many rows, of what size, at what cost."""
+"""Estimates of an operator before it runs: how many rows, of what size, at what cost."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Splitter:
     kind: SplitterKind
     width: int
     attributes: tuple[str, ...] = ()
-    """What rows are hashed by; empty for other kinds."""
+    """Columns by which rows are hashed; empty for other kinds."""
     start: int = 0
     """The first channel of a round robin."""
     passes_windows: bool = True
@@ -115,7 +115,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Physical:
-    """What runs: replicas, and what connects them."""
+    """Replicas that run, and what connects them."""
 
     graph: Graph
     replicas: tuple[Replica, ...]
@@ -140,7 +140,7 @@ class Physical:
 
     @cached_property
     def connections_of(self) -> dict[str, tuple[Connection, ...]]:
-        """What goes out of each replica, by its name."""
+        """The outgoing channels of each replica, by its name."""
         found: dict[str, list[Connection]] = {name: [] for name in self.replica}
         for each in self.connections:
             found[each.producer].append(each)

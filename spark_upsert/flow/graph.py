@@ -121,7 +121,7 @@ class LogicalOperator:
     keeps_state: bool = False
     """Whether it holds anything across barriers, so that its width cannot change."""
     estimate: Estimate = field(default_factory=Estimate)
-    """What automatic fusion takes it for."""
+    """The role in which automatic fusion takes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ GraphMember: TypeAlias = LogicalOperator | Composite
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What an operator gives goes to a port of another; both by their full names."""
+    """An edge: the output of an operator goes to a port of another; both by their full names."""
 
     producer: str
     consumer: str
@@ -198,7 +198,7 @@ class Graph:
 
     @cached_property
     def streams_of(self) -> dict[str, tuple[Edge, ...]]:
-        """What goes out of each operator, by its full name."""
+        """The outgoing edges of each operator, by its full name."""
         found: dict[str, list[Edge]] = {name: [] for name in self.places}
         for stream in self.streams:
             found[stream.producer].append(stream)

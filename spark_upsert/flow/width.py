@@ -18,7 +18,7 @@ from spark_upsert.flow.fusion.fusion import Influence
 from spark_upsert.flow.graph import Composite, Graph, GraphMember, PlacedOperator
 
 WIDTH_MAX = 2**31 - 1
-"""What a signed number of 32 bits holds, as Spark numbers its partitions."""
+"""The range of a signed number of 32 bits, as Spark numbers its partitions."""
 
 
 def changed_width(
@@ -144,7 +144,7 @@ def _said(widths: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WidthChange:
-    """What becomes of replicas where a region gets another width, by name."""
+    """The replicas in place of one where a region gets another width, by name."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]

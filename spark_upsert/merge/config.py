@@ -1,4 +1,4 @@
-"""What someone asks of a merge: its mode, and the seed of its order."""
+"""The configuration of a merge: its mode, and the seed of its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a merge can say of each input as it runs: rows that wait, rows under way, time blocked."""
+"""Counters of a merge for each input as it runs: rows that wait, rows under way, time blocked."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Unmapped(Enum):
 
 
 class TransformWork(Enum):
-    """What a transform does, as far as a sink behind it needs to know."""
+    """The work of a transform, as far as a sink behind it needs to know."""
 
     TRANSFORM = "transform"
     ROUTE = "route"

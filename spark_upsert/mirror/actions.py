@@ -1,4 +1,4 @@
-"""What stands in a Delta log: the actions of a commit, and the state that they come to.
+"""The actions of a commit in a Delta log, and the state that they come to.
 
 The state of a mirror is its own log and nothing else: the version of the table that it shows, and
 the token of that version, are application transactions (`txn`), which survive checkpoints. A commit
@@ -64,7 +64,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaState:
-    """What a Delta log comes to at one version."""
+    """The state of a Delta log at one version."""
 
     version: int
     shown: Shown | None = None

@@ -73,7 +73,7 @@ def prepared(store: Store, manifest: Manifest) -> Preparing | None:
 
 
 class Preparing:
-    """What one task prepares (`table.entries.ahead.Preparation`). Safe for threads.
+    """Preparations of one task (`table.entries.ahead.Preparation`). Safe for threads.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class _Judged(NamedTuple):
 
 
 class Prepared:
-    """What writers have prepared for one mirror, until a publication takes it. Safe for threads.
+    """Preparations of writers for one mirror, until a publication takes them. Safe for threads.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class WrittenFeed(NamedTuple):
     has_changes: bool
     """Whether any row changed."""
     action: DeltaAction | None
-    """What names the file, if there is one."""
+    """The action that names the file, if there is one."""
 
 
 def write_feed(

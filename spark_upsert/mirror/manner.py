@@ -1,4 +1,4 @@
-"""What a Delta table is besides its rows: guarded, with a change feed, readable for how long.
+"""Properties of a Delta table besides its rows: guarded, with a change feed, readable for how long.
 
 Each stands in the Delta table itself, so that what a publication does not ask for stays as it is.
 A property of the table asks with each publication.
@@ -39,7 +39,7 @@ class Manner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a publication asks for; None leaves it as it is."""
+    """The wishes of a publication; None leaves a property as it is."""
 
     guard: bool | None = None
     change_feed: bool | None = None

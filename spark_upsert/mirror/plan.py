@@ -1,4 +1,4 @@
-"""What a step of a mirror does: the files that go, those that stay with another vector, the new.
+"""A step of a mirror: the files that go, those that stay with another vector, the new.
 
     rows(mirror behind the step) = rows(table at the version of the step)
 
@@ -28,7 +28,7 @@ are looked up one by one cost more."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What is known of the version that a mirror shows."""
+    """Facts about the version that a mirror shows."""
 
     manifest: Manifest | None
     """The table at that version, or at a later one with the same rows and files; None if it cannot
@@ -41,7 +41,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChanges:
-    """What becomes of the files of a mirror."""
+    """The files of a mirror by their fate: which go, which stay, which are new."""
 
     gone: tuple[DeltaAction, ...]
     """Live files to be removed for good."""

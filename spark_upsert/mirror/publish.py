@@ -75,7 +75,7 @@ _RACES_MAX = 100
 
 
 class _Header(NamedTuple):
-    """What a commit says of the Delta table itself."""
+    """The actions of a commit about the Delta table itself."""
 
     actions: tuple[DeltaAction, ...]
     is_retyped: bool
@@ -118,7 +118,7 @@ class Mirror:
         """The version that the vectors are of, if they are those of the Delta version below."""
         self._covered_at = -1
         self.prepared = Prepared()
-        """What writers have made for the next steps."""
+        """Preparations of writers for the next steps."""
         self.upkeep = Upkeep(target, self._delta)
         self.published_ms: int | None = None
         """When this object committed to it last."""
@@ -143,7 +143,7 @@ class Mirror:
 
     @property
     def seen(self) -> DeltaState | None:
-        """What the mirror's log came to when it was seen last."""
+        """The state of the mirror's log when it was seen last."""
         return self._delta.seen
 
     def state(self) -> DeltaState | None:

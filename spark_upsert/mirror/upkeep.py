@@ -66,7 +66,7 @@ _FEED = re.compile(FEED_FOLDER + r"/cdc-[0-9a-f]{32}\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What a cleaning removed, or would remove."""
+    """The files that a cleaning removed, or would remove."""
 
     log: tuple[str, ...]
     files: tuple[ObjectInfo, ...]

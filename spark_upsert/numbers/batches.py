@@ -1,4 +1,4 @@
-"""What is told of one micro-batch: its rows by what became of them, and how far behind it is.
+"""The numbers of one micro-batch: its rows by what became of them, and how far behind it is.
 
 A batch is one value, whose `to_json` is the dict for programs and whose `line` is one line of a
 log. A number that is not known is None, and is left out of the line.
@@ -137,7 +137,7 @@ class BatchNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What Spark reports of a batch, as far as it is told on."""
+    """Spark's report of a batch, as far as it is told on."""
 
     query: str
     query_id: str
@@ -145,7 +145,7 @@ class Progress:
     seconds: float
     rows: int
     reports: tuple[Mapping[str, Any], ...] = field(default=())
-    """What sources of ours said of themselves (`streams.planner.progress`)."""
+    """Reports of our sources about themselves (`streams.planner.progress`)."""
 
     @property
     def has_source(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a batch did to its table, from the log of the table: which version has it, and its counters.
+"""The effect of a batch on its table, from the table's log: which version has it, and its counters.
 
 A look costs the end of the log and the versions since the look before. The batch of a query is
 found by its transaction, which the version that holds it names; so any process that reaches the

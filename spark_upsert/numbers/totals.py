@@ -72,7 +72,7 @@ class _Query:
 
 
 class Totals:
-    """What all queries did since the program watches them. Safe for threads."""
+    """Totals of all queries since the program watches them. Safe for threads."""
 
     def __init__(self) -> None:
         self._queries: LruMap[str, _Query] = LruMap(QUERIES_MAX)

@@ -13,7 +13,7 @@ from spark_upsert.options.lives import BATCH, Change, Life
 from spark_upsert.options.parse import Options, fold
 
 _MEANT = re.compile(r"\*\*|\{[^/]*,[^/]*\}")
-"""What means something in other globs: any number of folders, or one of several names."""
+"""Signs of other globs that are refused: any number of folders, or one of several names."""
 
 GROUP = "_group"
 """The folder, below a root, of the table that tells which batches all tables have."""
@@ -85,7 +85,7 @@ class Below:
     fail_on_data_loss: bool
     begins_at_latest: bool
     shared: Mapping[str, str] = field(repr=False)
-    """What is said of each input."""
+    """The options of each input."""
     is_consistent: bool = Option(
         "consistent",
         flag,

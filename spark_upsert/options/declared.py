@@ -21,7 +21,7 @@ T = TypeVar("T")
 _Member = TypeVar("_Member", bound=Enum)
 
 _ONE, _TOGETHER, _PART = "option", "options", "part"
-"""What the metadata of a field may have."""
+"""Keys that the metadata of a field may have."""
 
 
 NO_NAMES: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ NO_NAMES: tuple[str, ...] = ()
 
 
 class Only(Enum):
-    """What alone an option is for."""
+    """The only kind of read or write that an option is for."""
 
     STREAM = "streams"
     BATCH = "batches"

@@ -1,4 +1,4 @@
-"""What Spark hands down beside the options that its user gave, and where it keeps them back.
+"""Options that Spark hands down beside those of its user, and where it keeps them back.
 
 =====================================  =====================================================
 name                                   where it comes from

@@ -59,7 +59,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """What is said of one input."""
+    """The options of one input."""
 
     name: str
     """As it was written, `UNNAMED` for the only one of a read that names none."""
@@ -500,7 +500,7 @@ _OF_QUERY = (
     *names_of_whole(READ_OPTIONS),
     *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
 )
-"""What an input cannot be told by itself."""
+"""Options that an input cannot be given by itself."""
 
 _EXCLUSIVE = exclusive(READ_OPTIONS)
 """An input that is told one of them is not told the others by default."""
@@ -509,4 +509,4 @@ _KNOWN_TO: Mapping[Family, tuple[str, ...]] = {
     Family.TABLES: tuple(name for name in READ_OPTIONS if name not in _OF_QUERY),
     Family.FILES: tuple(FILE_OPTIONS),
 }
-"""What an input can be told by itself."""
+"""Options that an input can be given by itself."""

@@ -1,4 +1,4 @@
-"""What becomes of an option that is another one in the next life of a streaming query.
+"""The effect of an option that is another one in the next life of a streaming query.
 
 A query that starts again from its checkpoint may be given other options. Each option declares one
 meaning of that (`options.declared`): a test goes over all options, fails for one that it does not
@@ -27,7 +27,7 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What a change of an option means.
+    """The meaning of a change of an option.
 
     Parameters
     ----------

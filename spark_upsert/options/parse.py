@@ -21,13 +21,13 @@ from spark_upsert.model.names import split_names
 from spark_upsert.options.handed_down import missing_path, users_own
 
 STORAGE_PREFIX = "storage."
-"""What the name of an option for the object store begins with."""
+"""The beginning of the name of an option for the object store."""
 
 COLUMN = "<column>"
 """Stands for a column in the name of an option that there is one of per column."""
 
 TABLE_PREFIX = "table."
-"""What the name of an option of some tables of a write begins with."""
+"""The beginning of the name of an option of some tables of a write."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 

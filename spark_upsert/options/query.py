@@ -31,7 +31,7 @@ INPUT = "_input"
 MERGE_SEQ = "_merge_seq"
 
 MERGE_COLUMNS = (INPUT, MERGE_SEQ)
-"""What can be asked for about a merge, in the order in which it stands."""
+"""Settings of a merge, in the order in which they stand."""
 
 
 DELAY_MS = 15 * 60_000
@@ -96,7 +96,7 @@ def _merge_columns(options: Options, name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class MergeOptions:
-    """What is said of the inputs of a read together, where it has several."""
+    """Options of the inputs of a read together, where it has several."""
 
     priorities: Mapping[str, int] = held_together(
         Option("input.<name>.priority", Options.text, FREE).means(
@@ -170,7 +170,7 @@ class MergeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryOptions(MergeOptions):
-    """What is said once for all inputs of a read."""
+    """Options that are given once for all inputs of a read."""
 
     rows_max: int | None = Option(
         "maxRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=Only.STREAM

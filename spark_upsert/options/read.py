@@ -29,7 +29,7 @@ from spark_upsert.table.retention.policy import LEASE_MS
 
 
 class Metadata(Enum):
-    """What can be read about a table (`spark_upsert.metadata`)."""
+    """The kinds of metadata of a table that can be read (`spark_upsert.metadata`)."""
 
     EPOCHS = "epochs"
     FILES = "files"
@@ -314,7 +314,7 @@ class ReadOptions:
 
 
 class OnError(Enum):
-    """What becomes of a row of which a formula of a view has no value (`views.failing`)."""
+    """The fate of a row of which a formula of a view has no value (`views.failing`)."""
 
     FAIL = "fail"
     """The batch stops, as long as the row is so in the newest version of its table."""
@@ -324,7 +324,7 @@ class OnError(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What a read is told of a view."""
+    """The options of a read that concern a view."""
 
     plan: str = Option(
         "plan",

@@ -56,7 +56,7 @@ _WILDCARD = re.compile(r"[*?]|\[!?\]?[^\]]*\]")
 
 
 class OnTableError(Enum):
-    """What becomes of a table that cannot take its rows."""
+    """The fate of a table that cannot take its rows."""
 
     FAIL = "fail"
     PARK = "park"
@@ -178,7 +178,7 @@ class RoutedOptions:
     app_version: int | None = None
     allow_missing_batches: bool = False
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What each table is told, as given."""
+    """The options of each table, as given."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> RoutedOptions:
@@ -381,7 +381,7 @@ _OF_WRITE = (
     *names_of_whole(WRITE_OPTIONS),
     *(name for name in ROUTED_OPTIONS if not name.startswith(TABLE_PREFIX)),
 )
-"""What no table can be told by itself."""
+"""Options that no table can be given by itself."""
 
 _EXCLUSIVE = tuple(tuple(map(fold, group)) for group in exclusive(WRITE_OPTIONS))
 """A table that is told one of them is not told the other with all tables."""

@@ -42,7 +42,7 @@ class ViewOptions(PlanOptions):
     starting_timestamp_ms: int | None
     starting_inclusive: bool
     starting_position: str | None
-    """What a kept table has recorded (`table.write.moves`)."""
+    """The moves that a kept table has recorded (`table.write.moves`)."""
     ending_version: int | None
     ending_timestamp_ms: int | None
     ending_inclusive: bool

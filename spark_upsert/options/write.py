@@ -39,7 +39,7 @@ from spark_upsert.table.log.tombstones import LateRows
 
 
 class Truncates(Enum):
-    """What becomes of an event that empties the table."""
+    """The fate of an event that empties the table."""
 
     ERROR = "error"
     OVERWRITE = "overwrite"
@@ -48,7 +48,7 @@ class Truncates(Enum):
 
 
 class EnvelopeKind(Enum):
-    """What the rows of a write are."""
+    """The kind of the rows of a write."""
 
     UPSERT = "upsert"
     DEBEZIUM = "debezium"
@@ -137,7 +137,7 @@ class EnvelopeOptions:
         ),
         default=Unsaid(),
     )
-    """What messages of Debezium without a schema leave open."""
+    """Questions that messages of Debezium without a schema leave open."""
     truncates: Truncates = Option(
         "onTruncate", member_of(Truncates), NEXT, default=Truncates.ERROR
     ).held(
@@ -154,7 +154,7 @@ class EnvelopeOptions:
     subjects: Mapping[str, str | None] = field(default_factory=dict)
     """``keySubject`` and ``valueSubject``, by side."""
     found: Mapping[str, pa.Schema] = field(default_factory=dict)
-    """What payloads turned out to hold, by side (`envelopes.found`)."""
+    """The contents found in payloads, by side (`envelopes.found`)."""
     left_out: frozenset[str] = frozenset()
     """Fields of payloads that do not count, in lower case."""
     is_tolerant: bool = False

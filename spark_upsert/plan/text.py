@@ -134,7 +134,7 @@ def _built(kind: type[Node], record: Mapping[str, Any], depth: int) -> Node:
 
 
 class _Reader(NamedTuple):
-    """What a field holds, in words, and how it is read."""
+    """The contents of a field in words, and how it is read."""
 
     what: str
     read: Callable[[Any, int], Any]

@@ -46,7 +46,7 @@ FOLDER = "_group"
 """Where it lies below the root. No table's folder begins so."""
 
 BATCH = ""
-"""What stands for the batch itself in the column ``folder``."""
+"""The text that stands for the batch itself in the column ``folder``."""
 
 COLUMNS = pa.schema(FIELDS)
 

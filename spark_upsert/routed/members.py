@@ -155,7 +155,7 @@ class Members(Mapping[str, Member]):
 
     @property
     def names(self) -> list[str]:
-        """What the tables are called."""
+        """The names of the tables."""
         found: list[str] = self._rows["name"].to_pylist()
         return found
 

@@ -138,7 +138,7 @@ def as_parkable(error: Exception) -> UpsertFlowError | None:
 
 
 class ParkedKind(Enum):
-    """What a piece holds."""
+    """The kind of a piece's contents."""
 
     ROWS = "rows"
     COMMANDS = "commands"
@@ -146,7 +146,7 @@ class ParkedKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parking:
-    """What is said of all that is parked for one table in one batch."""
+    """The description of all that is parked for one table in one batch."""
 
     route: Route
     transaction: Transaction
@@ -193,7 +193,7 @@ class Parking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
-    """What is parked for one table of one batch."""
+    """Rows that are parked for one table of one batch."""
 
     folder: str
     name: str
@@ -207,7 +207,7 @@ class Parked:
     reason: str
     """Why, without values of rows."""
     hint: str
-    """What to do, as options of `upsertflow unpark`; empty where it is not known."""
+    """The remedy, as options of `upsertflow unpark`; empty where it is not known."""
     options: Mapping[str, str]
     parked_ms: int
     pieces: tuple[tuple[int, int], ...]
@@ -215,7 +215,7 @@ class Parked:
 
     @property
     def transaction(self) -> Transaction:
-        """What the table gets with the rows."""
+        """The transaction that the table gets with the rows."""
         return Transaction(writer=self.query, number=self.batch)
 
 

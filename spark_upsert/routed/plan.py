@@ -1,4 +1,4 @@
-"""What the driver decides of a routed write before any row moves, and what the tasks get of it.
+"""Decisions of the driver about a routed write before any row moves, and what tasks get of them.
 
 Which tables there will be, the rows say. So the driver looks at the group alone, whatever the
 number of tables, and a task plans the tables for which it has rows.
@@ -45,7 +45,7 @@ class RoutedPlan:
     """The columns of the rows."""
     overwrite: bool = False
     late_rows: LateRows = LateRows.REJECT
-    """What becomes of late rows where no option says so."""
+    """The fate of late rows where no option says it."""
     token: str
     """The token of this attempt, so that all of its tasks would make the same new table."""
     places: Mapping[str, TableVersion]

@@ -36,7 +36,7 @@ class Route:
     folder: str | None
     """The folder of their table, relative to the root; None if they have none."""
     name: str
-    """What people call the table."""
+    """The name by which people call the table."""
     problem: DataError | None = None
     """Why there is no folder."""
 

@@ -18,7 +18,7 @@ from spark_upsert.store.spills import SpillFolder
 from spark_upsert.store.system_errors import translated
 
 RoutingValues = tuple[str | None, ...]
-"""What tells the rows of a table from those of others."""
+"""Values that tell the rows of a table from those of others."""
 
 MEMORY_BYTES = 32 << 20
 """Rows beyond this go to disk. They are held twice while they are cut by table."""

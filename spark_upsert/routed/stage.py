@@ -1,4 +1,4 @@
-"""What a task does with the rows of many tables: spool them, then stage table after table.
+"""The work of a task with the rows of many tables: spool them, then stage table after table.
 
 A table that has the batch already is passed over: a batch is repeated only where it is missing,
 however its rows were divided into tasks the last time.

@@ -37,7 +37,7 @@ from spark_upsert.table.write.write_set import WriteSet
 
 @dataclass(slots=True)
 class TableShare:
-    """What the tasks bring for one table."""
+    """The tasks' results for one table."""
 
     folder: str
     parts: list[StagedTable] = field(default_factory=list)

@@ -51,7 +51,7 @@ PASSES_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unparked:
-    """What became of the parked rows of one table."""
+    """The fate of the parked rows of one table."""
 
     folder: str
     name: str

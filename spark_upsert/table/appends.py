@@ -40,7 +40,7 @@ from spark_upsert.table.write.write_set import Staged, WriteSet
 
 
 class Appendable(Protocol):
-    """What appends need of a table (`Table`)."""
+    """The part of a table that appends need (`Table`)."""
 
     log: Log
     store: Store

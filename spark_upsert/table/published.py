@@ -1,4 +1,4 @@
-"""What a table knows of its publication; the mirror itself is `spark_upsert.mirror`.
+"""A table's knowledge of its publication; the mirror itself is `spark_upsert.mirror`.
 
 The modules of the mirror are imported by their names: what opens a table does not load them.
 """

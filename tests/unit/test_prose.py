@@ -16,6 +16,8 @@ import pytest
 from integration.pages import ROOT
 
 PER_THOUSAND = 1.0
+CLAUSES_MAX = 24
+"""Docstrings of the packages that begin with 'What'."""
 WHO = re.compile(r"\b(?:who|whoever|whose|whom|nobody|somebody|everybody)\b", re.IGNORECASE)
 WITHOUT = {"house.md"}
 
@@ -67,6 +69,19 @@ def test_the_sentences_of_docstrings_have_a_subject() -> None:
     most = [f"{path.relative_to(ROOT)}: {n}" for path, n in sorted(found, key=lambda f: -f[1])[:5]]
     instead = "name the subject (the planner, a writer, this task), most of all in"
     assert rate <= PER_THOUSAND, f"{rate:.2f} in 1 000 words: {instead} {most}"
+
+
+def test_a_docstring_begins_with_the_thing_itself() -> None:
+    """'The cost of a plan', not 'What a plan costs': few are better left as a clause."""
+    paths = [path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py"))]
+    texts = {path: docstrings(path.read_text(encoding="utf-8")) for path in paths}
+    found = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path, all_of_it in texts.items()
+        for text in all_of_it
+        if text.startswith("What ")
+    ]
+    assert len(found) <= CLAUSES_MAX, f"begin with the noun: {found}"
 
 
 def test_docstrings_are_those_of_names_too_and_code_is_none() -> None:

@@ -1,4 +1,4 @@
-"""What is known of costs, and how much goes where.
+"""Costs as far as they are known, and how much goes where.
 
 The figures of `Costs` are measured, not guessed: ``python -m benchmarks.fusion --fit`` writes
 ``costs.json``. What a plan costs is told by `models`.
@@ -26,7 +26,7 @@ from spark_upsert.flow.expansion import Connection, Physical, Splitter, Splitter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOff:
-    """What it costs to move rows from one element to another, in seconds of a processor."""
+    """The cost of moving rows from one element to another, in seconds of a processor."""
 
     batch_s: float
     row_s: float
@@ -40,7 +40,7 @@ class HandOff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What elements and hand-offs cost where a plan runs."""
+    """Costs of elements and hand-offs where a plan runs."""
 
     element_s: float
     """An element, whatever it does."""

@@ -1,4 +1,4 @@
-"""What a plan costs: processor time, and how long it takes on so many processors.
+"""The cost of a plan: processor time, and how long it takes on so many processors.
 
 An element is one thread of work; its **load** is
 
@@ -58,7 +58,7 @@ class Prediction:
 
     @property
     def cost(self) -> float:
-        """What is compared: ``elapsed_s + THRIFT * processor_s / slots``."""
+        """The figure by which plans are compared: ``elapsed_s + THRIFT * processor_s / slots``."""
         cost = self.elapsed_s + THRIFT * self.processor_s / self.slots
         # The same loads in another order sum up to another last bit, which must decide nothing.
         return float(f"{cost:.9g}")

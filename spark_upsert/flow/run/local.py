@@ -208,7 +208,7 @@ class _Channels:
 
 @dataclass(frozen=True, slots=True)
 class _Addressed:
-    """What lies in a channel."""
+    """The items in a channel."""
 
     address: int
     item: Item
@@ -331,7 +331,7 @@ class _Run:
 
 
 class _Reading(Protocol):
-    """What reads a source."""
+    """The reader of a source."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -345,7 +345,7 @@ class _Reading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What reads a source, and the columns that it gives."""
+    """The reader of a source, and the columns that it gives."""
 
     schema: pa.Schema
     read: ReadSource

@@ -30,7 +30,7 @@ from spark_upsert.table.versions import first_wanted, manifest_at, readable_from
 
 
 class BatchRead:
-    """What one batch read of a table reads; pickled into the tasks.
+    """The work of one batch read of a table; pickled into the tasks.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ _RENEWALS = 4
 
 
 class ViewInput:
-    """What a view is, and how it changes (`Input`).
+    """A view as an input: its rows, and how they change (`Input`).
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class ViewKind:
 
 
 class ViewRead:
-    """What one batch read of a view reads; pickled into the tasks."""
+    """The work of one batch read of a view; pickled into the tasks."""
 
     def __init__(self, options: ViewOptions) -> None:
         self._options = options

@@ -41,7 +41,7 @@ class ViewPosition:
     snapshot: int | None = None
     """Below which driving hash rows are delivered; None: all are."""
     begun: int | None = None
-    """What ``snapshot`` was at the origin."""
+    """The value of ``snapshot`` at the origin."""
     places: VersionsByInput = field(default_factory=dict, compare=False)
     """Which tables ``at`` is of; this follows from the rest and from the tables, as the next."""
     pinned: VersionsByInput = field(default_factory=dict, compare=False)

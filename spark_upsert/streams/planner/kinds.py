@@ -45,7 +45,7 @@ from spark_upsert.streams.reads.packs import ASKED_AT_ONCE, InputReader, of_each
 
 
 class Bounded(InputReader, Protocol):
-    """What a batch read has of an input."""
+    """An input of a batch read."""
 
     def splits(self) -> Sequence[Any]:
         """Return the work for the tasks."""
@@ -61,7 +61,7 @@ class Bounded(InputReader, Protocol):
 
 
 class InputFormat(Protocol):
-    """What a format makes of the options of an input; checks them, and may read the storage."""
+    """The input that a format makes of its options; checks them, and may read the storage."""
 
     def describe(self, options: InputOptions) -> Described:
         """Return the columns that a read has of the input, and what it is."""

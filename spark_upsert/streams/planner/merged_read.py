@@ -17,7 +17,7 @@ from spark_upsert.streams.reads.work import TaskRead, read_work
 
 
 class MergedRead:
-    """What one batch read of all inputs reads; pickled into the tasks.
+    """The work of one batch read of all inputs; pickled into the tasks.
 
     Parameters
     ----------

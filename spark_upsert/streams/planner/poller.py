@@ -173,7 +173,7 @@ class Poller:
         self._schedule.add_all(list(heads), clock())
         self._seen = SeenHeads(heads)
         self._moved: dict[str, Position | None] = {}
-        """What came since; None: an input is gone."""
+        """Positions that came since; None: an input is gone."""
         self._error: Exception | None = None
         self._sweep: _Sweep | None = None
         find_s = _FIND_REMOTE_S if is_remote else _FIND_S
@@ -186,7 +186,7 @@ class Poller:
 
     @property
     def schedule(self) -> PollSchedule:
-        """What was asked so far, and how often."""
+        """The schedule of questions: those asked so far, and how often."""
         return self._schedule
 
     def seen(self) -> SeenHeads:

@@ -102,7 +102,7 @@ class StreamGauge:
 
     @property
     def governor(self) -> Governor:
-        """What it makes of the samples so far."""
+        """The governor, with its estimate from the samples so far."""
         return self._governor
 
     @property

@@ -45,7 +45,7 @@ _NAME_LENGTH_MAX = 200
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedLast:
-    """What the planner noted of the batch that it planned last, or of the question without one."""
+    """The planner's note of the batch that it planned last, or of the question without one."""
 
     backlogs: Mapping[str, Backlog]
     """The backlog of each input; an input that is left out had none."""
@@ -56,7 +56,7 @@ class PlannedLast:
 
     @cached_property
     def told(self) -> dict[str, Any]:
-        """What the batch does not hold; Spark asks often while nothing new is planned."""
+        """Lag and waiting rows behind the batch; Spark asks often while nothing new is planned."""
         return _lag(self.backlogs, self.positions) | {"waiting": dict(self.waiting())}
 
 

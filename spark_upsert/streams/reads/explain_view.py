@@ -1,4 +1,4 @@
-"""What a read of a view does, as text: the plan with its keys, and how rows are found."""
+"""A read of a view as text: the plan with its keys, and how rows are found."""
 
 from __future__ import annotations
 

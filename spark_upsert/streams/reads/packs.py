@@ -1,4 +1,4 @@
-"""What the tasks of a read take of several inputs: splits, asked for at once and packed by bytes.
+"""The share of each task in several inputs: splits, asked for at once and packed by bytes.
 
 `packed` decides which splits share a task. It shares out bytes, the heaviest split first, and asks
 no graph of a flow: tasks of a read hand nothing to each other, so that there is no cost to weigh.
@@ -36,7 +36,7 @@ ASKED_AT_ONCE = 16
 minute; each answer is one or a few requests, and threads cost little while they wait."""
 
 OPENING_BYTES = 1 << 16
-"""What it costs to open a split, in bytes that are read in the time."""
+"""The cost of opening a split, in bytes that are read in the time."""
 
 
 QUEUED_BYTES_MAX = 40 << 20
@@ -91,7 +91,7 @@ class InputReaders(Protocol):
 
 
 class InputReader(Protocol):
-    """What reads the splits of an input, in the tasks."""
+    """The reader of the splits of an input, in the tasks."""
 
     def read(self, split: Any) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split."""

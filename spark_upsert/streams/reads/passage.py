@@ -23,7 +23,7 @@ from spark_upsert.streams.reads.steps import CountedStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputShare:
-    """What one input gives to a piece of the sequence."""
+    """The part of one input in a piece of the sequence."""
 
     index: int
     """The index among all inputs, as they were declared."""

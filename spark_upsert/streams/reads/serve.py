@@ -63,7 +63,7 @@ def plan_of(split: Split) -> TableScan | ChangeScan:
 
 
 class _Pass(NamedTuple):
-    """What is read in one pass: a split of the task."""
+    """The work of one pass: a split of the task."""
 
     store: Store
     split: Split

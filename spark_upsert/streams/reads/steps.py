@@ -20,7 +20,7 @@ SNAPSHOT_STEPS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedStep:
-    """What an exact order takes rows of; all of it is found out where it is asked for."""
+    """The steps that an exact order takes rows of; each is found out where it is asked for."""
 
     rows: Callable[[], int]
     """How many rows reading it yields."""

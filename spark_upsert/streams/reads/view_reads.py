@@ -67,14 +67,14 @@ def read_view(split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch
 
 
 class _Read(NamedTuple):
-    """What a task is bound to: those that are equal read the same tables in the same way."""
+    """The binding of a task: those that are equal read the same tables in the same way."""
 
     plan: str
     storage: Mapping[str, str]
 
 
 class _Pass(NamedTuple):
-    """What is read in one pass: a split of the task."""
+    """The work of one pass: a split of the task."""
 
     split: ViewSplit
     options: ViewOptions

@@ -1,4 +1,4 @@
-"""What one task reads of a view: steps, and a range of hashes; and how it is read."""
+"""The share of one task in a view: steps, and a range of hashes; and how it is read."""
 
 from __future__ import annotations
 

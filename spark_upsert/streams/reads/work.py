@@ -1,4 +1,4 @@
-"""What one task of a read does, however its inputs are merged."""
+"""The work of one task of a read, however its inputs are merged."""
 
 from __future__ import annotations
 

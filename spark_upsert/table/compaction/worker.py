@@ -55,7 +55,7 @@ class Compacted:
     forgotten: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     """Hashes of the keys of dropped tombstones, ascending."""
     ahead: Ahead | None = None
-    """What was made for the mirror of the table."""
+    """The preparation for the mirror of the table."""
 
     @property
     def base_version(self) -> int:

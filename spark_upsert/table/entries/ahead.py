@@ -1,4 +1,4 @@
-"""What a writer makes for the mirror of a table while the rows of its runs are in memory.
+"""Preparations of a writer for the mirror of a table while the rows of its runs are in memory.
 
 A *twin* of each run, a copy for readers of another format, and the *deaths*: entries that lose
 their key to another one by what the writer looked up anyway. Both travel with what was staged to
@@ -39,7 +39,7 @@ class Twin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """What one task made for a mirror. Travels by pickle."""
+    """The preparation of one task for a mirror. Travels by pickle."""
 
     place: str
     """Where the twins lie."""

@@ -1,4 +1,4 @@
-"""What makes ready for the mirror of a table, for those that write its runs (`entries.ahead`)."""
+"""The door to preparing a table's mirror, for the writers of its runs (`entries.ahead`)."""
 
 from __future__ import annotations
 

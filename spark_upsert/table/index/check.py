@@ -21,7 +21,7 @@ from spark_upsert.table.index.index import Index
 
 
 class _Sum(NamedTuple):
-    """What a set of entries comes to."""
+    """The sums of a set of entries."""
 
     entries: int
     hashes: int

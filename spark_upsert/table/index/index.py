@@ -24,7 +24,7 @@ from spark_upsert.table.log.manifest import Manifest, TableVersion
 
 
 class KeysHaving(NamedTuple):
-    """What an index proposes."""
+    """The candidates that an index proposes."""
 
     keys: pa.RecordBatch
     """Keys of the table, each once, as columns in the order of its key."""

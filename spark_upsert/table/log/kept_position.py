@@ -48,7 +48,7 @@ class KeptPosition:
 
     @property
     def text(self) -> str:
-        """What the marker holds."""
+        """The text of the marker."""
         record: dict[str, Any] = {"at": places_record(self.at)}
         if self.pinned:
             record["pinned"] = places_record(self.pinned)

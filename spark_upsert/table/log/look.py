@@ -66,7 +66,7 @@ class Versions(Protocol):
 
 
 class Look:
-    """What a process knows of a log: its versions up to the newest that was seen (`Versions`).
+    """The knowledge of a process about a log: its versions up to the newest seen (`Versions`).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a program's log is told about a version that was committed: one line, whatever its kind."""
+"""The line of a program's log about a version that was committed, whatever its kind."""
 
 from __future__ import annotations
 

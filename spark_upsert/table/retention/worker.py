@@ -170,7 +170,7 @@ def _frontiers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
-    """What a vacuum has removed, or would remove."""
+    """The files that a vacuum has removed, or would remove."""
 
     expired: tuple[ObjectInfo, ...]
     """Run files of expired versions."""
@@ -179,7 +179,7 @@ class Vacuumed:
     leftovers: tuple[ObjectInfo, ...]
     """Temporary files of writers that were killed."""
     foreign: tuple[str, ...]
-    """What lies in the table's folders and is not ours, by name or because of a link; it stays."""
+    """Files in the table's folders that are not ours, by name or because of a link; they stay."""
     log: tuple[str, ...]
     """Objects of the log."""
     waiting_count: int

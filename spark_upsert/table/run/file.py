@@ -477,7 +477,7 @@ _RESIDENT_BYTES = 128 << 20
 
 _RESIDENT_BYTES_PER_ROW = 16 << 10
 _RELEASED_BYTES_MIN = 16 << 20
-"""What is worth a walk over all open runs, some microseconds for each of up to thousands."""
+"""The bytes that are worth a walk over all open runs, some microseconds for each of thousands."""
 
 
 class _Opened(NamedTuple):

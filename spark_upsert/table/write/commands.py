@@ -98,7 +98,7 @@ class Envelope(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What an envelope found in n rows. Arrays are of length n, and null where there is nothing."""
+    """The findings of an envelope in n rows. Arrays have length n, and null where nothing is."""
 
     columns: Mapping[str, pa.Array]
     """The table's columns, in any type that casts to theirs; those left out are null."""

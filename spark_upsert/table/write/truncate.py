@@ -132,7 +132,7 @@ def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> Truncated:
 
 
 class _Piece(NamedTuple):
-    """What a truncate leaves of a range of hashes."""
+    """The part of a range of hashes that a truncate leaves."""
 
     slices: tuple[Slice, ...]
     live_rows: int

@@ -49,7 +49,7 @@ SEAL_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """What one task has made durable, not yet visible."""
+    """The runs that one task has made durable, not yet visible."""
 
     base: TableVersion
     """The version against which the commands were counted."""
@@ -62,7 +62,7 @@ class Staged:
     move: Move | None = None
     """The step of which the marker came among contributions (`moves`)."""
     ahead: Ahead | None = None
-    """What was made for the mirror of the table."""
+    """The preparation for the mirror of the table."""
 
     @property
     def base_version(self) -> int:
