@@ -1,13 +1,10 @@
-"""The page of tables: what the server tells, and what a browser makes of it, light and dark."""
+"""The page of tables: what the server tells."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import subprocess
-import threading
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,40 +14,22 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pytest
 
-from spark_upsert.cli.serve import EPOCHS_SHOWN, REST_S, Looks, server_of
+from spark_upsert.cli.serve import EPOCHS_SHOWN, REST_S, Looks
 from spark_upsert.cli.top import Top
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
-
-COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
-HOSTILE = "<img src=x onerror=document.title='taken'>"
-
-KNOWN = ("chromium", "chromium-browser", "google-chrome")
-
-BROWSERS = [found for found in map(shutil.which, KNOWN) if found][:1]
-"""The browser of this machine; without one, pytest says that its tests had nothing to run in."""
-
-BROWSER_SECONDS_MAX = 120
+from tests.support.shown_tables import COLUMNS, HOSTILE, served, two_tables
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for name in ("orders", HOSTILE):
-        table = Table.create(str(tmp_path / "lake" / name), COLUMNS, keys=["k"])
-        for epoch in range(3):
-            table.append(pa.table({"k": [0, epoch], "v": [epoch, epoch]}, schema=COLUMNS))
-        table.hold("slow", 1)
-    return tmp_path / "lake"
+    return two_tables(tmp_path / "lake")
 
 
 @pytest.fixture
 def address(root: Path) -> Iterator[str]:
-    with server_of(Looks(Top([str(root)])), "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    with served(root) as address:
+        yield address
 
 
 def data(address: str) -> dict[str, Any]:
@@ -110,61 +89,3 @@ def test_the_page_names_no_other_place(address: str) -> None:
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     # The name of SVG's elements is a name, and never fetched.
     assert set(re.findall(r"https?://[^\s\"']+", page)) == {"http://www.w3.org/2000/svg"}
-
-
-# -- in a browser -----------------------------------------------------------------------------
-
-
-def browse(browser: str, address: str, folder: Path, *arguments: str) -> str:
-    """Return what a headless browser prints that can reach this server and nothing else."""
-    done = subprocess.run(
-        [
-            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
-            *(
-                "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-                "--virtual-time-budget=3000",
-            ),
-            *(f"--user-data-dir={folder / 'profile'}", "--window-size=900,700", *arguments),
-            f"{address}/",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=BROWSER_SECONDS_MAX,
-        check=True,
-    )
-    return done.stdout
-
-
-@pytest.mark.parametrize("browser", BROWSERS)
-def test_a_browser_shows_the_tables(browser: str, address: str, root: Path, tmp_path: Path) -> None:
-    shown = browse(browser, address, tmp_path, "--dump-dom")
-    assert "2 tables</p>" in shown
-    assert f"<h2>{root / 'orders'}</h2>" in shown
-    assert shown.count("<rect ") >= 6
-    assert "<td>slow</td>" in shown
-    assert "version 3: inserts 1" in shown
-    # What a table is called is text, and no part of the page.
-    assert "<title>upsertflow</title>" in shown
-    assert "<img" not in shown
-
-
-@pytest.mark.parametrize("browser", BROWSERS)
-@pytest.mark.parametrize(("scheme", "color"), [("1", (251, 251, 250)), ("0", (21, 24, 27))])
-def test_the_page_is_light_or_dark_as_the_reader_likes_it(
-    browser: str, address: str, tmp_path: Path, scheme: str, color: tuple[int, int, int]
-) -> None:
-    picture = tmp_path / "page.png"
-    setting = f"--blink-settings=preferredColorScheme={scheme}"
-    browse(browser, address, tmp_path, setting, f"--screenshot={picture}")
-    assert first_pixel(picture.read_bytes()) == color
-
-
-def first_pixel(png: bytes) -> tuple[int, ...]:
-    """Return the color of the upper left pixel, which no filter of PNG changes."""
-    start, packed = 8, b""
-    while start < len(png):
-        size, kind = int.from_bytes(png[start : start + 4]), png[start + 4 : start + 8]
-        if kind == b"IDAT":
-            packed += png[start + 8 : start + 8 + size]
-        start += 12 + size
-    return tuple(zlib.decompressobj().decompress(packed, 4)[1:4])
