@@ -22,7 +22,7 @@ SOURCE_ROOTS = (
 )
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("spark_upsert._version", "spark_upsert.errors"),
+    ("spark_upsert._version", "spark_upsert.errors", "spark_upsert.late"),
     ("spark_upsert.model",),
     ("spark_upsert.schedule", "spark_upsert.conversions"),
     ("spark_upsert.store", "spark_upsert.payloads", "spark_upsert.plan"),

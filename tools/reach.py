@@ -6,7 +6,9 @@ So a few modules have a bound on the lines that they need. And no files import e
 circle: of such files each needs all.
 
 Imports within functions count, because they are needed when the function runs; those under ``if
-TYPE_CHECKING`` do not, for nothing is loaded by them. With a module its packages are loaded.
+TYPE_CHECKING`` do not, for nothing is loaded by them. With a module its packages are loaded. A room
+behind a *late door* (`spark_upsert.late`) does not count: `doors` lists them, and
+`tests/unit/test_late.py` runs what has a bound without them.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ class Bound(NamedTuple):
 
 
 BOUNDS = (
-    Bound("spark_upsert.streams.reads.serve", 23_800, 22_000, "a task that reads rows or changes"),
+    Bound("spark_upsert.streams.reads.serve", 22_000, 22_000, "a task that reads rows or changes"),
     Bound("spark_upsert.table.write.commit", 15_000, 15_000, "a commit"),
-    Bound("spark_upsert.table.table", 23_200, 20_000, "a program that opens a table"),
+    Bound("spark_upsert.table.table", 20_000, 20_000, "a program that opens a table"),
 )
 """They fall, but where a program can do more than before; a cut that brings a module below its aim
 makes the aim its bound."""
@@ -82,6 +84,27 @@ def lines_of() -> Mapping[str, int]:
     """Return how many lines each module of ours has."""
     texts = {module: path.read_text(encoding="utf-8") for module, path in modules().items()}
     return {module: len(text.splitlines()) for module, text in texts.items()}
+
+
+class Door(NamedTuple):
+    """A module that another one loads when it first asks for a name of it."""
+
+    module: str
+    opens: str
+
+
+def doors() -> list[Door]:
+    """Return all late doors: each ``Late("...")`` that a module says."""
+    return [
+        Door(module, node.args[0].value)
+        for module, path in modules().items()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "Late"
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+    ]
 
 
 def needed(graph: Graph, module: str) -> dict[str, tuple[str, ...]]:
@@ -164,3 +187,5 @@ if __name__ == "__main__":
         print(f"{bound.module}: {found} lines of {len(ways)} modules, {bound.why}")
         print(f"    bound {bound.lines_max}, aim {bound.aim}")
         print(f"    {dearest_chain(loaded(), lines_of(), bound.module)}")
+    for door in doors():
+        print(f"{door.module} opens {door.opens} late")

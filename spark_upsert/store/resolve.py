@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from spark_upsert.errors import OptionError
+from spark_upsert.late import Late
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import Store
 from spark_upsert.store.settings import cloud_of, refuse_query
+
+if TYPE_CHECKING:
+    from spark_upsert.store import objects
+else:
+    # It needs obstore, which a table on a file system does not.
+    objects = Late("spark_upsert.store.objects")
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """How URLs begin, Hadoop's with one slash among them: none of them is a folder's name."""
@@ -42,13 +50,13 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
         return LocalStore(_path_of(path))
     cloud_of(path)
     try:
-        from spark_upsert.store.objects import ObjectStore
+        opened = objects.ObjectStore
     except ModuleNotFoundError as error:
         raise OptionError(
             f"the path '{path}' needs obstore, which is not installed ({error}).",
             hint="pip install 'upsertflow[objectstore]' on the driver and on every executor.",
         ) from error
-    return ObjectStore(path, options or {})
+    return opened(path, options or {})
 
 
 def is_remote(path: str) -> bool:

@@ -18,7 +18,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -33,6 +32,7 @@ from spark_upsert.errors import (
     SchemaError,
     TableExistsError,
 )
+from spark_upsert.late import Late
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_column
@@ -40,18 +40,15 @@ from spark_upsert.model.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, Tabl
 from spark_upsert.store import Store
 from spark_upsert.store.resolve import open_store
 from spark_upsert.store.tokens import new_token
-from spark_upsert.table.appends import Appends
 from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
 from spark_upsert.table.changes.read import read_changes
 from spark_upsert.table.changes.stretches import cut_into_stretches
-from spark_upsert.table.compaction import Compacted, Job, commit_compactions, compact_runs, due_jobs
-from spark_upsert.table.entries.check import Report, check
+from spark_upsert.table.compaction import Compacted, Job, commit_compactions, due_jobs
 from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.quarantine import read_quarantine
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.given_keys import as_keys
 from spark_upsert.table.given_rows import GivenRows, as_table, filled, merged
-from spark_upsert.table.index.check import check_index
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.caps import FULL_WAIT_MS
@@ -66,15 +63,14 @@ from spark_upsert.table.pieces import ScanPiece
 from spark_upsert.table.published import (
     Published,
     is_published,
+    mirror,
     require_mirrored,
     require_place,
-    vacuum_mirrors,
 )
 from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, WRITERS_MS
 from spark_upsert.table.retention.pressure import PressureGauge, PressureReport, reports
-from spark_upsert.table.retention.worker import Expiry, Vacuumed, expire, vacuum
 from spark_upsert.table.versions import manifest_at
 from spark_upsert.table.watch import Watcher, Watchers
 from spark_upsert.table.write.admission import Admission, Guard, Sleep
@@ -87,15 +83,25 @@ from spark_upsert.table.write.write_set import Staged, WriteSet
 if TYPE_CHECKING:
     import polars as pl
 
+    from spark_upsert.table import appends, deletes, drop, polars_frame, row_ttl, upkeep, where
     from spark_upsert.table.entries.ahead import Ahead
+    from spark_upsert.table.entries.check import Report
+    from spark_upsert.table.index import rows as index_rows
+    from spark_upsert.table.retention.worker import Expiry, Vacuumed
     from spark_upsert.table.row_ttl import ExpiredRows
-    from spark_upsert.table.where import Where
+else:
+    # A program that opens a table and reads it loads none of these.
+    appends = Late("spark_upsert.table.appends")
+    deletes = Late("spark_upsert.table.deletes")
+    drop = Late("spark_upsert.table.drop")
+    index_rows = Late("spark_upsert.table.index.rows")
+    polars_frame = Late("spark_upsert.table.polars_frame")
+    row_ttl = Late("spark_upsert.table.row_ttl")
+    upkeep = Late("spark_upsert.table.upkeep")
+    where = Late("spark_upsert.table.where")
 
 _HOLDS_MAX = 100
 """An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
-
-ROUND_JOBS_MAX = 256
-"""Compactions of one round. Each reads up to 128 MiB: enough for the slots of a large cluster."""
 
 T = TypeVar("T")
 
@@ -108,7 +114,7 @@ def _require_consistent(schema: TableSchema, properties: Mapping[str, str]) -> N
     indexed_columns(schema, properties)
     require_mirrored(schema, properties)
     if ROW_TTL in properties:
-        import_module("spark_upsert.table.row_ttl").RowTtl.of(schema, properties)
+        row_ttl.RowTtl.of(schema, properties)
 
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
@@ -154,10 +160,12 @@ class Table:
         self.log = Log(store, clock=clock)
         self._backlog = BacklogCounter()
         self._gauge = PressureGauge()
+        self._pressure = pressure or (lambda: self._gauge.pressure(self.log.now_ms()))
         self._watchers = Watchers(self.log, self.changes)
         self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
         self._expiring = Lock()
-        self._appends = Appends(self, pressure or (lambda: self._gauge.pressure(self.log.now_ms())))
+        self._made_appends: appends.Appends | None = None
+        self._making = Lock()
 
     def __repr__(self) -> str:
         manifest = self.log.try_head()
@@ -306,8 +314,7 @@ class Table:
         def propose(head: Manifest) -> Draft | None:
             changed = {**head.properties, **given}
             if DROPPED in changed:
-                dropped = import_module("spark_upsert.table.drop")
-                dropped.require_not_dropped(head, schema.columns)
+                drop.require_not_dropped(head, schema.columns)
             columns = head.schema.accept(schema.columns, merge=True).columns
             on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
             wanted = replace(
@@ -338,10 +345,7 @@ class Table:
         SchemaError
             There is no such column, or the table needs it (`table.drop`).
         """
-        # By its name: a table that gives up no column does without.
-        module = import_module("spark_upsert.table.drop")
-        done: Manifest = module.drop_columns(self, names, _require_consistent)
-        return done
+        return drop.drop_columns(self, names, _require_consistent)
 
     # -- writing ---------------------------------------------------------------------
 
@@ -422,6 +426,14 @@ class Table:
             heeds_pressure=not disable_backpressure,
         )
 
+    @property
+    def _appends(self) -> appends.Appends:
+        """The group commit that appends of all threads share, made for the first of them."""
+        with self._making:
+            if self._made_appends is None:
+                self._made_appends = appends.Appends(self, self._pressure)
+            return self._made_appends
+
     def delete(
         self,
         keys: Any = None,
@@ -476,12 +488,10 @@ class Table:
         else:
             found = self.scan(schema.keys, filter=filter, version=snapshot.manifest.version)
             wanted = as_keys(schema, found.read_all())
-        # By its name: a program that deletes nothing does without.
-        module = import_module("spark_upsert.table.deletes")
-        rows: pa.Table = module.deletes_of(snapshot, wanted)
+        rows = deletes.deletes_of(snapshot, wanted)
         if not rows.num_rows:
             return None
-        return self.append(rows, deletes=module.GONE, transaction=transaction)
+        return self.append(rows, deletes=deletes.GONE, transaction=transaction)
 
     def admission(
         self,
@@ -545,13 +555,12 @@ class Table:
         seen = self.log.seen or self.log.head()
         if committed is not None and ROW_TTL in seen.properties and self._expiring.acquire(False):
             try:
-                import_module("spark_upsert.table.row_ttl").follow(self)
+                row_ttl.follow(self)
             finally:
                 self._expiring.release()
         if is_published(seen.properties):
-            # By its name: what commits does not load the mirror, unless there is one.
             version = None if committed is None else committed.version
-            import_module("spark_upsert.mirror.follow").follow(self, version, ahead)
+            mirror.follow(self, version, ahead)
 
     def restore(self, version: int) -> Commit | None:
         """Turn the table into what it was at a version, by an epoch with all retractions.
@@ -614,22 +623,7 @@ class Table:
         It is never on the path of correctness: what another compaction took meanwhile is
         dropped, and what a killed one leaves behind goes with the next vacuum.
         """
-        run = run or self._run
-        jobs = self.compaction_jobs(full=full)
-        count = 0
-        while jobs:
-            now, later = jobs[:ROUND_JOBS_MAX], jobs[ROUND_JOBS_MAX:]
-            done = self.commit_compactions(run(self.log.head(), now))
-            count += done
-            if full:
-                jobs = later
-            else:
-                # What came out may be due in turn. Nothing done: others compact, and are faster.
-                jobs = self.compaction_jobs() if done else []
-        return count
-
-    def _run(self, base: Manifest, jobs: Sequence[Job]) -> Iterator[Compacted]:
-        return (compact_runs(self.store, base, job) for job in jobs)
+        return upkeep.compact(self, full=full, run=run)
 
     def compaction_jobs(self, *, full: bool = False, look: Look | None = None) -> list[Job]:
         """Return the compactions that are due, the smallest first; by a look, or by a new one."""
@@ -664,20 +658,13 @@ class Table:
 
         Nothing is removed yet: `vacuum` does that.
         """
-        done = expire(
-            self.store,
-            self.log,
+        return upkeep.expire(
+            self,
             retain_versions=retain_versions,
             retain_ms=retain_ms,
             safety_ms=safety_ms,
             writers_ms=writers_ms,
         )
-        for _ in self._of_indexes(
-            # The past of an index is never read.
-            lambda index: index.expire(retain_versions=0, safety_ms=safety_ms)
-        ):
-            continue
-        return done
 
     def expire_rows(self) -> ExpiredRows | None:
         """Delete the rows that are older than the property ``rowTtl`` says; None without it.
@@ -686,10 +673,7 @@ class Table:
         itself (`table.row_ttl`).
         """
         with self._expiring:
-            # By its name: a table whose rows stay does without.
-            module = import_module("spark_upsert.table.row_ttl")
-            done: ExpiredRows | None = module.expire_rows(self)
-            return done
+            return row_ttl.expire_rows(self)
 
     def repair_clock(self) -> Commit | None:
         """Repair the times of versions that lie far in the future; see `Log.repair_clock`."""
@@ -697,12 +681,7 @@ class Table:
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
         """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
-        done = vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
-        for folder, own in self._of_indexes(
-            lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
-        ):
-            done = done.with_those_below(own, folder)
-        return vacuum_mirrors(self, done)
+        return upkeep.vacuum(self, grace_ms=grace_ms, dry_run=dry_run)
 
     def consumers(self) -> list[Lease]:
         """Return the leases of all consumers, the lapsed ones too."""
@@ -758,9 +737,7 @@ class Table:
 
     def check(self) -> Report:
         """Verify all files, counts and orders that readable versions depend on, and the indexes."""
-        report = check(self.store, self.log)
-        below = [finding for index in self.indexes() for finding in check_index(index)]
-        return replace(report, findings=(*report.findings, *below))
+        return upkeep.check(self)
 
     # -- indexes ---------------------------------------------------------------------
 
@@ -788,33 +765,28 @@ class Table:
         rebuild : bool
             Whether to build all anew.
         """
-        found = []
-        for index, _ in self._indexes.bring_up(self.log.head(), rebuild=rebuild):
-            self._table_of(index).compact()
-            found.append(index)
-        return found
+        done = self._indexes.bring_up(self.log.head(), rebuild=rebuild)
+        return upkeep.compacted(self, (index for index, _ in done))
 
-    def _table_of(self, index: Index) -> Table:
-        return Table(index.store, clock=self._clock, threads=self.threads)
-
-    def _of_indexes(self, action: Callable[[Table], T]) -> Iterator[tuple[str, T]]:
+    def below(self, action: Callable[[Table], T]) -> Iterator[tuple[str, T]]:
         """Do something to each index that is there, as the table that it is; yield its folder.
 
         An error is noted: an index is not worth the upkeep of its table.
         """
         for index in self.indexes():
             try:
-                table = self._table_of(index)
+                table = self.of_index(index)
                 if table.log.try_head() is not None:
                     yield index.folder, action(table)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next build mends it
                 self._indexes.note(index.column, error)
 
     def _compact_once(self, store: Store) -> None:
-        """Do one compaction that is due in a table below this one."""
-        table = Table(store, clock=self._clock)
-        for job in table.compaction_jobs()[:1]:
-            table.commit_compactions([compact_runs(store, table.log.head(), job)])
+        upkeep.compact_once(store, clock=self._clock)
+
+    def of_index(self, index: Index) -> Table:
+        """Return the table that an index is."""
+        return Table(index.store, clock=self._clock, threads=self.threads)
 
     # -- mirrors ---------------------------------------------------------------------
 
@@ -831,8 +803,7 @@ class Table:
             for so long, and ``storage`` has the settings of another place
             (`mirror.follow.publish`).
         """
-        # By its name: what opens a table does not load the mirror with it.
-        published: Published = import_module("spark_upsert.mirror.follow").publish(self, to, **how)
+        published: Published = mirror.publish(self, to, **how)
         return published
 
     # -- reading ---------------------------------------------------------------------
@@ -886,14 +857,11 @@ class Table:
         if filter is None:
             batches = snapshot.read(names)
         else:
-            where = self._where(snapshot, filter)
-            batches = where.read(snapshot, names, index_of=self.index_of)
+            batches = self._where(snapshot, filter).read(snapshot, names, index_of=self.index_of)
         return pa.RecordBatchReader.from_batches(fields, batches)
 
-    def _where(self, snapshot: Snapshot, condition: str) -> Where:
-        # By its name: a program that asks for no condition needs no SQL.
-        where = import_module("spark_upsert.table.where").Where
-        wanted: Where = where.of(condition, snapshot.manifest.schema.columns)
+    def _where(self, snapshot: Snapshot, condition: str) -> where.Where:
+        wanted = where.Where.of(condition, snapshot.manifest.schema.columns)
         return wanted.by_index(snapshot, self.index_of)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -921,11 +889,11 @@ class Table:
         snapshot = self.at(version)
         schema = snapshot.manifest.schema
         names = schema.columns.names if columns is None else schema.select(columns)
-        where = None if filter is None else self._where(snapshot, filter)
-        if where is not None and where.indexed is not None:
-            return [ScanPiece(snapshot, tuple(names), ALL_HASHES, where)]
+        wanted = None if filter is None else self._where(snapshot, filter)
+        if wanted is not None and wanted.indexed is not None:
+            return [ScanPiece(snapshot, tuple(names), ALL_HASHES, wanted)]
         ranges = snapshot.chunks(at_least=at_least)
-        return [ScanPiece(snapshot, tuple(names), each, where) for each in ranges]
+        return [ScanPiece(snapshot, tuple(names), each, wanted) for each in ranges]
 
     def to_polars(self, *, version: int | None = None) -> pl.LazyFrame:
         """Return the rows of a version as a lazy frame of Polars.
@@ -937,10 +905,7 @@ class Table:
         ImportError
             There is no Polars: ``pip install upsertflow[polars]``.
         """
-        # By its name: a program without Polars needs none.
-        frames = import_module("spark_upsert.table.polars_frame")
-        found: pl.LazyFrame = frames.lazy_frame(self.at(version), self.index_of)
-        return found
+        return polars_frame.lazy_frame(self.at(version), self.index_of)
 
     def get(
         self,
@@ -1067,11 +1032,8 @@ class Table:
             ) from error
         fields = pa.schema([schema.columns.field(name) for name in names])
 
-        # By its name: what opens a table seldom asks for rows by other columns than their keys.
-        rows_at = import_module("spark_upsert.table.index.rows").rows_at
-
         def by(index: Index | None) -> pa.Table:
-            found = rows_at(index, snapshot, newest, own, wanted, names)
+            found = index_rows.rows_at(index, snapshot, newest, own, wanted, names)
             return pa.Table.from_batches(found, schema=fields)
 
         try:

@@ -1,37 +1,42 @@
 """Tasks: a plan of operators over Arrow batches, fed split by split and clean at every barrier.
 
-`plan` says what is done, as values; `task` runs it. The names below are the public ones.
+`plan` says what is done, as values; `task` runs it. The names below are the public ones; they are
+imported when they are first asked for, so that a task that reads loads no operator.
 """
 
-from spark_upsert.plan.aggregates import Aggregate
-from spark_upsert.plan.expressions import bind, bind_condition
-from spark_upsert.plan.nodes import (
-    ArrowScan,
-    AssignUniqueId,
-    ChangeScan,
-    FileScan,
-    Filter,
-    Group,
-    HashJoin,
-    How,
-    IndexLookupJoin,
-    Limit,
-    LocalPartition,
-    MergeJoin,
-    MixedUnion,
-    Named,
-    Node,
-    On,
-    Project,
-    TableScan,
-    Unnest,
-    Values,
-)
-from spark_upsert.plan.text import plan_from_json
-from spark_upsert.task.operators.lookups import ArrowLookup, Lookup, TableLookup
-from spark_upsert.task.states import Phase
-from spark_upsert.task.statistics import SplitCounts, Statistics
-from spark_upsert.task.task import Task
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_upsert.plan.aggregates import Aggregate
+    from spark_upsert.plan.expressions import bind, bind_condition
+    from spark_upsert.plan.nodes import (
+        ArrowScan,
+        AssignUniqueId,
+        ChangeScan,
+        FileScan,
+        Filter,
+        Group,
+        HashJoin,
+        How,
+        IndexLookupJoin,
+        Limit,
+        LocalPartition,
+        MergeJoin,
+        MixedUnion,
+        Named,
+        Node,
+        On,
+        Project,
+        TableScan,
+        Unnest,
+        Values,
+    )
+    from spark_upsert.plan.text import plan_from_json
+    from spark_upsert.task.operators.lookups import ArrowLookup, Lookup, TableLookup
+    from spark_upsert.task.states import Phase
+    from spark_upsert.task.statistics import SplitCounts, Statistics
+    from spark_upsert.task.task import Task
 
 __all__ = [
     "Aggregate",
@@ -66,3 +71,47 @@ __all__ = [
     "bind_condition",
     "plan_from_json",
 ]
+
+_HOMES = {
+    "Aggregate": "plan.aggregates",
+    "ArrowLookup": "task.operators.lookups",
+    "ArrowScan": "plan.nodes",
+    "AssignUniqueId": "plan.nodes",
+    "ChangeScan": "plan.nodes",
+    "FileScan": "plan.nodes",
+    "Filter": "plan.nodes",
+    "Group": "plan.nodes",
+    "HashJoin": "plan.nodes",
+    "How": "plan.nodes",
+    "IndexLookupJoin": "plan.nodes",
+    "Limit": "plan.nodes",
+    "LocalPartition": "plan.nodes",
+    "Lookup": "task.operators.lookups",
+    "MergeJoin": "plan.nodes",
+    "MixedUnion": "plan.nodes",
+    "Named": "plan.nodes",
+    "Node": "plan.nodes",
+    "On": "plan.nodes",
+    "Phase": "task.states",
+    "Project": "plan.nodes",
+    "SplitCounts": "task.statistics",
+    "Statistics": "task.statistics",
+    "TableLookup": "task.operators.lookups",
+    "TableScan": "plan.nodes",
+    "Task": "task.task",
+    "Unnest": "plan.nodes",
+    "Values": "plan.nodes",
+    "bind": "plan.expressions",
+    "bind_condition": "plan.expressions",
+    "plan_from_json": "plan.text",
+}
+
+if not TYPE_CHECKING:  # Or any name would pass for one of ours.
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name; Python asks here for what the package does not have yet."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'spark_upsert.task' has no attribute '{name}'")
+        found = getattr(import_module(f"spark_upsert.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found

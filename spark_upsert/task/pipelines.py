@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, about, did_you_mean
+from spark_upsert.late import Late
 from spark_upsert.model.words import is_hashable
-from spark_upsert.plan.expressions import bind, bind_condition
 from spark_upsert.plan.nodes import (
     ArrowScan,
     AssignUniqueId,
@@ -36,26 +36,24 @@ from spark_upsert.plan.nodes import (
     MergeJoin,
     MixedUnion,
     Node,
-    Project,
     SplitScan,
-    Unnest,
     Values,
     require_names,
 )
 from spark_upsert.task import exchange as exchanges
 from spark_upsert.task.driver import ChainStage, Driver
 from spark_upsert.task.exchange import Consumer, Exchange, Feed, InTurn, Partitioner, by_keys
-from spark_upsert.task.operators.aggregation import aggregation
-from spark_upsert.task.operators.hash_join import HashJoinRows
-from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE
-from spark_upsert.task.operators.lookup_join import LookupJoinRows
-from spark_upsert.task.operators.lookups import Lookup
-from spark_upsert.task.operators.merge_join import MergeJoinRows
-from spark_upsert.task.operators.operator import Operator, Signal, Streaming
-from spark_upsert.task.operators.rows import limited, numbered, unnested
+from spark_upsert.task.operators.operator import Operator, Signal
 from spark_upsert.task.progress import Monitor
 from spark_upsert.task.readers import of_files, read_arrow
 from spark_upsert.task.scanning import ScanFeed, SplitQueue, SplitReader, ValuesFeed
+
+if TYPE_CHECKING:
+    from spark_upsert.task.operators import choice
+    from spark_upsert.task.operators.lookups import Lookup
+else:
+    # A plan of one scan, by which rows and changes are read, has no operators.
+    choice = Late("spark_upsert.task.operators.choice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,36 +284,8 @@ class _Builder:
         return consumer
 
     def _operator(self, node: Node, schema: pa.Schema, rights: Mapping[str, Consumer]) -> Operator:
-        match node:
-            case Filter():
-                return Streaming(schema, bind_condition(node.where, schema).true_rows)
-            case Project():
-                return _project(node, schema)
-            case Unnest():
-                return unnested(node, schema)
-            case Limit():
-                return limited(node, schema)
-            case AssignUniqueId():
-                return numbered(node, schema)
-            case Group():
-                return aggregation(node, schema)
-            case MergeJoin():
-                return MergeJoinRows(node, schema, rights[node.id], self.built)
-            case Join():
-                return HashJoinRows(node, schema, rights[node.id])
-            case IndexLookupJoin():
-                return LookupJoinRows(node, schema, self._lookup(node))
-            case _:
-                raise PlanError(f"a {node.kind} cannot be run.", hint="use another node.")
-
-    def _lookup(self, node: IndexLookupJoin) -> Lookup:
-        found = self._settings.lookups.get(node.id)
-        if found is None:
-            raise PlanError(
-                "nothing says where its keys are looked up.",
-                hint=f"give the task a lookup: lookups={{'{node.id}': ...}}.",
-            )
-        return found
+        right, lookup = rights.get(node.id), self._settings.lookups.get(node.id)
+        return choice.operator_of(node, schema, right=right, lookup=lookup, context=self.built)
 
     # -- feeds
 
@@ -376,15 +346,8 @@ class _Builder:
 
 def _stage(node: Node, operator: Operator, right: Consumer | None) -> ChainStage:
     """Return what a driver has to know of an operator."""
-    match node:
-        case Group():
-            is_silent = bool(node.keys)
-        case Join():
-            is_silent = node.how not in SHOWS_RIGHT_ALONE
-        case _:
-            is_silent = True
     is_counting = isinstance(node, Limit | AssignUniqueId)
-    return ChainStage(node.id, operator, is_silent, is_counting, right)
+    return ChainStage(node.id, operator, choice.is_silent(node), is_counting, right)
 
 
 def _own_reader(node: SplitScan) -> SplitReader | None:
@@ -396,20 +359,6 @@ def _own_reader(node: SplitScan) -> SplitReader | None:
             return of_files(node.schema.names)
         case _:
             return None
-
-
-def _project(node: Project, schema: pa.Schema) -> Streaming:
-    names = [name for name, _ in node.columns]
-    for name in names:
-        if names.count(name) > 1:
-            raise PlanError(f"two columns are called '{name}'.", hint="rename one of them.")
-    bound = [bind(expression, schema) for _, expression in node.columns]
-    given = pa.schema([pa.field(name, each.type) for name, each in zip(names, bound, strict=True)])
-
-    def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([each(batch) for each in bound], schema=given)
-
-    return Streaming(given, apply)
 
 
 def _told_name(node: Node) -> str:

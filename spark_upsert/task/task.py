@@ -32,14 +32,13 @@ from concurrent.futures import wait as wait_for
 from contextlib import ExitStack
 from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.plan.nodes import Node
 from spark_upsert.task.driver import Driver
-from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.operator import Signal
 from spark_upsert.task.pipelines import TaskSettings, build
 from spark_upsert.task.progress import Monitor
@@ -57,6 +56,9 @@ from spark_upsert.task.states import (
     step,
 )
 from spark_upsert.task.statistics import Histogram, SplitCounts, Statistics
+
+if TYPE_CHECKING:
+    from spark_upsert.task.operators.lookups import Lookup
 
 DRIVERS_MAX = 64
 """Threads of one task: more would not run at once on a machine that runs others, too."""

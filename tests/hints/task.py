@@ -267,7 +267,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.pipelines:_project",
+        "task.operators.choice:_project",
         Project(id="p", input=SCAN, columns=(Named("k", "k"), Named("k", "t"))),
         {
             "rename one of them": Project(
@@ -388,7 +388,7 @@ def _(told: Told) -> None:
     assert rows_of(looked_up(), lookups={"names": LOOKUP})[0]["name"] == "one"
 
 
-@follows("task.pipelines:_Builder._lookup")
+@follows("task.operators.choice:operator_of")
 def _(told: Told) -> None:
     with told:
         rows_of(looked_up())
@@ -547,7 +547,7 @@ def _(told: Told) -> None:
     assert rows_of(SCAN)
 
 
-@follows("task.pipelines:_Builder._operator")
+@follows("task.operators.choice:operator_of:2")
 def _(told: Told) -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Other(Node):
