@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tools.layers import LAYERS, ROOT, imports, modules, tree_of, unit_of
+from tools.reach import BOUNDS
 
 TARGET = ROOT / "docs" / "house.md"
 
@@ -33,6 +34,23 @@ other lines is left out. No line leads up, which `tests/unit/test_layers.py` hol
 How the rooms work together is told in [CONTRIBUTING.md](../CONTRIBUTING.md); what a module is about stands at its head.
 """
 
+_HELD = """
+## What is held
+
+| what | at most | held by |
+|---|---|---|
+| names of types with two meanings | 0 | `tests/unit/test_names.py` |
+{reach}
+| languages and texts of plans; homes of equal keys | 1 | `tests/unit/test_golden.py`, `tests/laws/test_one_plan.py`, `tests/laws/test_equal_keys.py` |
+| files in a folder | 20 | `tests/unit/test_layers.py` |
+| modules of `streams` that plan a batch of one table | 12 | `tests/unit/test_planning_modules.py` |
+| places that declare an option | 1 | `tests/unit/test_declared_options.py` |
+| "who" and its like in 1 000 words of docstrings | 1 | `tests/unit/test_prose.py` |
+
+No test holds which public names of `task`, `merge` and `flow` are for users alone, nor how many lines there are in all.
+Which nodes of plans stand without a caller of ours, and why, is told in [ADR 81](adr/0081-equal-keys-have-one-home.md).
+"""
+
 _ROOMS = """
 ## Rooms
 
@@ -45,10 +63,25 @@ def page() -> str:
     known = modules()
     whole = graph(known)
     ground = ", ".join(f"`{_short(unit)}`" for unit in GROUND)
-    lines = [_HEAD.format(ground=ground), "```mermaid", *_picture(whole), "```", _ROOMS]
+    lines = [
+        _HEAD.format(ground=ground),
+        "```mermaid",
+        *_picture(whole),
+        "```",
+        _HELD.format(reach=_reach()),
+        _ROOMS,
+    ]
     for unit in (unit for layer in reversed(LAYERS) for unit in layer):
         lines += [f"### {_short(unit)}", "", *_described(unit, known), _neighbours(unit, whole), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _reach() -> str:
+    """Return the rows about what may be loaded."""
+    held = "`tests/unit/test_reach.py`"
+    return "\n".join(
+        f"| lines that are loaded for {each.why} | {each.lines_max} | {held} |" for each in BOUNDS
+    )
 
 
 def graph(known: Mapping[str, Path]) -> Graph:
