@@ -346,6 +346,7 @@ OF_WRITES: dict[str, Changed] = {
         {"mergeEngine": "partial-update", "sequenceBy": "n", "sequenceBy.v": "id"},
     ),
     "sequenceScope": ({"sequenceBy": "n"}, {"sequenceBy": "n", "sequenceScope": "epoch"}),
+    "operation": ({}, {"operation": "delete"}),
     "onError": ({"onError": "inline"}, {"onError": "quarantine"}),
     "errorColumn": (
         {"onError": "inline", "errorColumn": "e"},
