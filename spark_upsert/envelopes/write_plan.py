@@ -27,7 +27,7 @@ from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.names import find_column, joined_names
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
 from spark_upsert.options.write import Operation, Truncates, WriteOptions
-from spark_upsert.table.deletes import GONE, columns_of_deletes, deletes_of
+from spark_upsert.table.deletes import columns_of_deletes, deletes_of
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.given_keys import as_keys
 from spark_upsert.table.log.kept_position import keeps_rows
@@ -35,7 +35,7 @@ from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.published import require_place
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.commands import Envelope
+from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.contributions import as_collected
 from spark_upsert.table.write.form import Form
 from spark_upsert.table.write.own_rows import envelope_of_rows

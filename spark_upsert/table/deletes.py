@@ -1,7 +1,8 @@
 """The deletes of rows that are there, as rows of an append: by keys alone, whatever orders a table.
 
 A delete has the order of the row that it deletes, over which it wins as the later of two equals
-(`Ties.LAST`). So a row of a later order that another writer brings meanwhile stays.
+(`Ties.LAST`). So a row of a later order that another writer brings meanwhile stays. An order that
+is equal on purpose is no tie (`table.write.commands.are_by_keys`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.given_rows import filled
-
-GONE = "__gone"
-"""The column of the rows that marks deletes; no column of a table is called so."""
+from spark_upsert.table.write.commands import GONE
 
 
 def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,14 +27,15 @@ from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.appends import commands_of
-from spark_upsert.table.deletes import GONE, deletes_of, require_deletes_win
+from spark_upsert.table.deletes import deletes_of, require_deletes_win
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.clock import require_clock
 from spark_upsert.table.log.kept_position import VIEW_PROPERTIES
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL, parse_ttl
+from spark_upsert.table.write.commands import GONE
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import Staged, WriteSet
+from spark_upsert.table.write.write_set import WriteSet
 
 if TYPE_CHECKING:
     from spark_upsert.table.table import Table
@@ -239,7 +240,7 @@ def _delete(
             if not rows.num_rows and recorded is None:
                 return None
             commands = commands_of(snapshot.manifest, rows, GONE, None)
-        staged = _untied(stage(snapshot, commands, threads=table.threads))
+        staged = stage(snapshot, commands, threads=table.threads)
         guard = _Unchanged(snapshot.manifest)
         epoch = WriteSet(
             base=snapshot,
@@ -260,11 +261,6 @@ def _delete(
         "commit. No row was expired.",
         hint="try again when fewer write; the next commit that is due does.",
     )
-
-
-def _untied(staged: Staged) -> Staged:
-    """Return deletes without what is said of ties: each has the order of its row on purpose."""
-    return replace(staged, counters=replace(staged.counters, tied=0), examples={})
 
 
 class _Unchanged:

@@ -74,7 +74,7 @@ from spark_upsert.table.retention.pressure import PressureGauge, PressureReport,
 from spark_upsert.table.versions import manifest_at
 from spark_upsert.table.watch import Watcher, Watchers
 from spark_upsert.table.write.admission import Admission, Guard, Sleep
-from spark_upsert.table.write.commands import Envelope
+from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.commit import commit
 from spark_upsert.table.write.contributions import as_collected
 from spark_upsert.table.write.restore import restoration
@@ -491,7 +491,7 @@ class Table:
         rows = deletes.deletes_of(snapshot, wanted)
         if not rows.num_rows:
             return None
-        return self.append(rows, deletes=deletes.GONE, transaction=transaction)
+        return self.append(rows, deletes=GONE, transaction=transaction)
 
     def admission(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,15 @@ from spark_upsert.flow.run.tables import write as write_by
 from spark_upsert.model.engines import Engine, MergeEngine
 from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.table.appends import commands_of
+from spark_upsert.table.deletes import deletes_of
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import GONE as DELETES
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.hints.tables import write
+from tests.support.rounds import Gate
 from tests.support.seeds import seeds
 
 KEY = pa.table({"part": ["a"], "id": [1]})
@@ -167,8 +175,63 @@ def test_a_later_row_that_comes_meanwhile_stays(tmp_path: Path) -> None:
         return append(*args, **how)
 
     table.append = behind_another  # type: ignore[method-assign]
-    table.delete(("a", 1))
+    commit = table.delete(("a", 1))
     assert lived.rows["a", 1]["v"] == 11
+    assert commit is not None
+    assert (commit.counters["stale"], commit.counters["tied"]) == (1, 0)
+
+
+def test_a_delete_by_key_is_tied_with_nothing(
+    lived: Lived, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has the order of its row on purpose."""
+    lived.write(("a", 1, 10, 5), ("a", 2, 20, 5), ("b", 1, 30, 7))
+    with caplog.at_level(logging.WARNING):
+        done = lived.table.delete(("a", 1)), lived.delete_by_options(keys_of(("b", 1), ("b", 1)))
+    counted = [commit.counters for commit in done if commit is not None]
+    assert [(each["deletes"], each["tied"]) for each in counted] == [(1, 0), (1, 0)]
+    assert caplog.messages == []
+
+
+def test_a_delete_by_key_that_lost_a_race_is_counted_anew(tmp_path: Path) -> None:
+    lived = Lived(tmp_path, sequence_by=["at"])
+    lived.write(("a", 1, 10, 5), ("a", 2, 20, 5))
+    base = lived.table.at()
+    rows = deletes_of(base, keys_of(("a", 1), ("a", 2)).to_batches()[0])
+    staged = stage(base, commands_of(base.manifest, rows, DELETES, None))
+    lived.write(("a", 1, 11, 6))
+    commit = lived.table.commit(WriteSet(base=base, staged=(staged,)))
+    assert commit is not None
+    counted = [commit.counters[name] for name in ("deletes", "stale", "tied")]
+    assert counted == [1, 1, 0]
+
+
+def test_a_delete_of_a_feed_with_the_order_of_its_row_is_tied(tmp_path: Path) -> None:
+    """Nothing but the feed says which of the two is the later."""
+    lived = Lived(tmp_path, sequence_by=["at"])
+    lived.write(("a", 1, 10, 5))
+    gone = pa.table({"part": ["a"], "id": [1], "v": [0], "at": [5], "is_gone": [True]})
+    commit = lived.table.append(gone, deletes="is_gone")
+    assert commit is not None
+    assert (commit.counters["deletes"], commit.counters["tied"]) == (1, 1)
+
+
+def test_deletes_by_key_share_a_version_with_their_like_alone(tmp_path: Path) -> None:
+    lived = Lived(tmp_path, sequence_by=["at"])
+    lived.write(("a", 1, 10, 5), ("a", 2, 20, 5), ("a", 3, 30, 5))
+    row = pa.table({"part": ["a"], "id": [3], "v": [31], "at": [5]})
+    delete, append = lived.table.delete, lived.table.append
+    calls = [
+        partial(delete, ("a", 1)),
+        partial(delete, [("a", 1), ("a", 2)]),
+        partial(append, row),
+    ]
+    first = partial(append, row.set_column(1, "id", [[9]]))
+    told = Gate(lived.table._appends.calls).meet(first, calls)
+    assert [commit.version for commit in told] == [2, 3, 3, 4]
+    counted = [(each.counters["deletes"], each.counters["tied"]) for each in told]
+    assert counted == [(0, 0), (1, 0), (1, 0), (0, 1)]
+    assert lived.table.log.commit(3).counters["tied"] == 0
 
 
 def test_a_transaction_deletes_once(tmp_path: Path) -> None:

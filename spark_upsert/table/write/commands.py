@@ -65,6 +65,13 @@ _SKIPPED = b"upsertflow.skipped"
 
 _GONE = "the record has no value"
 
+GONE = "__gone"
+"""The column that marks deletes by keys alone (`table.deletes`); no column of a table is called
+so."""
+
+_BY_KEYS = b"upsertflow.byKeys"
+"""The metadata field of a batch of commands that are deletes by keys alone."""
+
 
 class Envelope(Protocol):
     """Turns batches of rows into batches of commands. Pure; travels to the tasks by pickle."""
@@ -189,6 +196,14 @@ def with_skipped(commands: pa.RecordBatch, count: int) -> pa.RecordBatch:
 def skipped_in(commands: pa.RecordBatch) -> int:
     """Return how many rows came with commands that are no commands (`with_skipped`)."""
     return int((commands.schema.metadata or {}).get(_SKIPPED, 0))
+
+
+def are_by_keys(commands: pa.RecordBatch) -> bool:
+    """Return whether commands are deletes by keys alone: those marked by `GONE`.
+
+    Each has the order of the row that it deletes on purpose, so that it is tied with nothing.
+    """
+    return _BY_KEYS in (commands.schema.metadata or {})
 
 
 def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
@@ -560,7 +575,10 @@ class UpsertEnvelope:
             },
             raw_values=lambda rows: rows_as_json(batch, rows),
         )
-        return to_commands(schema, decoded)
+        commands = to_commands(schema, decoded)
+        if self.deletes == GONE:
+            return commands.replace_schema_metadata({_BY_KEYS: b"true"})
+        return commands
 
     def _tombstones(self, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Mask:
         if self.deletes is not None:

@@ -90,6 +90,7 @@ def classify(
     low_water: str | None = None,
     late_rows: LateRows = LateRows.REJECT,
     is_overwrite: bool = False,
+    is_by_keys: bool = False,
 ) -> Outcomes:
     """Return the outcome of each command, one per key.
 
@@ -106,6 +107,8 @@ def classify(
         What becomes of rows below it.
     is_overwrite : bool
         Whether the commands replace the contents: then they meet nothing that they lose to.
+    is_by_keys : bool
+        Whether they are deletes by keys alone, each with the order of its row: no ties.
     """
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
@@ -126,7 +129,7 @@ def classify(
     kinds[(sent == PUT) & (diffs == TOMBSTONE) & ~live] = Outcome.STALE
     kinds[hit[~standing.win]] = Outcome.STALE
     kinds[hit[standing.are_duplicates]] = Outcome.DUPLICATE
-    are_tied[hit] = standing.are_tied
+    are_tied[hit] = standing.are_tied & (not is_by_keys)
     if low_water is not None and _can_be_late(commands.schema, low_water, is_overwrite):
         unknown = ~found.present
         # An error without an order says nothing of deletes: any of them may be newer.
@@ -184,6 +187,7 @@ def outcomes_of(
     *,
     overwrite: bool,
     late_rows: LateRows,
+    is_by_keys: bool,
     ahead: Preparation | None = None,
 ) -> Outcomes:
     """Return what commands, one per key and sorted by hash, do to a snapshot.
@@ -203,6 +207,7 @@ def outcomes_of(
         low_water=snapshot.manifest.low_water,
         late_rows=late_rows,
         is_overwrite=overwrite,
+        is_by_keys=is_by_keys,
     )
     if ahead is not None:
         ahead.judged(rows, chosen, found, outcomes.kinds)

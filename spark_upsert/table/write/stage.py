@@ -106,6 +106,7 @@ def stage_sealed(
                 rows,
                 overwrite=overwrite,
                 late_rows=late_rows,
+                is_by_keys=stash.is_by_keys,
                 threads=threads,
                 ahead=None if overwrite else ahead,
             )
@@ -128,6 +129,7 @@ def stage_sealed(
         counters=counters + stash.counters,
         examples={**examples, **stash.examples},
         truncated=stash.truncated,
+        is_by_keys=stash.is_by_keys,
         move=moves[0] if moves else None,
         ahead=None if ahead is None else ahead.made(),
     )
@@ -139,12 +141,19 @@ def _judged(
     *,
     overwrite: bool,
     late_rows: LateRows,
+    is_by_keys: bool,
     threads: int,
     ahead: Preparation | None,
 ) -> Outcomes:
     """Return what all commands do to a snapshot, pieces of the keys at once."""
     outcomes_in = partial(
-        outcomes_of, snapshot, rows, overwrite=overwrite, late_rows=late_rows, ahead=ahead
+        outcomes_of,
+        snapshot,
+        rows,
+        overwrite=overwrite,
+        late_rows=late_rows,
+        is_by_keys=is_by_keys,
+        ahead=ahead,
     )
     useful = useful_threads(len(rows), threads)
     pieces = np.array_split(np.arange(len(rows)), useful)

@@ -29,7 +29,7 @@ from spark_upsert.table.run.file import Run, Span, write_run
 from spark_upsert.table.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.table.write.ambiguity import count_losers
 from spark_upsert.table.write.arrivals import are_unplaced, in_task
-from spark_upsert.table.write.commands import skipped_in
+from spark_upsert.table.write.commands import are_by_keys, skipped_in
 from spark_upsert.table.write.truncate import truncated_at
 
 SETTLE_BYTES = 64 << 20
@@ -65,6 +65,9 @@ class Stash:
         """The mark of the youngest truncate that came among the commands."""
         self.has_arrivals = False
         """Whether commands came that have a key and no order (`arrivals`)."""
+
+        self.is_by_keys = False
+        """Whether the commands are deletes by keys alone (`commands.are_by_keys`)."""
 
     @property
     def schema(self) -> TableSchema:
@@ -109,9 +112,10 @@ class Stash:
         settled = 0 if self._settled is None else self._settled.batch.nbytes
         if self._pending_bytes >= max(self._settle_bytes, settled):
             self._settle()
-        commands = self._placed(commands)
+        by_keys, commands = are_by_keys(commands), self._placed(commands)
         self._counted += Counters(rows=commands.num_rows + skipped, skipped=skipped)
         self.truncated = higher_mark(self.truncated, mark, self._schema)
+        self.is_by_keys |= by_keys
         self._pending.append(BatchPart(commands))
         self._pending_bytes += commands.nbytes
 

@@ -129,12 +129,14 @@ def joins(members: Sequence[Append], other: Append) -> bool:
 
     A version names the last number of a writer: of two appends of one writer the second comes
     with the next one.
+    Deletes by keys alone share with their like: their orders make no ties.
     """
     writers = {each.transaction.writer for each in members if each.transaction is not None}
     return (
         len(members) < MEMBERS_MAX
         and (other.transaction is None or other.transaction.writer not in writers)
         and other.late_rows is members[0].late_rows
+        and other.stash.is_by_keys is members[0].stash.is_by_keys
         and sum(each.commands.nbytes for each in members) + other.commands.nbytes <= BYTES_MAX
     )
 
@@ -315,6 +317,7 @@ def stage_together(snapshot: Snapshot, members: Sequence[Append], *, threads: in
         files=tuple(files),
         counters=judged.counters,
         examples=judged.examples,
+        is_by_keys=members[0].stash.is_by_keys,
         ahead=None if ahead is None else ahead.made(),
     )
     return Together(staged, judged.verdicts)
@@ -365,6 +368,7 @@ class _Judge:
         self._members = members
         self._schema = snapshot.manifest.schema
         self._late_rows = members[0].late_rows
+        self._is_by_keys = members[0].stash.is_by_keys
         self._verdicts: list[AppendVerdict] = []
         self._counters = EMPTY
         self._examples: dict[str, str] = {}
@@ -395,7 +399,12 @@ class _Judge:
         chosen = chosen[np.argsort(rows.hashes[chosen])]
         try:
             outcomes = outcomes_of(
-                self._snapshot, rows, chosen, overwrite=False, late_rows=self._late_rows
+                self._snapshot,
+                rows,
+                chosen,
+                overwrite=False,
+                late_rows=self._late_rows,
+                is_by_keys=self._is_by_keys,
             )
             examples = examples_of(rows, chosen, outcomes, self._late_rows)
         except DataError:
@@ -447,7 +456,12 @@ class _Judge:
         keys = rows.take(self._schema.identity, everything)
         found = find(self._schema, [*state, before], rows.hashes, keys)
         return classify(
-            rows, everything, found, low_water=manifest.low_water, late_rows=self._late_rows
+            rows,
+            everything,
+            found,
+            low_water=manifest.low_water,
+            late_rows=self._late_rows,
+            is_by_keys=self._is_by_keys,
         )
 
     def judged(self) -> _Judged:
@@ -456,7 +470,12 @@ class _Judge:
         everything = np.arange(len(rows))
         try:
             outcomes = outcomes_of(
-                self._snapshot, rows, everything, overwrite=False, late_rows=self._late_rows
+                self._snapshot,
+                rows,
+                everything,
+                overwrite=False,
+                late_rows=self._late_rows,
+                is_by_keys=self._is_by_keys,
             )
             examples = examples_of(rows, everything, outcomes, self._late_rows)
         except DataError:

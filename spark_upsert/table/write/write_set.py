@@ -59,6 +59,8 @@ class Staged:
     """Keys of rows that a person should know about (`ambiguity`)."""
     truncated: str | None = None
     """The mark of the youngest truncate that came among the commands (`truncate`)."""
+    is_by_keys: bool = False
+    """Whether the commands are deletes by keys alone (`commands.are_by_keys`)."""
     move: Move | None = None
     """The step of which the marker came among contributions (`moves`)."""
     ahead: Ahead | None = None
@@ -233,7 +235,12 @@ class WriteSet:
 
     def _outcomes_of(self, snapshot: Snapshot, rows: Rows, chosen: Positions) -> Outcomes:
         return outcomes_of(
-            snapshot, rows, chosen, overwrite=self.overwrite, late_rows=self.late_rows
+            snapshot,
+            rows,
+            chosen,
+            overwrite=self.overwrite,
+            late_rows=self.late_rows,
+            is_by_keys=any(each.is_by_keys for each in self.staged),
         )
 
     def _without_late(self, newest: Snapshot, staged: Staged, scratch: Scratch) -> Staged:
