@@ -228,7 +228,8 @@ def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
 
 def _follow(table: Table, mirror: Mirror, head: Manifest) -> None:
     interval_ms = parse_interval(head.properties.get(PUBLISH_INTERVAL, "0 seconds"))
-    if table.log.now_ms() < (mirror.published_ms or 0) + interval_ms:
+    # A clock that went back does not make the interval longer.
+    if 0 <= table.log.now_ms() - (mirror.published_ms or 0) < interval_ms:
         return
     if keeps_groups(head):
         # A kept table that was large before it was published is settled as a whole.

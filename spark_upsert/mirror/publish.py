@@ -247,7 +247,7 @@ class Mirror:
     def _hold(self, shown: int) -> None:
         """Keep the changes behind a version readable, so that the next step is one by change."""
         now_ms = self.log.now_ms()
-        if self._held_ms is not None and now_ms < self._held_ms + _HELD_EVERY_MS:
+        if self._held_ms is not None and 0 <= now_ms - self._held_ms < _HELD_EVERY_MS:
             return
         lease = Lease(
             consumer=consumer_of(self.place), version=shown, renewed_ms=now_ms, ttl_ms=LEASE_MS
@@ -405,7 +405,9 @@ class Mirror:
         if planned.is_empty and not header.actions:
             self._remember(head, found.version, planned)
             return True
-        now_ms = self.log.now_ms()
+        shown_ms = head.time_ms(head.version, head.timestamp_ms)
+        # A removal is not older than its commit: a clock that is behind would let files go early.
+        now_ms = max(self.log.now_ms(), shown_ms)
         for file, vector in planned.new:
             if id_of(file.path) not in written:
                 written[id_of(file.path)] = self._write(head, file, vector, now_ms)
@@ -419,7 +421,7 @@ class Mirror:
         changed = before is None or head.changed > before
         data_change = rebuild or (changed if feed is None else feed.has_changes)
         id_ = str(uuid.uuid4())
-        time_ms = max(head.time_ms(head.version, head.timestamp_ms), found.time_ms + 1)
+        time_ms = max(shown_ms, found.time_ms + 1)
         actions = [
             commit_info(
                 before, head.place, time_ms=time_ms, operation="UPSERTFLOW PUBLISH", id_=id_
@@ -435,7 +437,7 @@ class Mirror:
         if not is_ours:
             return False
         self._remember(head, found.version + 1, planned)
-        self.published_ms = now_ms
+        self.published_ms = self.log.now_ms()
         self._tell(before, head, planned)
         self.upkeep.follow(now_ms=self.log.now_ms(), retention_ms=header.retention_ms)
         return True

@@ -109,8 +109,9 @@ class Upkeep:
         try:
             if self._is_checkpoint_due():
                 self.checkpoint(now_ms=now_ms, retention_ms=retention_ms)
-            if self._cleaned_ms is None:
-                self._cleaned_ms = now_ms  # The first hour of a process has nothing to remove.
+            if self._cleaned_ms is None or now_ms < self._cleaned_ms:
+                # The first hour of a process, or of a clock that went back, removes nothing.
+                self._cleaned_ms = now_ms
             if not self._waiting and now_ms >= self._cleaned_ms + CLEAN_EVERY_MS:
                 found = self._old(now_ms=now_ms, retention_ms=retention_ms).paths
                 self._waiting.extend(islice(found, WAITING_MAX))
