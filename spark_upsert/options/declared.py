@@ -14,7 +14,7 @@ from enum import Enum
 from inspect import get_annotations
 from typing import Any, Generic, TypeVar
 
-from spark_upsert.options.lives import Life
+from spark_upsert.options.lives import Change, Life
 from spark_upsert.options.parse import Options, choice
 
 T = TypeVar("T")
@@ -146,6 +146,18 @@ def given_only(held: Any, only: Only) -> list[str]:
         for name, option, default in _single(type(held))
         if option.only is only and getattr(held, name) != default
     ]
+
+
+def counted(held: Any) -> dict[str, Any]:
+    """Return the options that decide how many rows an epoch has, with their values in a class.
+
+    An exact order refuses another value of them (`Life.exact`).
+    """
+    return {
+        option.name: getattr(held, name)
+        for name, option, _ in _single(type(held))
+        if option.life.exact is Change.REFUSED
+    }
 
 
 def names_of_whole(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:

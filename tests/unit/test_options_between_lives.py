@@ -117,6 +117,22 @@ def test_offsets_that_say_nothing_of_options_are_gone_on_with(
     assert first + kinds(query.run(given, batches_max=99)) == whole
 
 
+def test_an_option_that_an_earlier_release_did_not_have_had_its_default(tmp_path: Path) -> None:
+    given = {**make(tmp_path, "a", "b"), "merge": "roundrobin", "maxRowsPerTrigger": "1"}
+    whole = kinds(Query().run(given, batches_max=99))
+    query = Query()
+    first = kinds(query.run(given, batches_max=4))
+    assert query.checkpoint is not None
+    old = json.loads(query.checkpoint)
+    for kind in old["state"]["order"]["reads"]["kinds"]:
+        assert kind.pop("ignoreDeletes") is False
+    query.checkpoint = json.dumps(old)
+    with pytest.raises(OptionError, match="'ignoreDeletes' was false"):
+        query.run({**given, "ignoreDeletes": "true"})
+    query.checkpoint = json.dumps(old)
+    assert first + kinds(query.run(given, batches_max=99)) == whole
+
+
 def test_different_inputs_say_different_things_once(tmp_path: Path) -> None:
     given = {**make(tmp_path, "a", "b", "c"), "merge": "concat", **FEED}
     query = Query()

@@ -26,6 +26,7 @@ import pyarrow as pa
 from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
+from spark_upsert.options.declared import counted
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.schedule.priority import priority_in
 from spark_upsert.store.resolve import open_store
@@ -351,12 +352,9 @@ class TableInput:
 
     def decides(self) -> Mapping[str, Json]:
         """Return what decides which rows an epoch has (`Decided.decides`)."""
-        options = self._options
         return {
-            "deduplicationMode": options.deduplication.value,
-            "ignoreDeletes": options.ignore_deletes,
-            "raw": options.raw,
-            "readChangeFeed": options.change_feed,
+            "deduplicationMode": self._options.deduplication.value,
+            **counted(self._options),
         }
 
     def split_bytes(self, split: Split) -> int:

@@ -11,7 +11,8 @@ change, and stand in the offset:
   ``reads`` of its state (`exact`) has what each input says that decides (`Decided`), each
   different answer once.
 
-Offsets that were written before these were kept are taken as they are.
+Offsets that were written before these were kept are taken as they are. An option that they do not
+know had its default value.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_upsert.errors import OptionError
+from spark_upsert.options.files import FILE_OPTIONS
+from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.streams.inputs.input import Begins, Decided
 from spark_upsert.streams.offsets.offset import without
@@ -31,6 +34,9 @@ BEGAN = "began"
 
 ANY = ""
 """Stands for all inputs that are not named: an input is called so only where it is alone."""
+
+_USUAL = {name: each.default for name, each in {**FILE_OPTIONS, **READ_OPTIONS}.items()}
+"""The values of options of which offsets say nothing: a release that wrote them had no others."""
 
 Reads = Mapping[str, Mapping[str, Json]]
 """The options that decide which rows the steps of inputs have, by the inputs' names."""
@@ -139,7 +145,7 @@ def _different(before: Reads, now: Reads) -> Iterator[tuple[str, str, str, str]]
     for name, answer in now.items():
         known = before.get(name, before.get(ANY, answer))
         for option in sorted({*known, *answer}):
-            was, is_ = known.get(option), answer.get(option)
+            was, is_ = (each.get(option, _USUAL.get(option)) for each in (known, answer))
             if was != is_:
                 yield name, option, _told(was), _told(is_)
 

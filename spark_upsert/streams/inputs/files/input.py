@@ -33,6 +33,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.schema import widens
+from spark_upsert.options.declared import counted
 from spark_upsert.options.files import FileFormat, FileOptions
 from spark_upsert.payloads.files.formats import (
     ArrowReader,
@@ -231,15 +232,8 @@ class FileInput:
     def decides(self) -> Mapping[str, Json]:
         """Return what decides which rows a file has (`Decided.decides`)."""
         options = self._options
-        found: dict[str, Json] = {"format": options.format.value}
-        if options.format is FileFormat.CSV:
-            found |= {
-                "header": options.header,
-                "sep": options.separator,
-                "quote": options.quote,
-                "escape": options.escape,
-            }
-        return found
+        own = counted(options) if options.format is FileFormat.CSV else {}
+        return {"format": options.format.value, **own}
 
     def commit(self, position: Position) -> None:
         """Do nothing: the files are not ours."""
