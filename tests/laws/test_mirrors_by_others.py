@@ -6,6 +6,7 @@ is asked in all other tests of mirrors.
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.routed.plan import table_below
 from spark_upsert.store import LocalStore
+from spark_upsert.table.log.manifest import Transaction
+from tests.support.delta import DeltaTable
 from tests.support.mirrored import KINDS, MirroredTable, canonical, plain
+from tests.support.routed_worlds import TOPICS, divided, routed_options, row, transaction, write
+from tests.unit.test_kept_rows import made as kept_rows
 from tests.unit.test_mirror import all_types
 
 ACTS = 12
@@ -51,6 +57,84 @@ def test_another_reader_sees_every_version(life: int, read: Read, tmp_path: Path
     lived.live(ACTS)
     for version, expected in lived.shown.items():
         found = plain(read(str(tmp_path / "_delta"), version), expected.schema)
+        assert canonical(found) == canonical(expected), f"version {version}"
+
+
+@pytest.mark.parametrize("publishes", [False, True], ids=["asked", "behind commits"])
+@pytest.mark.parametrize("life", range(len(KINDS)))
+def test_delta_rs_sees_the_newest_version_whatever_changed_before(
+    life: int, publishes: bool, tmp_path: Path
+) -> None:
+    """Truncates, quarantined rows, a feed, guard, retention and interval that change on the way."""
+    deltalake = pytest.importorskip("deltalake")
+    place, seen = str(tmp_path / "_delta"), []
+    lived = MirroredTable(life, LocalStore(tmp_path), publishes=publishes, varies=True)
+
+    def look() -> None:
+        version = deltalake.DeltaTable(place).version() if lived.shown else None
+        if version in lived.shown and version not in seen:
+            expected = lived.shown[version]
+            found = plain(by_delta_rs(place, version), expected.schema)
+            assert canonical(found) == canonical(expected), f"version {version}"
+            seen.append(version)
+
+    lived.live(ACTS, look)
+    look()
+    assert deltalake.DeltaTable(place).version() == seen[-1] == max(lived.shown)
+    lived.look()
+
+
+def test_lives_that_vary_have_truncates_quarantined_rows_and_other_manners() -> None:
+    lived, quarantined = MirroredTable(3, publishes=True, varies=True), []
+    lived.live(60, lambda: quarantined.append(sum(b.num_rows for b in lived.table.quarantine())))
+    assert lived.done["truncate"]
+    assert lived.done["change_manner"]
+    assert max(quarantined)
+    found = [DeltaTable(lived.target, version) for version in lived.shown]
+    assert {each.has_feed for each in found} == {False, True}
+    assert {"upsertflow" in each.protocol["writerFeatures"] for each in found} == {False, True}
+
+
+def test_52_delta_rs_sees_each_of_many_tables(tmp_path: Path) -> None:
+    root, dice = LocalStore(tmp_path), random.Random(5)
+    options = routed_options(publish="delta")
+    for number in range(6):
+        tasks = divided(dice, [row(dice, topic) for topic in TOPICS for _ in range(3)])
+        write(root, options, tasks, transaction(number), overwrite=number == 4)
+        if number == 3:
+            table_below(root, "last").compact(full=True)
+            table_below(root, "sum").restore(2)
+        for topic in TOPICS:
+            expected = table_below(root, topic).snapshot()
+            place = str(tmp_path / topic / "_delta")
+            version = DeltaTable(LocalStore(place)).version
+            found = plain(by_delta_rs(place, version), expected.schema)
+            assert canonical(found) == canonical(expected), f"{topic} behind batch {number}"
+
+
+def test_delta_rs_sees_every_version_of_the_rows_that_a_view_keeps(tmp_path: Path) -> None:
+    """Batches of the query come in any order, and again; deletes among them."""
+    table, dice, shown = kept_rows(tmp_path / "kept", publish="delta"), random.Random(7), {}
+    place = tmp_path / "kept" / "_delta"
+    fields = [*table.schema.columns, *table.schema.order, pa.field("gone", pa.bool_())]
+    for number in range(12):
+        at = dice.randrange(20)
+        rows = [
+            {"id": id_, "v": f"v{id_} {at}", "_commit_version": at, "_diff": 1, "gone": id_ < 2}
+            for id_ in dice.sample(range(8), 3)
+        ]
+        query = Transaction(
+            writer=Transaction.writer_of_query("q"), number=number, is_consecutive=True
+        )
+        given = pa.Table.from_pylist(rows, schema=pa.schema(fields))
+        for _ in range(2):
+            table.append(given, deletes="gone", transaction=query)
+        if number % 5 == 4:
+            table.compact(full=True)
+        shown[DeltaTable(LocalStore(place)).version] = table.snapshot()
+    assert len(shown) > 6
+    for version, expected in shown.items():
+        found = plain(by_delta_rs(str(place), version), expected.schema)
         assert canonical(found) == canonical(expected), f"version {version}"
 
 

@@ -115,6 +115,12 @@ class DeltaTable:
             each[kind]["dataChange"] for each in self.commits[-1] for kind in kinds if kind in each
         }
 
+    @property
+    def has_feed(self) -> bool:
+        """Whether the table says that it has a change feed."""
+        told = dict(self.metadata["configuration"]).get("delta.enableChangeDataFeed", "false")
+        return bool(told == "true")
+
     def feed(self) -> pa.Table | None:
         """Return the change feed of the last commit; None if it has no file of its own."""
         found = [each["cdc"] for each in self.commits[-1] if "cdc" in each]

@@ -2,7 +2,8 @@
 
 What is done is drawn from a seed: epochs with late and tied rows, deletes, overwrites, restores,
 columns that come and types that widen, compactions, expiries; a mirror that is left out, is begun
-anew by another process, or races with a second publisher.
+anew by another process, or races with a second publisher. On request also truncates, rows without
+a key in quarantine, and properties of the mirror that change between its steps.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from spark_upsert.mirror.manner import Asked
 from spark_upsert.mirror.place import place_of
 from spark_upsert.mirror.publish import Mirror
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.store import Store
 from spark_upsert.table.compaction import compact_runs, policy
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -30,6 +31,7 @@ from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.truncate import with_truncates
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.delta import DeltaTable
 from tests.support.stores import MemoryStore, forget_runs_and_logs
@@ -66,6 +68,8 @@ class MirroredTable:
         Whether the table is published behind each commit, by what its writers prepared.
     now_s : float, optional
         The time at which its clock begins. Readers that know a retention hold it against theirs.
+    varies : bool
+        Whether properties of the mirror change, tables are truncated, and rows lack their keys.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class MirroredTable:
         *,
         publishes: bool = False,
         now_s: float | None = None,
+        varies: bool = False,
     ) -> None:
         self.dice = random.Random(seed)
         self.store = store or MemoryStore()
@@ -84,10 +89,16 @@ class MirroredTable:
         kind = dict(KINDS[seed % len(KINDS)])
         kind.setdefault("scope", Scope.ARRIVAL)
         order = [] if kind["scope"] is Scope.ARRIVAL else [pa.field("seq", pa.int64())]
+        self.lacks_keys = varies and "engine" not in kind
+        if self.lacks_keys:
+            kind["on_error"] = ErrorPolicy.QUARANTINE
         self.schema = TableSchema.of(COLUMNS, order=order, hash_seed=seed, **kind)
         self.table = Table(self.store, clock=self.clock)
         self.has_feed = seed % 2 == 1
         self.publishes = publishes
+        self.varies = varies
+        self.manner = Asked(change_feed=self.has_feed)
+        """What publications ask for."""
         properties = {"tombstoneRetention": "0 epochs"}
         if publishes:
             properties |= {"publish": "delta", "publishChangeFeed": f"{self.has_feed}".lower()}
@@ -95,6 +106,8 @@ class MirroredTable:
         self.mirror = self.a_mirror()
         self.shown: dict[int, pa.Table] = {}
         """The rows that each version of the Delta table must have."""
+        self.done: Counter[str] = Counter()
+        """How often each thing was done."""
         self._number = 0
 
     def a_mirror(self) -> Mirror:
@@ -116,9 +129,13 @@ class MirroredTable:
         all_acts += [self.overwrite, self.restore, self.restore, self.compact, self.compact]
         all_acts += [self.squeeze, self.widen, self.add_column] + [self.expire] * 3
         all_acts += [self.in_tasks] * 4 * self.publishes
+        if self.varies:
+            all_acts += [self.change_manner] * 3 + [self.truncate] * 3 * bool(self.schema.order)
         possible = [act for act in all_acts if act not in without]
         for _ in range(acts):
-            self.dice.choice(possible)()
+            act = self.dice.choice(possible)
+            act()
+            self.done[act.__name__] += 1
             if self.publishes:
                 self.note()
             if self.dice.random() < 0.8:
@@ -155,6 +172,32 @@ class MirroredTable:
         )
         self.table.commit(write_set)
 
+    def change_manner(self) -> None:
+        """Change what the Delta table is: its feed, its guard, how long it can be read."""
+        feed, guard = self.dice.random() < 0.5, self.dice.random() < 0.5
+        hours = self.dice.choice([1, 6, 48])
+        self.manner = Asked(change_feed=feed, guard=guard, retention_ms=hours * 3_600_000)
+        if self.publishes:
+            changed = {
+                "publishChangeFeed": f"{feed}".lower(),
+                "publishGuard": f"{guard}".lower(),
+                "publishRetention": f"{hours} hours",
+                "publishInterval": self.dice.choice(["0 seconds", "20 seconds"]),
+            }
+            self.table.alter(self.table.schema, changed)
+
+    def truncate(self) -> None:
+        """Commit rows of a task among which the table was emptied up to an order key."""
+        base = self.table.at()
+        schema, rows = base.manifest.schema, self._rows()
+        deletes = "gone" if schema.engine.takes_deletes else None
+        envelope = envelope_of_rows(schema, rows.schema, deletes=deletes)
+        at = pa.array([self.dice.randrange(1 + self._number)], schema.order[0].type)
+        commands = [
+            with_truncates(envelope.commands(batch), [at], schema) for batch in rows.to_batches()
+        ]
+        self.table.commit(WriteSet(base=base, staged=(stage(base, commands),)))
+
     def append(self, *, overwrite: bool = False) -> None:
         deletes = "gone" if self.table.schema.engine.takes_deletes else None
         self.table.append(
@@ -182,6 +225,8 @@ class MirroredTable:
             }
             for field in columns:
                 row.setdefault(field.name, self.dice.choice([None, self._number]))
+            if self.lacks_keys and self.dice.random() < 0.1:
+                row[self.dice.choice(keys)] = None
             given[tuple(row[name] for name in keys)] = row
         fields = [*columns, *self.table.schema.order, pa.field("gone", pa.bool_())]
         rows = pa.Table.from_pylist(list(given.values()), schema=pa.schema(fields))
@@ -234,8 +279,8 @@ class MirroredTable:
             forget_runs_and_logs()
             self.mirror = self.a_mirror()
         if self.dice.random() < 0.1:
-            self.a_mirror().publish(Asked(change_feed=self.has_feed))
-        done = self.mirror.publish(Asked(change_feed=self.has_feed))
+            self.a_mirror().publish(self.manner)
+        done = self.mirror.publish(self.manner)
         head = self.table.log.head()
         assert done.shown <= done.newest == head.version
         self.shown[done.delta_version] = self.table.snapshot()
@@ -254,7 +299,7 @@ class MirroredTable:
         for version in self.shown:
             found = DeltaTable(self.target, version)
             self.require_equal(version, found.rows())
-            if self.has_feed and version:
+            if version and found.has_feed:
                 self.require_feed(found)
 
     def require_feed(self, found: DeltaTable) -> None:

@@ -29,9 +29,9 @@ WRITES = {
 }
 
 
-def made(path: Path, plan: str = "a plan", clock: Clock = time.time) -> Table:
+def made(path: Path, plan: str = "a plan", clock: Clock = time.time, **more: str) -> Table:
     table = Table(open_store(str(path)), clock=clock)
-    options = WriteOptions.parse({**WRITES, "path": str(path)})
+    options = WriteOptions.parse({**WRITES, "path": str(path), **more})
     made_for_rows(table, plan, options, pa.schema([*ROWS, *CHANGELOG_FIELDS]))
     return table
 
