@@ -14,6 +14,7 @@ from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.shared_calls import told_to_another
 from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan import agg
 from spark_upsert.streams.planner.kinds import plan_columns
 from spark_upsert.table.changes.new_values import new_values
@@ -515,10 +516,11 @@ def _(told: Told) -> None:
     write(told.folder, {**ROW, "gone": [True]}, applyAsDeletes="gone")
     changes = table.changes(0).to_batches()
     with told:
-        list(new_values(changes, keys=["id"], ignore_deletes=False))
+        list(new_values(changes, ReadOptions.parse({"path": "/"}), keys=["id"]))
     told("(2) ignore_deletes=true leaves deletes out")
-    [row] = [row for batch in new_values(changes, keys=["id"], ignore_deletes=True)
-             for row in batch.to_pylist()]  # fmt: skip
+    wanted = ReadOptions.parse({"path": "/", "ignoreDeletes": "true"})
+    [batch] = new_values(changes, wanted, keys=["id"])
+    [row] = batch.to_pylist()
     assert row["_change_type"] == "insert"
     told("(1) read_change_feed=true delivers deletes")
     assert [row["_change_type"] for row in table.changes(0).to_pylist()] == ["insert", "delete"]

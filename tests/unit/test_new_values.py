@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.options.read import ReadOptions
 from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
 from spark_upsert.table.changes.new_values import new_values
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
+
+NOTHING: Mapping[str, str] = {}
+LEFT_OUT = {"ignoreDeletes": "true"}
 
 
 @pytest.fixture
@@ -36,13 +42,14 @@ def read(
     table: Table,
     lower: int,
     *,
-    ignore_deletes: bool = False,
+    wanted: Mapping[str, str] = NOTHING,
     mode: Deduplication = Deduplication.DROP_CARRYOVERS,
     columns: tuple[str, ...] = ("id", "v"),
 ) -> list[tuple[int, ...]]:
     options = ChangeOptions(columns=columns, deduplication=mode)
+    shown = ReadOptions.parse({"path": "/", **wanted})
     changes = table.iter_changes(lower, table.log.head().upper, options)
-    found = pa.Table.from_batches(new_values(changes, keys=["id"], ignore_deletes=ignore_deletes))
+    found = pa.Table.from_batches(new_values(changes, shown, keys=["id"]))
     return sorted(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
 
 
@@ -70,7 +77,7 @@ def test_deletes_are_left_out_if_that_is_meant(table: Table) -> None:
     append(table, {1: 1, 2: 2})
     append(table, {1: None, 3: 3})
     append(table, {2: None})
-    assert read(table, 2, ignore_deletes=True) == [(3, 3)]
+    assert read(table, 2, wanted=LEFT_OUT) == [(3, 3)]
 
 
 def test_a_row_that_an_overwrite_leaves_out_is_deleted(table: Table) -> None:
@@ -78,7 +85,7 @@ def test_a_row_that_an_overwrite_leaves_out_is_deleted(table: Table) -> None:
     append(table, {2: 4, 3: 3}, overwrite=True)
     with pytest.raises(OptionError, match=r"version 2 deletes a row \(id=1\)"):
         read(table, 2)
-    assert read(table, 2, ignore_deletes=True) == [(2, 4), (3, 3)]
+    assert read(table, 2, wanted=LEFT_OUT) == [(2, 4), (3, 3)]
 
 
 def test_an_overwrite_that_leaves_nothing_out_deletes_nothing(table: Table) -> None:

@@ -134,7 +134,7 @@ def _changes(
         deduplication=options.deduplication,
         compute_updates=options.compute_updates,
     )
-    keys, ignore_deletes = stretch.schema.keys, options.ignore_deletes
+    keys = stretch.schema.keys
     if split.grouping is None:
         batches = read_changes(store, stretch, wanted, hash_range=split.hash_range)
     else:
@@ -142,7 +142,7 @@ def _changes(
         batches = _changes_of_groups(ShownGroups(split.grouping, store), split, stretch, wanted)
     if options.change_feed:
         return batches
-    return new_values(batches, keys=keys, ignore_deletes=ignore_deletes)
+    return new_values(batches, options, keys=keys)
 
 
 TASKS: TaskPool[Node] = TaskPool(lambda plan: Task(plan, readers={READ: _read}))

@@ -142,7 +142,7 @@ def _rows(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
         return
     keys = view.relation.key
     assert keys is not None
-    yield from new_values(changes, keys=keys, ignore_deletes=each.options.ignore_deletes)
+    yield from new_values(changes, each.options, keys=keys)
 
 
 def _contributions(view: View, grouping: Grouping, each: _Pass) -> Iterator[pa.RecordBatch]:

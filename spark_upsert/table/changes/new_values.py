@@ -9,6 +9,7 @@ that a quarantined row of its key takes away, is a delete like any other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +19,17 @@ from spark_upsert.model.schema import CHANGE_DIFF, CHANGE_TYPE, COMMIT_VERSION
 from spark_upsert.table.changes.render import CHANGE_NAMES, DELETE
 
 
+class WantedValues(Protocol):
+    """What a reader of new values says of changes that are none (the options of a read)."""
+
+    @property
+    def ignore_deletes(self) -> bool:
+        """Whether deletes are left out."""
+        ...
+
+
 def new_values(
-    changes: Iterable[pa.RecordBatch], *, keys: Sequence[str], ignore_deletes: bool
+    changes: Iterable[pa.RecordBatch], wanted: WantedValues, *, keys: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Keep the rows of changes that a table gained.
 
@@ -27,10 +37,9 @@ def new_values(
     ----------
     changes : iterable of pyarrow.RecordBatch
         Changes, with updates shown as pairs.
+    wanted : WantedValues
     keys : sequence of str
         The table's keys, for the text of the error.
-    ignore_deletes : bool
-        Whether deletes are left out.
 
     Raises
     ------
@@ -38,7 +47,7 @@ def new_values(
         There is a delete. No row of its batch has been yielded.
     """
     for batch in changes:
-        if not ignore_deletes:
+        if not wanted.ignore_deletes:
             _refuse_deletes(batch, keys)
         yield batch.filter(pc.equal(batch.column(CHANGE_DIFF), 1))
 
