@@ -65,7 +65,7 @@ def test_another_reader_sees_every_version(life: int, read: Read, tmp_path: Path
 def test_delta_rs_sees_the_newest_version_whatever_changed_before(
     life: int, publishes: bool, tmp_path: Path
 ) -> None:
-    """Truncates, quarantined rows, a feed, guard, retention and interval that change on the way."""
+    """Truncates, quarantined rows, a clock that goes back, properties that change on the way."""
     deltalake = pytest.importorskip("deltalake")
     place, seen = str(tmp_path / "_delta"), []
     lived = MirroredTable(life, LocalStore(tmp_path), publishes=publishes, varies=True)
@@ -89,6 +89,7 @@ def test_lives_that_vary_have_truncates_quarantined_rows_and_other_manners() -> 
     lived.live(60, lambda: quarantined.append(sum(b.num_rows for b in lived.table.quarantine())))
     assert lived.done["truncate"]
     assert lived.done["change_manner"]
+    assert lived.done["set_clock"]
     assert max(quarantined)
     found = [DeltaTable(lived.target, version) for version in lived.shown]
     assert {each.has_feed for each in found} == {False, True}

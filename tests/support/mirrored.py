@@ -3,7 +3,7 @@
 What is done is drawn from a seed: epochs with late and tied rows, deletes, overwrites, restores,
 columns that come and types that widen, compactions, expiries; a mirror that is left out, is begun
 anew by another process, or races with a second publisher. On request also truncates, rows without
-a key in quarantine, and properties of the mirror that change between its steps.
+a key in quarantine, a clock that goes back, and properties of the mirror that change on the way.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class MirroredTable:
     now_s : float, optional
         The time at which its clock begins. Readers that know a retention hold it against theirs.
     varies : bool
-        Whether properties of the mirror change, tables are truncated, and rows lack their keys.
+        Whether properties of the mirror change, tables are truncated, clocks go back, and rows lack
+        their keys.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class MirroredTable:
         self.store = store or MemoryStore()
         self.target = target or place_of(self.store, None)
         self.clock = Ticks() if now_s is None else Ticks(now_s)
+        self._begun_s = self.clock.now_s
         kind = dict(KINDS[seed % len(KINDS)])
         kind.setdefault("scope", Scope.ARRIVAL)
         order = [] if kind["scope"] is Scope.ARRIVAL else [pa.field("seq", pa.int64())]
@@ -131,6 +133,7 @@ class MirroredTable:
         all_acts += [self.in_tasks] * 4 * self.publishes
         if self.varies:
             all_acts += [self.change_manner] * 3 + [self.truncate] * 3 * bool(self.schema.order)
+            all_acts += [self.set_clock] * 2
         possible = [act for act in all_acts if act not in without]
         for _ in range(acts):
             act = self.dice.choice(possible)
@@ -185,6 +188,10 @@ class MirroredTable:
                 "publishInterval": self.dice.choice(["0 seconds", "20 seconds"]),
             }
             self.table.alter(self.table.schema, changed)
+
+    def set_clock(self) -> None:
+        """Set the clock back, or forward again, by less than an expiry refuses."""
+        self.clock.now_s = self._begun_s + self.dice.choice([-2_400, -600, 0, 600])
 
     def truncate(self) -> None:
         """Commit rows of a task among which the table was emptied up to an order key."""
