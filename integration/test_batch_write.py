@@ -83,6 +83,7 @@ def test_a_write_of_keys_deletes_their_rows(spark: SparkSession, path: Path) -> 
     save(keys, path, operation="delete")
     assert rows_of(path) == {(2,): (20, 5)}
     assert changes_of_last_epoch(path) == [(1, "delete", 10), (3, "delete", 30)]
+    assert epochs_of(path)[-1].counters["tied"] == 0
     save(frame(spark, row(1, 11, 6)), path)  # A later row is a row again.
     assert rows_of(path) == {(1,): (11, 6), (2,): (20, 5)}
     assert_sound(path)
