@@ -39,7 +39,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 _USER_INFO = re.compile(
     r"""(://)(?:[^\s/@'"]*:[^\s@'"]*|(?<!abfs://)(?<!abfss://)[^\s/@'"]+)@""", re.IGNORECASE
@@ -61,36 +61,44 @@ def masked(text: str) -> str:
     return _SIGNATURE.sub(r"\1***", _USER_INFO.sub(r"\1***@", text))
 
 
-_SETTING = re.compile(r"⟨(\w[\w.]*)=([^⟨⟩]*)⟩")
-
-SettingForm = Callable[[str, str], str]
-"""How a setting is given, from its name and value."""
+_SETTING = re.compile(r"⟨(\w[\w.]*)(:?)=([^⟨⟩]*)⟩")
+"""A setting in a hint; the colon marks a property of a table."""
 
 
-def setting(name: str, value: str = "...") -> str:
-    """Return the place of a setting in a hint, by its name in ``docs/options.md``."""
-    return f"⟨{name}={re.sub('[⟨⟩]', '', value)}⟩"
+class Setting(NamedTuple):
+    """What a hint tells a reader to set, by its name in ``docs/options.md``."""
+
+    name: str
+    value: str
+    is_property: bool
+    """Whether `Table.create` and `alter` take it, by this name, and no argument of a write is it."""
 
 
-_OF_TABLES = frozenset({"indexBy", "maxBacklogBytes", "maxBacklogEpochs", "onFull"})
-"""Properties: no argument of a write, but given by their names to `Table.create` and `alter`."""
+SettingForm = Callable[[Setting], str]
+"""How a setting is given."""
 
 
-def as_argument(name: str, value: str) -> str:
+def setting(name: str, value: str = "...", *, is_property: bool = False) -> str:
+    """Return the place of a `Setting` in a hint."""
+    return f"⟨{name}{':' * is_property}={re.sub('[⟨⟩]', '', value)}⟩"
+
+
+def as_argument(given: Setting) -> str:
     """Return a setting as plain Python gives it: ``late_rows=apply``."""
-    if name in _OF_TABLES:
-        return f"{name}={value}"
-    return f"{re.sub('(?=[A-Z])', '_', name).lower()}={value}"
+    if given.is_property:
+        return f"{given.name}={given.value}"
+    return f"{re.sub('(?=[A-Z])', '_', given.name).lower()}={given.value}"
 
 
-def as_option(name: str, value: str) -> str:
+def as_option(given: Setting) -> str:
     """Return a setting as Spark is given it, by a call of ``option``."""
-    return f'.option("{name}", {value if value == "..." else chr(34) + value + chr(34)})'
+    value = given.value if given.value == "..." else f'"{given.value}"'
+    return f'.option("{given.name}", {value})'
 
 
-def as_flag(name: str, value: str) -> str:
+def as_flag(given: Setting) -> str:
     """Return a setting as `upsertflow unpark` is given it: ``--set mergeSchema=true``."""
-    return f"--set {shlex.quote(f'{name}={value}')}"
+    return f"--set {shlex.quote(f'{given.name}={given.value}')}"
 
 
 Subject = Literal["input", "node", "operator", "table"]
@@ -116,7 +124,9 @@ class UpsertFlowError(Exception):
 
     def hint_as(self, form: SettingForm) -> str:
         """Return what to do, with settings as another reader gives them."""
-        return _SETTING.sub(lambda found: form(found[1], found[2]), self._marked_hint)
+        return _SETTING.sub(
+            lambda found: form(Setting(found[1], found[3], bool(found[2]))), self._marked_hint
+        )
 
     @property
     def told(self) -> str:
@@ -580,8 +590,9 @@ class TableFullError(UpsertFlowError):
             "written.",
             hint=f"see why '{consumer}' does not go on, and write again; if it is no more, run "
             f"'upsertflow consumers --release {consumer}'. To hold more, raise the table's "
-            f"{setting('maxBacklogEpochs')} or {setting('maxBacklogBytes')}; to wait for room, "
-            f"give it {setting('onFull', 'wait')}.",
+            f"{setting('maxBacklogEpochs', is_property=True)} or "
+            f"{setting('maxBacklogBytes', is_property=True)}; to wait for room, give it "
+            f"{setting('onFull', 'wait', is_property=True)}.",
             path=path,
             epochs=epochs,
             bytes=bytes,
@@ -605,7 +616,7 @@ class BatchTooLargeError(UpsertFlowError, ValueError):
             "a consumer has not read. Nothing was written.",
             hint="write smaller batches, or raise the table's "
             # With what may lie behind the consumer already, which the cap holds down so far.
-            f"{setting('maxBacklogBytes', str(bytes + bytes_max))}.",
+            f"{setting('maxBacklogBytes', str(bytes + bytes_max), is_property=True)}.",
             path=path,
             bytes=bytes,
             bytes_max=bytes_max,

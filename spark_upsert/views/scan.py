@@ -134,9 +134,9 @@ class ScanRelation:
         label, column = self.node.label, columns[0]
         raise PlanError(
             f"needs an index of {label} on '{column}': a change of {moving} touches its {label}.",
-            hint=f"write {label} with {setting('indexBy', column)} (one that is there: upsertflow "
-            f"index {self.node.path} --by {column}), pin {moving} by at_version(), or set "
-            "reverse='scan'.",
+            hint=f"write {label} with {setting('indexBy', column, is_property=True)} (one that is "
+            f"there: upsertflow index {self.node.path} --by {column}), pin {moving} by "
+            "at_version(), or set reverse='scan'.",
             table=label,
             column=column,
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import spark_upsert
 import spark_upsert.errors as errors
 from spark_upsert.errors import (
     CorruptionError,
@@ -20,11 +23,13 @@ from spark_upsert.errors import (
     UpsertFlowError,
     about,
     as_argument,
+    as_flag,
     as_option,
     did_you_mean,
     nearest,
     setting,
 )
+from spark_upsert.table.log.properties import PROPERTIES
 
 
 def subclasses(cls: type[UpsertFlowError]) -> Iterator[type[UpsertFlowError]]:
@@ -86,6 +91,32 @@ def test_who_takes_settings_says_how_they_are_given(is_pickled: bool) -> None:
     assert str(error) == f"[DATA] two rows are late.\n\nHint: {expected}"
     error.name_settings(as_argument)
     assert str(error) == str(HINTED)
+
+
+def test_a_property_has_one_name_for_all_but_spark() -> None:
+    error = DataError("no.", hint=f"set {setting('onFull', 'wait', is_property=True)}.")
+    assert error.hint == "set onFull=wait."
+    assert error.hint_as(as_option) == 'set .option("onFull", "wait").'
+    assert error.hint_as(as_flag) == "set --set onFull=wait."
+
+
+def test_a_hint_says_of_each_property_that_it_is_one() -> None:
+    own = [
+        (call, path)
+        for path, call in calls_of("setting")
+        if isinstance(call.args[0], ast.Constant) and call.args[0].value in PROPERTIES
+    ]
+    assert len(own) >= 4
+    for call, path in own:
+        assert [each.arg for each in call.keywords] == ["is_property"], (path, call.lineno)
+
+
+def calls_of(name: str) -> Iterator[tuple[Path, ast.Call]]:
+    for path in sorted(Path(spark_upsert.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name(id=found)) if found == name:
+                    yield path, node
 
 
 def test_a_setting_is_masked_as_all_text_is() -> None:
