@@ -16,7 +16,7 @@ from spark_upsert.task import pipelines, states
 from spark_upsert.task import task as tasks
 from spark_upsert.task.driver import Driver
 from spark_upsert.task.exchange import Exchange, Union
-from spark_upsert.task.operators import merge_join
+from spark_upsert.task.operators import choice, merge_join
 from spark_upsert.task.operators.join_rows import Full
 from spark_upsert.task.operators.operator import Signal, Streaming
 from spark_upsert.task.scanning import ScanFeed
@@ -84,7 +84,7 @@ def _() -> Patch:
         made.start_drain = start_drain  # type: ignore[method-assign]
         return made
 
-    return wrapped(pipelines, "limited", anew)
+    return wrapped(choice, "limited", anew)
 
 
 @bug("places go on from list to list", promises.test_p2_places_in_lists_begin_anew_in_each)

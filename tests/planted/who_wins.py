@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_upsert.model import precedence
 from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import DIFF
-from spark_upsert.table import table
+from spark_upsert.table import upkeep
 from spark_upsert.table.changes import stretches
 from spark_upsert.table.compaction import worker
 from spark_upsert.table.entries import lookup, mechanism, resolve
@@ -186,7 +186,7 @@ def _() -> Patch:
     def compacted(original: Any, *args: Any, **how: Any) -> Any:
         return replace(original(*args, **how), low_water=None)
 
-    return wrapped(table, "compact_runs", compacted)
+    return wrapped(upkeep, "compact_runs", compacted)
 
 
 @bug(
@@ -233,5 +233,5 @@ def _() -> Patch:
         return replace(made, added=tuple(replace(part, is_held=False) for part in made.added))
 
     return together(
-        wrapped(promises, "compact_runs", compacted), wrapped(table, "compact_runs", compacted)
+        wrapped(promises, "compact_runs", compacted), wrapped(upkeep, "compact_runs", compacted)
     )
