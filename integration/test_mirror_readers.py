@@ -59,8 +59,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[MirroredTable]:
 def lived(life: int, folder: Path) -> MirroredTable:
     """Live once more what a number says, in a folder."""
     folder.mkdir()
-    found = MirroredTable(life, LocalStore(folder), now_s=time.time() - AGE_S)
-    found.has_feed = True
+    found = MirroredTable(life, LocalStore(folder), now_s=time.time() - AGE_S, has_feed=True)
     found.live(ACTS)
     return found
 
@@ -183,8 +182,7 @@ def test_50_a_stream_of_changes_folds_to_the_rows(
 
     Without what Spark refuses: a stream ends where a column becomes wider, and begins anew there.
     """
-    each = MirroredTable(life, LocalStore(tmp_path), now_s=time.time() - AGE_S)
-    each.has_feed = True
+    each = MirroredTable(life, LocalStore(tmp_path), now_s=time.time() - AGE_S, has_feed=True)
     each.append()
     each.publish()
     each.live(ACTS, without=[each.widen, each.add_column, each.expire])

@@ -71,7 +71,7 @@ class Setting(NamedTuple):
     name: str
     value: str
     is_property: bool
-    """Whether `Table.create` and `alter` take it, by this name, and no argument of a write is it."""
+    """Whether it is a property: `Table.create` and `alter` take it, by this name."""
 
 
 SettingForm = Callable[[Setting], str]

@@ -30,7 +30,7 @@ TROUBLES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lag:
+class SourceLag:
     """How far a query is behind one of its inputs, after a batch."""
 
     source: str
@@ -78,7 +78,7 @@ class BatchNumbers:
     """Rows that the query read for it."""
     sink: SinkNumbers | None = None
     """None: the query writes no table of ours, or it is not known which."""
-    lags: tuple[Lag, ...] = ()
+    lags: tuple[SourceLag, ...] = ()
     """The inputs that the batch leaves furthest behind; none where nothing is left."""
     lag_versions: int | None = None
     """Versions behind the batch in all inputs of ours; None if the query has none."""
@@ -197,9 +197,9 @@ def _is_ours(offset: Any) -> bool:
     return isinstance(offset, Mapping) and "inputs" in offset and "pressure" in offset
 
 
-def _lags(report: Mapping[str, Any], now_ms: int) -> Iterator[Lag]:
+def _lags(report: Mapping[str, Any], now_ms: int) -> Iterator[SourceLag]:
     lag = report.get("lag", {})
     for source, versions in lag.get("most", {}).items():
         since_ms = lag.get("since_ms", {}).get(source)
         seconds = None if since_ms is None else max(0, now_ms - since_ms) / 1000
-        yield Lag(source=source, versions=versions, seconds=seconds)
+        yield SourceLag(source=source, versions=versions, seconds=seconds)

@@ -56,7 +56,7 @@ METRICS = _metrics(
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """A value of a metric."""
 
     metric: Metric
@@ -92,7 +92,7 @@ class Totals:
             self._queries.put(batch.query_id, query)
             return True
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """Yield all values, metric by metric."""
         with self._lock:
             told = [sample for query in self._queries.values() for sample in _samples(query)]
@@ -100,11 +100,11 @@ class Totals:
         yield from sorted(told, key=lambda each: order[each.metric.name])
 
 
-def _samples(query: _Query) -> Iterator[Sample]:
+def _samples(query: _Query) -> Iterator[MetricSample]:
     newest, sink = query.newest, query.newest.sink
     labels = (("query", newest.query),)
     for name, count in query.sums.items():
-        yield Sample(METRICS[name], labels, count)
+        yield MetricSample(METRICS[name], labels, count)
     values: dict[str, float | None] = {
         "batch": newest.batch,
         "batch_seconds": newest.seconds,
@@ -115,7 +115,7 @@ def _samples(query: _Query) -> Iterator[Sample]:
         of_table = (*labels, ("table", sink.table))
         for outcome in SHOWN:
             told = (*of_table, ("outcome", outcome))
-            yield Sample(METRICS["rows"], told, query.rows[outcome])
+            yield MetricSample(METRICS["rows"], told, query.rows[outcome])
         gauges = {
             "version": sink.version,
             "parked_rows": sink.parked,
@@ -124,10 +124,12 @@ def _samples(query: _Query) -> Iterator[Sample]:
             "mirror_lag_versions": sink.mirror_versions,
             "mirror_lag_seconds": sink.mirror_seconds,
         }
-        yield from (Sample(METRICS[k], of_table, v) for k, v in gauges.items() if v is not None)
-    yield from (Sample(METRICS[k], labels, v) for k, v in values.items() if v is not None)
+        yield from (
+            MetricSample(METRICS[k], of_table, v) for k, v in gauges.items() if v is not None
+        )
+    yield from (MetricSample(METRICS[k], labels, v) for k, v in values.items() if v is not None)
     for lag in newest.lags:
         of_source = (*labels, ("source", lag.source))
-        yield Sample(METRICS["source_lag_versions"], of_source, lag.versions)
+        yield MetricSample(METRICS["source_lag_versions"], of_source, lag.versions)
         if lag.seconds is not None:
-            yield Sample(METRICS["source_lag_seconds"], of_source, lag.seconds)
+            yield MetricSample(METRICS["source_lag_seconds"], of_source, lag.seconds)

@@ -71,6 +71,8 @@ class MirroredTable:
     varies : bool
         Whether properties of the mirror change, tables are truncated, clocks go back, and rows lack
         their keys.
+    has_feed : bool, optional
+        Whether there is a change feed from the beginning. Default: in every second life.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class MirroredTable:
         publishes: bool = False,
         now_s: float | None = None,
         varies: bool = False,
+        has_feed: bool | None = None,
     ) -> None:
         self.dice = random.Random(seed)
         self.store = store or MemoryStore()
@@ -96,14 +99,14 @@ class MirroredTable:
             kind["on_error"] = ErrorPolicy.QUARANTINE
         self.schema = TableSchema.of(COLUMNS, order=order, hash_seed=seed, **kind)
         self.table = Table(self.store, clock=self.clock)
-        self.has_feed = seed % 2 == 1
+        feed = seed % 2 == 1 if has_feed is None else has_feed
         self.publishes = publishes
         self.varies = varies
-        self.manner = Asked(change_feed=self.has_feed)
+        self.manner = Asked(change_feed=feed)
         """What publications ask for."""
         properties = {"tombstoneRetention": "0 epochs"}
         if publishes:
-            properties |= {"publish": "delta", "publishChangeFeed": f"{self.has_feed}".lower()}
+            properties |= {"publish": "delta", "publishChangeFeed": f"{feed}".lower()}
         self.table.ensure(self.schema, properties)
         self.mirror = self.a_mirror()
         self.shown: dict[int, pa.Table] = {}
