@@ -657,8 +657,7 @@ def top(
     """
     view = Top(paths, pattern=pattern, limit=limit, storage=storage)
     with suppress(KeyboardInterrupt), screen() as show:
-        while True:
-            lines = view.look()
+        for lines in view.looks(interval):
             if not lines:
                 click.echo(f"There is no table at or below {', '.join(paths)}.", err=True)
                 ctx.exit(1)
@@ -670,7 +669,6 @@ def top(
             if once:
                 return
             sys.stdout.flush()
-            time.sleep(interval)
 
 
 @upsertflow.command()

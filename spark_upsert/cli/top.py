@@ -139,6 +139,8 @@ class Top:
         Options of the object store.
     clock : callable, optional
         Returns seconds since 1970.
+    sleep : callable, optional
+        Waits for so many seconds between two looks.
     """
 
     def __init__(
@@ -149,17 +151,26 @@ class Top:
         limit: int = 100,
         storage: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Any] = time.sleep,
     ) -> None:
         self._paths = paths
         self._pattern = Pattern.parse(pattern)
         self._limit = limit
         self._storage = storage
         self._clock = clock
+        self._sleep = sleep
         self._tables: dict[str, Table] = {}
         self._versions: dict[str, int] = {}
         self._looks = 0
         self.left_out = 0
         """Tables that are not looked at."""
+
+    def looks(self, interval_s: float) -> Iterator[list[TableLine]]:
+        """Yield one look after the other, without end, and wait before each but the first."""
+        yield self.look()
+        while True:
+            self._sleep(interval_s)
+            yield self.look()
 
     def look(self) -> list[TableLine]:
         """Return a line for each table, in the order of their names."""
