@@ -58,11 +58,10 @@ from spark_upsert.flow import (
     Work,
     expanded,
     fused,
-    iter_drawn,
-    iter_plans,
     predicted,
     sampled,
 )
+from spark_upsert.flow.fusion.fusion import iter_drawn, iter_plans
 from spark_upsert.flow.work import Given
 from spark_upsert.task import ArrowScan, Filter, Named, Project
 

@@ -24,14 +24,11 @@ from spark_upsert.flow.fusion.fusion import (
     Manual,
     Scheme,
     fused,
-    iter_drawn,
-    iter_plans,
     predicted,
 )
 from spark_upsert.flow.fusion.models import Prediction
 from spark_upsert.flow.fusion.sampling import sampled
 from spark_upsert.flow.graph import (
-    Composite,
     Edge,
     Graph,
     LogicalOperator,
@@ -46,8 +43,6 @@ from spark_upsert.flow.width import (
     WidthChange,
     change_of,
     changed_width,
-    require_widths_kept,
-    widths_kept,
 )
 from spark_upsert.flow.work import (
     ArrowSource,
@@ -65,7 +60,6 @@ __all__ = [
     "Automatic",
     "ChannelPath",
     "Collected",
-    "Composite",
     "Connection",
     "Costs",
     "Edge",
@@ -101,10 +95,6 @@ __all__ = [
     "changed_width",
     "expanded",
     "fused",
-    "iter_drawn",
-    "iter_plans",
     "predicted",
-    "require_widths_kept",
     "sampled",
-    "widths_kept",
 ]

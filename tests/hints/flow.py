@@ -14,7 +14,6 @@ import pyarrow as pa
 from spark_upsert.flow import (
     ArrowSource,
     Collected,
-    Composite,
     Edge,
     Flow,
     Given,
@@ -35,6 +34,7 @@ from spark_upsert.flow.checkpoint import remember
 from spark_upsert.flow.checks import DEPTH_MAX
 from spark_upsert.flow.fusion.fusion import Influence, Legacy
 from spark_upsert.flow.fusion.sampling import sampled
+from spark_upsert.flow.graph import Composite
 from spark_upsert.flow.run import running as running_module
 from spark_upsert.flow.run.local import collect, run
 from spark_upsert.flow.width import changed_width

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
-    Composite,
     Edge,
     Flow,
     Graph,
@@ -27,7 +26,7 @@ from spark_upsert.flow import (
     expanded,
 )
 from spark_upsert.flow.drawing import mermaid, text
-from spark_upsert.flow.graph import GraphMember
+from spark_upsert.flow.graph import Composite, GraphMember
 from tests.support.graphs import Drawn, entered, graphs
 
 # -- counts ----------------------------------------------------------------------------------

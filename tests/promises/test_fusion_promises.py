@@ -20,10 +20,9 @@ from spark_upsert.flow import (
     expanded,
     fused,
     predicted,
-    require_widths_kept,
-    widths_kept,
 )
 from spark_upsert.flow.fusion.partitions import EXACT_UNITS_MAX
+from spark_upsert.flow.width import require_widths_kept, widths_kept
 from tests.support.flows import SAME, SINK, SOURCE
 from tests.support.fusion_judge import (
     Judge,

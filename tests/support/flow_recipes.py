@@ -30,9 +30,9 @@ from spark_upsert.flow import (
     Work,
     expanded,
     fused,
-    iter_drawn,
 )
 from spark_upsert.flow.builder import Output
+from spark_upsert.flow.fusion.fusion import iter_drawn
 from spark_upsert.flow.run.local import collect
 from spark_upsert.task import Aggregate, ArrowScan, Filter, Group, HashJoin, How, Node, On
 from tests.support.flow_runs import (

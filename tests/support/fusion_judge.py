@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from spark_upsert.flow import (
     PE,
-    Composite,
     Estimate,
     Flow,
     Fused,
@@ -27,7 +26,7 @@ from spark_upsert.flow import (
     by_channel,
     by_replica,
 )
-from spark_upsert.flow.graph import ByChannel, GraphMember, PlacementId
+from spark_upsert.flow.graph import ByChannel, Composite, GraphMember, PlacementId
 from tests.support.flows import SAME, SINK, SOURCE
 
 Partition = tuple[frozenset[str], ...]

@@ -14,7 +14,6 @@ from spark_upsert.flow import (
     ArrowSource,
     ChannelPath,
     Collected,
-    Composite,
     Edge,
     Flow,
     Graph,
@@ -29,6 +28,7 @@ from spark_upsert.flow import (
 )
 from spark_upsert.flow.builder import Output
 from spark_upsert.flow.checks import DEPTH_MAX, MEMBERS_MAX, check
+from spark_upsert.flow.graph import Composite
 from spark_upsert.flow.run.running import as_declared
 from spark_upsert.task import ArrowScan, AssignUniqueId, Filter, Limit
 

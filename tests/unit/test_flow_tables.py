@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import GraphError, OptionError, TableFullError
@@ -22,7 +23,9 @@ from spark_upsert.flow import (
 )
 from spark_upsert.flow.run.local import collect, run
 from spark_upsert.flow.work import Work
+from spark_upsert.plan import agg
 from spark_upsert.table.table import Table
+from spark_upsert.views.builder import Plan
 from tests.support.flow_recipes import ANYWHERE
 from tests.support.flow_runs import ROWS, rows_of, sorted_rows
 
@@ -66,6 +69,34 @@ def test_a_source_reads_chosen_columns_in_their_order(tmp_path: Path) -> None:
     [found] = collect(flow.graph()).values()
     assert found.schema.names == ["v", "k"]
     assert sorted_rows(found) == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("keys", [("k",), ()], ids=["by a column", "all rows"])
+def test_a_source_reads_the_groups_that_a_table_keeps(
+    tmp_path: Path, keys: tuple[str, ...], width: int
+) -> None:
+    """As every reader does: not the sums of their parts, which are kept."""
+    table_of(tmp_path / "from", 9)
+    totals = Plan.of_table(str(tmp_path / "from")).group_by(*keys).agg(total=agg.sum("v"))
+    assert totals.refresh(str(tmp_path / "kept"))
+    kept = TableSource(str(tmp_path / "kept"))
+    found = sourced(kept, width)
+    assert found.schema.names == [*keys, "total"]
+    sums = [(0, 9), (1, 12), (2, 15)] if keys else [(36,)]
+    shown = [tuple(map(int, row.values())) for row in found.to_pylist()]
+    assert sorted(shown) == sums
+    assert sourced(TableSource(kept.path, {"versionAsOf": 0}), width).num_rows == 0
+    raw = sourced(TableSource(kept.path, {"raw": "true"}), width)
+    assert raw.schema == Table.open(kept.path).schema.columns
+
+
+def sourced(source: TableSource, width: int) -> pa.Table:
+    """Return what a source of some replicas reads."""
+    flow = Flow()
+    rows = flow.source("from", source, parallel=Parallel(width=width))
+    flow.sink("to", Collected(), rows)
+    return collect(flow.graph())["to"]
 
 
 def test_replicas_of_a_source_read_ranges_of_hashes(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from spark_upsert.flow.expansion import Replica
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.work import TableSink, TableSource
 from spark_upsert.model.hash_range import ALL_HASHES
+from spark_upsert.model.names import find_column
 from spark_upsert.options.parse import STORAGE_PREFIX, fold
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
@@ -28,23 +29,31 @@ from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.groups.shown import ShownGroups, grouping_of
 
-_OF_ROWS = tuple(map(fold, ("path", "columns", "versionAsOf")))
+_OF_ROWS = tuple(map(fold, ("path", "columns", "versionAsOf", "raw")))
 """Options of which a read in one process knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRows:
-    """The rows of a table at one version."""
+    """The rows that a table shows at one version: its own, or the groups that it keeps."""
 
     schema: pa.Schema
     snapshot: Snapshot
+    grouping: Grouping | None
 
     def items(self, replica: Replica) -> Iterator[pa.RecordBatch]:
         """Yield what a replica of the source reads: of several each has a range of hashes."""
         ranges = ALL_HASHES.cut(max(1, replica.channel.count))
         own = ranges[max(0, replica.channel.index)]
-        return self.snapshot.read(self.schema.names, hash_range=own)
+        if self.grouping is None:
+            yield from self.snapshot.read(self.schema.names, hash_range=own)
+            return
+        shown = ShownGroups(self.grouping, self.snapshot.store)
+        for rows in shown.rows(self.snapshot.manifest, own):
+            yield rows.select(self.schema.names)
 
 
 def rows_of(name: str, source: TableSource) -> VersionRows:
@@ -68,10 +77,11 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
     with about("operator", name):
         table = Table.open(options.path, storage=options.storage)
         snapshot = table.at(options.version_as_of)
-        columns = snapshot.manifest.schema.columns
-        names = snapshot.manifest.schema.select(options.columns) if options.columns else None
-    fields = columns if names is None else pa.schema([columns.field(each) for each in names])
-    return VersionRows(fields, snapshot)
+        grouping = None if options.raw else grouping_of(snapshot.manifest.properties)
+        columns = snapshot.manifest.schema.columns if grouping is None else grouping.result
+        names = [find_column(each, columns.names, role="column") for each in options.columns]
+    fields = pa.schema([columns.field(each) for each in names]) if names else columns
+    return VersionRows(fields, snapshot, grouping)
 
 
 def _is_of_rows(option: str) -> bool:
