@@ -8,7 +8,8 @@ example. ``short``, of `make check`, is the first half.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from unittest.mock import patch
 
 import pytest
@@ -26,6 +27,30 @@ settings.register_profile(
 )
 settings.register_profile("short", settings.get_profile("quick"), max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def drawn(count: int, of: int) -> set[int]:
+    """Return some of the first numbers, at even distances, the first of all among them."""
+    return {place * of // count for place in range(count)}
+
+
+def mark_sweeps(items: Iterable[pytest.Item]) -> None:
+    """Mark the cases of a sweep as slow, but for as many as its mark says."""
+    sweeps = defaultdict(list)
+    for item in items:
+        if (mark := item.get_closest_marker("sweep")) is not None:
+            sweeps[item.nodeid.partition("[")[0], *mark.args].append(item)
+    for (_, quick), cases in sweeps.items():
+        kept = drawn(quick, len(cases))
+        for place, case in enumerate(cases):
+            if place not in kept:
+                case.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark sweeps before ``-m`` chooses."""
+    mark_sweeps(items)
 
 
 @pytest.fixture(scope="session", autouse=True)

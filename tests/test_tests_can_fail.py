@@ -25,7 +25,7 @@ from tests.support.workload import OPERATIONS
 def runs_of(test: Callable[..., None]) -> Iterator[Callable[[], None]]:
     """Yield the test with each of its arguments."""
     arguments: dict[str, Sequence[Any]] = {
-        "seed": range(8),
+        "seed": range(72),
         "index": range(len(OPERATIONS)),
         "loss": list(Loss),
         "mode": [mode.value for mode in Deduplication],

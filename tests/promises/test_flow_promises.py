@@ -25,6 +25,7 @@ COUNT = pa.schema({"n": pa.int64()})
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sweep(1)
 def test_p6_every_fusion_gives_the_rows_of_width_one(seed: int) -> None:
     draw = random.Random(seed)
     check_rows_of_fusions(drawn(draw, steps_max=4), 17, draw)

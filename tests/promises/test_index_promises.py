@@ -17,6 +17,7 @@ ACTS = 14
 
 
 @SEEDS
+@pytest.mark.sweep(1)
 def test_p3_an_index_finds_the_rows_of_every_version(seed: int) -> None:
     """Proposals and bridge, each looked up at the version, are what a scan of it finds."""
     for life in range(seed * 3, seed * 3 + 3):
@@ -35,6 +36,7 @@ def test_p3_an_index_finds_the_rows_of_every_version(seed: int) -> None:
 
 
 @SEEDS
+@pytest.mark.sweep(1)
 def test_p3_a_condition_finds_the_rows_of_every_version(seed: int) -> None:
     """By key, by prefix, by index or by reading all: what the condition is true for."""
     literals = {name: ["0", "1", "2", "3", "1.0", "0.5", "9999999999"] for name in ("id", "c")}
@@ -62,6 +64,7 @@ def test_p3_a_condition_finds_the_rows_of_every_version(seed: int) -> None:
 
 
 @SEEDS
+@pytest.mark.sweep(1)
 def test_p3_keys_find_their_rows_at_every_version(seed: int) -> None:
     """Rows come in the order of the keys; a key without a row has none."""
     for life in range(seed * 3, seed * 3 + 3):
@@ -90,6 +93,7 @@ def test_p3_keys_find_their_rows_at_every_version(seed: int) -> None:
 
 
 @SEEDS
+@pytest.mark.sweep(1)
 def test_p2_an_index_holds_the_keys_of_the_version_that_it_shows(seed: int) -> None:
     """What is not looked up is bounded: no entry is left of values that rows had before."""
     for life in range(seed * 3, seed * 3 + 3):

@@ -44,6 +44,7 @@ by_seeds = pytest.mark.parametrize("seed", range(2), ids="seed {}".format)
 
 
 @by_seeds
+@pytest.mark.sweep(1)
 def test_p2_a_join_is_that_of_nested_loops_over_one_set_of_splits(seed: int) -> None:
     for number in worlds(seed):
         for kind in How:
@@ -66,6 +67,7 @@ def test_p2_rows_that_are_looked_up_are_those_of_nested_loops(seed: int) -> None
 
 
 @by_seeds
+@pytest.mark.sweep(1)
 def test_p2_groups_are_those_of_a_dictionary_over_one_set_of_splits(seed: int) -> None:
     with patch.object(aggregations, "_FEW_ROWS", 3):
         for number in worlds(seed):

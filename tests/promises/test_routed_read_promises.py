@@ -21,6 +21,7 @@ FOLDERS = ("a", "b", "c")
 
 
 @SEEDS
+@pytest.mark.sweep(1)
 def test_p3_a_consistent_read_is_that_of_one_batch_in_all_tables(seed: int) -> None:
     """A query that dies between its commits, a compactor and another writer; folds as well."""
     dice = random.Random(f"one batch {seed}")

@@ -68,6 +68,7 @@ def test_p2_a_stream_folds_to_the_table_however_it_is_cut_and_stopped(seed: int)
 
 @pytest.mark.parametrize("mode", [mode.value for mode in Deduplication])
 @OF_SEEDS
+@pytest.mark.sweep(2)
 def test_p2_a_table_that_takes_the_changes_of_another_is_that_table(seed: int, mode: str) -> None:
     """Whatever a batch holds, however its rows come to tasks, and as often as it is repeated."""
     dice = random.Random(seed)

@@ -240,6 +240,7 @@ def test_p2_folded_changes_of_a_view_are_the_batch_query(seed: int) -> None:
 
 @seeds(4)
 @pytest.mark.parametrize("other", [False, True], ids=["indexes as played", "own indexes"])
+@pytest.mark.sweep(1)
 def test_p2_folded_changes_of_a_view_of_real_tables_are_the_batch_query(
     seed: int, other: bool
 ) -> None:

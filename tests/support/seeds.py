@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 
 
-def seeds(count: int, *, quick: int = 1) -> pytest.MarkDecorator:
-    """Give a test a parameter ``seed`` from 0 on; those from ``quick`` on are slow."""
+def seeds(count: int, *, quick: int | Collection[int] = 1) -> pytest.MarkDecorator:
+    """Give a test a parameter ``seed`` from 0 on; those that are not ``quick`` are slow.
+
+    Parameters
+    ----------
+    quick : int or collection of int
+        The first so many seeds, or which.
+    """
+    quick = range(quick) if isinstance(quick, int) else quick
     return pytest.mark.parametrize(
         "seed",
         [
-            pytest.param(seed, id=f"seed {seed}", marks=pytest.mark.slow if seed >= quick else ())
+            pytest.param(seed, id=f"seed {seed}", marks=() if seed in quick else pytest.mark.slow)
             for seed in range(count)
         ],
     )

@@ -120,6 +120,7 @@ AT_RANDOM = 20 * FUZZ_TIMES
 
 
 @pytest.mark.parametrize(("order", "is_compact"), CASES)
+@pytest.mark.sweep(2)
 def test_an_altered_offset_is_another_one_or_an_error_with_a_hint(
     order: str, is_compact: bool
 ) -> None:

@@ -172,6 +172,7 @@ HISTORIES: dict[str, tuple[list[Message], dict[int, str | None]]] = {
     ],
 )
 @pytest.mark.parametrize("case", HISTORIES.values(), ids=HISTORIES.keys())
+@pytest.mark.sweep(4)
 def test_a_history_of_messages_is_applied(
     tmp_path: Path, case: tuple[list[Message], dict[int, str | None]], form: str, policy: str
 ) -> None:
@@ -403,6 +404,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("payload", "reason"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.sweep(6)
 def test_what_is_broken_fails_or_is_kept_apart_and_never_deletes(
     tmp_path: Path, payload: bytes, reason: str
 ) -> None:

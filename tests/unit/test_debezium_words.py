@@ -166,6 +166,7 @@ def standing(path: Path) -> Standing:
 
 @pytest.mark.parametrize(("history", "expected"), HISTORIES.values(), ids=HISTORIES.keys())
 @pytest.mark.parametrize("way", ["at once", "one by one"])
+@pytest.mark.sweep(14)
 def test_a_key_is_judged_by_its_newest_word(
     tmp_path: Path, way: str, history: list[Record], expected: Standing
 ) -> None:

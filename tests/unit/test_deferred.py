@@ -238,6 +238,7 @@ FOREIGN: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 @pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.sweep(6)
 def test_bytes_of_somebody_else_are_refused(
     shop: KeptShop, foreign: Callable[[bytes], bytes | None]
 ) -> None:

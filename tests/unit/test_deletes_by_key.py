@@ -145,6 +145,7 @@ def test_a_row_comes_back_as_its_order_says(lived: Lived) -> None:
 
 
 @seeds(4)
+@pytest.mark.sweep(2)
 def test_random_deletes(lived: Lived, seed: int) -> None:
     dice, at = random.Random(seed), 10
     for _ in range(6):

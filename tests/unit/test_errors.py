@@ -113,7 +113,9 @@ def test_a_hint_says_of_each_property_that_it_is_one() -> None:
 
 def calls_of(name: str) -> Iterator[tuple[Path, ast.Call]]:
     for path in sorted(Path(spark_upsert.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text(encoding="utf-8")
+        # Most files call it nowhere, and need not be parsed.
+        for node in ast.walk(ast.parse(text)) if f"{name}(" in text else ():
             match node:
                 case ast.Call(func=ast.Name(id=found)) if found == name:
                     yield path, node

@@ -147,6 +147,7 @@ def filled(root: Path, counts: dict[str, int], cut: str) -> Folders:
 @pytest.mark.parametrize("limit", rest_slow([1, None, 2, 3]), ids=lambda limit: f"limit {limit}")
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(("given", "counts", "expected"), CASES)
+@pytest.mark.sweep(5)
 def test_the_spec_with_files_of_json(
     tmp_path: Path,
     given: dict[str, Any],

@@ -72,6 +72,7 @@ CASES = [
 @pytest.mark.parametrize("limit", [None, 1, 2, 3], ids=lambda limit: f"limit {limit}")
 @pytest.mark.parametrize("cut", ["one epoch", "epochs of one row", "with empty epochs"])
 @pytest.mark.parametrize(("given", "counts", "expected"), CASES)
+@pytest.mark.sweep(36)
 def test_the_spec(
     given: dict[str, Any], counts: dict[str, int], expected: str, cut: str, limit: int | None
 ) -> None:

@@ -152,6 +152,7 @@ def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
     assert CliRunner().invoke(upsertflow, ["find", str(tmp_path), "nobody"]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_the_page_deletes_a_person(tmp_path: Path) -> None:
     made, cleaned = (code.replace('"/lake/', f'"{tmp_path}/') for code in python())
     names: dict[str, Any] = {}

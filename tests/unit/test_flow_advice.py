@@ -90,6 +90,7 @@ def joined(kind: How, left: str, right: str, *, width: int) -> Graph:
 @pytest.mark.parametrize("right", WAYS, ids="right {}".format)
 @pytest.mark.parametrize("left", WAYS, ids="left {}".format)
 @pytest.mark.parametrize("kind", How, ids=lambda kind: kind.value)
+@pytest.mark.sweep(16)
 def test_matches_of_channels_are_told_exactly_where_they_are_parts(
     kind: How, left: str, right: str
 ) -> None:

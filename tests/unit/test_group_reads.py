@@ -322,6 +322,7 @@ def test_an_idle_table_may_be_compacted_and_expired(world: Routed) -> None:
         ),
     ],
 )
+@pytest.mark.sweep(3)
 def test_a_limit_ends_behind_a_whole_batch(
     world: Routed, limit: Mapping[str, str], ends: list[int]
 ) -> None:

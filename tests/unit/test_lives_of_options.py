@@ -206,6 +206,7 @@ def test_whole_batches_are_read_from_the_next_batch_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*cases(Change.FREE), *cases(Change.BEGINNING)])
+@pytest.mark.sweep(5)
 def test_what_is_free_changes_no_row(tmp_path: Path, base: dict[str, str], name: str) -> None:
     before, then = (told(tmp_path, base, each) for each in OF_READS[name])
     found = [row for rows in lived(tmp_path, before, then) for row in rows]
@@ -221,6 +222,7 @@ def test_what_is_refused_says_what_to_do(tmp_path: Path, base: dict[str, str], n
 
 
 @pytest.mark.parametrize("name", cases(Change.NEXT))
+@pytest.mark.sweep(3)
 def test_what_takes_effect_later_leaves_no_epoch_out_and_none_twice(
     tmp_path: Path, base: dict[str, str], name: str
 ) -> None:
@@ -257,6 +259,7 @@ def test_an_exact_order_refuses_what_decides_its_rows(
 @pytest.mark.parametrize(
     "name", [name for name in cases(Change.FREE) if name not in ("autoPriority", "failOnDataLoss")]
 )
+@pytest.mark.sweep(4)
 def test_what_is_free_changes_no_row_of_an_exact_order(
     tmp_path: Path, base: dict[str, str], name: str
 ) -> None:
@@ -412,6 +415,7 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", OF_WRITES)
+@pytest.mark.sweep(8)
 def test_options_of_writes_keep_to_what_they_say(tmp_path: Path, name: str) -> None:
     life = WRITE_OPTIONS[name].life
     before, then = OF_WRITES[name]

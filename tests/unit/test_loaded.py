@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -15,11 +16,12 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-def loaded_by(module: str) -> set[str]:
+@cache
+def loaded_by(module: str) -> frozenset[str]:
     """Return the modules of a fresh process that has imported one."""
     program = [sys.executable, "-c", LOADED.format(module=module)]
     said = subprocess.run(program, capture_output=True, text=True, check=True).stdout
-    found = set(json.loads(said))
+    found = frozenset(json.loads(said))
     assert module in found
     return found
 

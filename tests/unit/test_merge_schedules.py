@@ -16,6 +16,7 @@ BOTH = pytest.mark.parametrize("is_live", [True, False], ids=["live", "concat"])
 
 @BOTH
 @pytest.mark.parametrize("stops", [0, 1, 3])
+@pytest.mark.sweep(2)
 def test_closing_ends_all_threads_however_they_run(stops: int, is_live: bool) -> None:
     play = Play((3, 3, 3), stops=stops, is_live=is_live)
     for seed in SEEDS:
@@ -25,6 +26,7 @@ def test_closing_ends_all_threads_however_they_run(stops: int, is_live: bool) ->
 
 @BOTH
 @pytest.mark.parametrize("breaks", [0, 1, 2])
+@pytest.mark.sweep(2)
 def test_a_failure_releases_all_however_they_run(breaks: int, is_live: bool) -> None:
     play = Play((2, 2, 1), breaks=breaks, is_live=is_live)
     for seed in SEEDS:
@@ -70,6 +72,7 @@ def test_live_gives_every_order_that_there_can_be_and_no_other(
         pytest.param(Play((1, 1), memory_bytes=1), id="live, memory for nothing"),
     ],
 )
+@pytest.mark.sweep(2)
 def test_small_plays_come_to_their_end_in_every_schedule(play: Play) -> None:
     for choose in every_schedule(preemptions=1):
         if play.breaks is None:

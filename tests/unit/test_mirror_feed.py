@@ -202,6 +202,7 @@ def test_a_rebuilt_mirror_tells_by_its_files_what_changed() -> None:
 
 
 @pytest.mark.parametrize("life", [each for each in range(2 * len(KINDS)) if each % 2])
+@pytest.mark.sweep(2)
 def test_delta_rs_reads_the_same_feed(life: int, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     lived = MirroredTable(life, LocalStore(tmp_path))

@@ -110,6 +110,7 @@ def test_45_a_mirror_goes_on_from_a_checkpoint() -> None:
 @pytest.mark.parametrize(
     "hint", [None, b"{", b'{"version": 9}', b'{"version": 4}', b'{"version": 99}']
 )
+@pytest.mark.sweep(2)
 def test_46_the_hint_may_be_absent_or_wrong(hint: bytes | None) -> None:
     lived = Lived()
     lived.go(25)
@@ -261,6 +262,7 @@ def test_what_others_did_below_their_own_checkpoint_is_found(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("life", range(len(KINDS)))
+@pytest.mark.sweep(2)
 def test_lives_with_many_checkpoints(life: int, tmp_path: Path) -> None:
     """What is live by a checkpoint is live by the commits, for us and for delta-rs."""
     deltalake = pytest.importorskip("deltalake")

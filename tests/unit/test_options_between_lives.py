@@ -41,6 +41,7 @@ def kinds(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         pytest.param({}, {"ignoreDeletes": "true"}, "ignoreDeletes", id="deletes"),
     ],
 )
+@pytest.mark.sweep(4)
 def test_options_that_decide_rows_are_kept_by_an_exact_order(
     tmp_path: Path, order: dict[str, str], before: dict[str, str], then: dict[str, str], option: str
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_batch_that_was_planned_is_not_replayed_by_other_options(
 @pytest.mark.parametrize(
     ("before", "then"), [({}, {"startingVersion": "0"}), ({"startingVersion": "0"}, {})]
 )
+@pytest.mark.sweep(4)
 def test_a_first_batch_is_replayed_as_it_began_or_refused(
     tmp_path: Path,
     order: dict[str, str],

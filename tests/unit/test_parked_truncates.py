@@ -80,6 +80,7 @@ TASKS: list[list[Event]] = [[("a", None, 5), ("b", 2, 7)], [BAD], [("a", 3, 4), 
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
+@pytest.mark.sweep(2)
 def test_a_truncate_in_one_task_is_parked_where_another_task_fails(order: tuple[int, ...]) -> None:
     root = MemoryStore()
     write(root, 0, [("a", 1, 1), ("a", 2, 9), ("b", 1, 1)])

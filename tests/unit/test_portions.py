@@ -139,6 +139,7 @@ def read(
 
 
 @pytest.mark.parametrize("of", FORMATS)
+@pytest.mark.sweep(10)
 def test_a_file_is_read_in_portions(of: str, sizes: list[int], tmp_path: Path) -> None:
     if of == "CSV" and max(sizes) > BATCH_BYTES // 2:
         sizes = [min(size, BATCH_BYTES // 2) for size in sizes]  # A block of Arrow's holds a row.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,9 +63,15 @@ def docstrings(source: str) -> list[str]:
     return [value for value in values if isinstance(value, str)]
 
 
-def test_the_sentences_of_docstrings_have_a_subject() -> None:
+@cache
+def docstrings_of_packages() -> Mapping[Path, list[str]]:
+    """Return the docstrings of each module."""
     paths = [path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py"))]
-    texts = {path: "\n".join(docstrings(path.read_text(encoding="utf-8"))) for path in paths}
+    return {path: docstrings(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def test_the_sentences_of_docstrings_have_a_subject() -> None:
+    texts = {path: "\n".join(found) for path, found in docstrings_of_packages().items()}
     found = [(path, len(WHO.findall(text))) for path, text in texts.items()]
     rate = 1_000 * sum(count for _, count in found) / sum(len(t.split()) for t in texts.values())
     most = [f"{path.relative_to(ROOT)}: {n}" for path, n in sorted(found, key=lambda f: -f[1])[:5]]
@@ -73,11 +81,9 @@ def test_the_sentences_of_docstrings_have_a_subject() -> None:
 
 def test_a_docstring_begins_with_the_thing_itself() -> None:
     """'The cost of a plan', not 'What a plan costs': few are better left as a clause."""
-    paths = [path for name in PACKAGES for path in sorted((ROOT / name).rglob("*.py"))]
-    texts = {path: docstrings(path.read_text(encoding="utf-8")) for path in paths}
     found = [
         f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
-        for path, all_of_it in texts.items()
+        for path, all_of_it in docstrings_of_packages().items()
         for text in all_of_it
         if text.startswith("What ")
     ]

@@ -111,6 +111,7 @@ def folded(grouping: Grouping, rows: Iterable[dict[str, Any]], upper: int) -> di
 
 @pytest.mark.parametrize("name", GROUPINGS)
 @pytest.mark.parametrize("splits", rest_slow(["5", "1"]))
+@pytest.mark.sweep(2)
 def test_a_batch_read_shows_the_groups_of_each_version(
     name: str, splits: str, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_stream_shows_how_groups_change_over_any_batches(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", GROUPINGS)
+@pytest.mark.sweep(2)
 def test_a_stream_begins_with_the_groups_as_inserts(name: str, tmp_path: Path) -> None:
     grouping = GROUPINGS[name]
     kept = kept_in(tmp_path, grouping)

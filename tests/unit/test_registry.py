@@ -302,6 +302,7 @@ def ticking() -> Callable[[], float]:
         pytest.param(slow_headers, "does not answer: .*timed out", id="headers without end"),
     ],
 )
+@pytest.mark.sweep(1)
 def test_an_answer_without_bounds_is_an_outage(
     registry: RegistryDouble, answering: Answering, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

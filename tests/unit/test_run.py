@@ -229,6 +229,7 @@ def outcomes_of_damage(
 
 @pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__.replace("_", " "))
 @pytest.mark.parametrize("epoch", rest_slow([1, 2]), ids=["in the large run", "in the small run"])
+@pytest.mark.sweep(2)
 def test_a_flipped_bit_is_named_or_harmless(read: Callable[[Table], Any], epoch: int) -> None:
     found, _ = outcomes_of_damage(0, epoch, read, 40)
     assert found > 0

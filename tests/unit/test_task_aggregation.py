@@ -299,6 +299,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize("is_clustered", [False, True], ids=["hash", "streaming"])
 @pytest.mark.parametrize("answer", ANSWERS, ids=str)
+@pytest.mark.sweep(12)
 def test_answers_are_those_of_the_table_of_functions(answer: Answer, is_clustered: bool) -> None:
     schema = pa.schema({"k": pa.int64(), "v": answer.type})
     plan = node(

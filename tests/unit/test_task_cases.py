@@ -370,6 +370,7 @@ def test_a_limit_below_a_join_ends_its_side_only() -> None:
         ),
     ],
 )
+@pytest.mark.sweep(3)
 def test_a_side_that_nobody_needs(how: How, is_early: bool, expected: Rows, drivers: int) -> None:
     reader = Watched()
     with Task(join(MergeJoin, how), drivers=drivers, readers={"right": reader}) as task:

@@ -316,6 +316,7 @@ def test_each_error_for_which_a_table_is_parked_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.sweep(5)
 def test_what_is_told_of_parked_rows_works(case: Case, tmp_path: Path) -> None:
     case.poison(tmp_path)
     lines = [json.loads(line) for line in run("parked", str(tmp_path), "--json").splitlines()]

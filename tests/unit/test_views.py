@@ -26,6 +26,7 @@ def shown(given: Any) -> list[str]:
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("case", ALGEBRA, ids=lambda case: case.id)
+@pytest.mark.sweep(20)
 def test_a_case_gives_what_it_says(case: Case, world: str) -> None:
     tables = WORLDS[world]()
     relation = bind(plan_of(case.plan), tables.open)
