@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.below import GROUP, path_below
 from spark_upsert.options.declared import (
+    NO_NAMES,
     Only,
     Option,
     at_least,
@@ -23,7 +24,7 @@ from spark_upsert.options.declared import (
 from spark_upsert.options.lives import BATCH, BEGINNING, COUNTED, FREE, NEXT, Change, Life
 from spark_upsert.options.parse import Options, choice, whole_number
 from spark_upsert.options.query import QueryOptions, of_streams_only
-from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.changes.modes import Deduplication, ValidBy
 from spark_upsert.table.retention.leases import require_name
 from spark_upsert.table.retention.policy import LEASE_MS
 
@@ -166,6 +167,33 @@ class ReadOptions:
         "With `readChangeFeed`: whether a changed row is shown as an update pair; otherwise as a "
         "delete and an insert. Default `true`."
     )
+    history: bool = Option(
+        "readHistory",
+        flag,
+        BATCH,
+        default=False,
+        is_of_whole=True,
+        only=Only.BATCH,
+        excludes=("readChangeFeed", "filter", "versionAsOf", "timestampAsOf"),
+    ).held(
+        "Batch: read all rows that the table held, each with `valid_from`, `valid_to` (exclusive; "
+        "NULL: it still holds) and `is_current` (SCD type 2). `startingVersion` or "
+        "`startingTimestamp` says with which version it begins, by default the first that can be "
+        "read; rows that were there then count from it. Default `false`."
+    )
+    valid_by: ValidBy = Option(
+        "validBy", member_of(ValidBy), BATCH, default=ValidBy.TIME, only=Only.BATCH
+    ).held(
+        "With `readHistory`: what `valid_from` and `valid_to` are. `time`: of the commits; "
+        "`version`: of the table; `order`: what `sequenceBy` orders by, as AUTO CDC has it in "
+        "`__START_AT` and `__END_AT`. Default `time`."
+    )
+    tracked: tuple[str, ...] = Option(
+        "trackHistoryColumnList", Options.names, BATCH, default=NO_NAMES, only=Only.BATCH
+    ).held(
+        "With `readHistory`: the columns that open a row of the history when they change; changes "
+        "of others replace the values of the row that holds. Default: all that are read."
+    )
     query: QueryOptions = part(QueryOptions)
     splits: int | None = Option("splits", at_least(1), FREE).held(
         "Number of read tasks. Default: by the amount of data, at most the parallelism."
@@ -212,7 +240,14 @@ class ReadOptions:
         BATCH,
         is_of_whole=True,
         only=Only.BATCH,
-        excludes=("columns", "filter", "readChangeFeed", "startingVersion", "startingTimestamp"),
+        excludes=(
+            "columns",
+            "filter",
+            "readChangeFeed",
+            "readHistory",
+            "startingVersion",
+            "startingTimestamp",
+        ),
     ).held(
         "Batch: read about the table instead of its rows: `epochs`, `files`, `history`, "
         "`consumers` or `pressure` (how far each consumer is behind, against the caps, and "
@@ -250,7 +285,8 @@ class ReadOptions:
             self._refuse_filter("a change feed")
         for name in given_only(self, Only.STREAM):
             raise of_streams_only(name)
-        if not self.change_feed:
+        self._refuse_apart_from_history()
+        if not self.change_feed and not self.history:
             for name, given in (
                 ("startingVersion", self.starting_version),
                 ("startingTimestamp", self.starting_timestamp_ms),
@@ -276,6 +312,7 @@ class ReadOptions:
         """Refuse options that only a batch read knows."""
         self._refuse_position()
         self._refuse_filter("a stream")
+        self._refuse_history()
         for name in given_only(self, Only.BATCH):
             raise OptionError(
                 f"option '{name}' has no meaning in a stream.",
@@ -302,6 +339,35 @@ class ReadOptions:
                 hint="read a view, whose changes are exact, by pyspark_upsertflow.view(path)"
                 ".filter(...); or filter behind the read, with where(...).",
                 option="filter",
+            )
+
+    def _refuse_history(self) -> None:
+        if self.history:
+            raise OptionError(
+                "option 'readHistory' has no meaning in a stream: a row of a history is ended by "
+                "a later one, which no stream of rows can take back.",
+                hint="use spark.read; or read the changes, by .option('readChangeFeed', 'true').",
+                option="readHistory",
+            )
+
+    def _refuse_apart_from_history(self) -> None:
+        given = (
+            ("validBy", self.valid_by is not ValidBy.TIME),
+            ("trackHistoryColumnList", self.tracked),
+        )
+        for name, is_given in given:
+            if is_given and not self.history:
+                raise OptionError(
+                    f"option '{name}' says something of a history, and none is read.",
+                    hint=f"add {setting('readHistory', 'true')}, or drop it.",
+                    option=name,
+                )
+        if self.history and not self.starting_inclusive:
+            raise OptionError.conflict(
+                "startingBoundInclusive=false",
+                "readHistory",
+                why="a history begins with the whole table as of a version",
+                hint="name the version with which it is to begin.",
             )
 
     def _refuse_position(self) -> None:

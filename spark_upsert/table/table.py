@@ -40,7 +40,13 @@ from spark_upsert.model.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, Tabl
 from spark_upsert.store import Store
 from spark_upsert.store.resolve import open_store
 from spark_upsert.store.tokens import new_token
-from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.changes.modes import (
+    ChangeOptions,
+    Deduplication,
+    HistoryOptions,
+    ValidBy,
+    history,
+)
 from spark_upsert.table.changes.read import read_changes
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.compaction import Compacted, Job, commit_compactions, due_jobs
@@ -1098,6 +1104,52 @@ class Table:
         batches = self.iter_changes(lower, head.upper if upper is None else upper, options)
         shown = pa.schema([*(own.columns.field(name) for name in names), *CHANGELOG_FIELDS])
         return pa.RecordBatchReader.from_batches(shown, batches)
+
+    def history(
+        self,
+        lower: int | None = None,
+        upper: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        by: ValidBy = ValidBy.TIME,
+        tracked: Sequence[str] = (),
+    ) -> pa.RecordBatchReader:
+        """Return a reader of all rows that the table held, each with the time in which it did.
+
+        Parameters
+        ----------
+        lower, upper : int, optional
+            The version with which the history begins, by default the first that can be read, whose
+            rows count from it; and the version before which it ends, by default all there are.
+        columns : sequence of str, optional
+            By default all. Behind them come ``valid_from``, ``valid_to`` and ``is_current``.
+        by : ValidBy
+            What validity is told by.
+        tracked : sequence of str
+            Columns that open a row when they change; by default all that are read.
+
+        Raises
+        ------
+        OptionError
+            There is no such history (`changes.history.valid_fields`).
+        SchemaError
+            There is no such column.
+        DataLossError
+            The version ``lower`` is expired.
+        """
+        own = self.schema
+        names = own.columns.names if columns is None else own.select(columns)
+        wanted = HistoryOptions(columns=tuple(names), by=by, tracked=own.select(tracked))
+        head = self.log.head()
+        begins, ends = (
+            head.since if lower is None else lower,
+            head.upper if upper is None else upper,
+        )
+        stretches = history.history_stretches(self.log, begins, ends, own, wanted)
+        fields = [own.columns.field(name) for name in names]
+        shown = pa.schema([*fields, *history.valid_fields(own, wanted)])
+        rows = history.read_history(self.store, stretches, wanted, threads=self.threads)
+        return pa.RecordBatchReader.from_batches(shown, (each.select(shown.names) for each in rows))
 
     def watch(self, start: int | None = None, *, fail_on_data_loss: bool = True) -> Watcher:
         """Return an iterator over the epochs of this table, as they come.

@@ -135,6 +135,8 @@ class Played:
     model: Model
     rows: list[dict[Any, Any]] = field(default_factory=lambda: [{}])
     """The snapshot at each version."""
+    entries: list[dict[Any, Command]] = field(default_factory=lambda: [{}])
+    """The command that counts for each key at each version, deletes included."""
     changes: list[Change] = field(default_factory=list)
     """All changes, unchanged pairs included."""
     tallies: dict[int, Tally] = field(default_factory=dict)
@@ -156,11 +158,13 @@ def play(scope: Scope, history: Sequence[Step]) -> Played:
             merges = played.table.log.head().version - before
             played.model.version += merges
             played.rows += [copy.copy(played.rows[-1]) for _ in range(merges)]
+            played.entries += [played.entries[-1] for _ in range(merges)]
             continue
         commit = apply_epoch(played.table, step.tasks, overwrite=step.overwrite)
         changes, tally = played.model.append(step.commands, overwrite=step.overwrite)
         assert commit.version == played.model.version
         played.rows.append(played.model.rows())
+        played.entries.append(dict(played.model.entries))
         played.changes += changes
         played.tallies[commit.version] = tally
         played.commits[commit.version] = commit

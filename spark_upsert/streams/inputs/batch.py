@@ -13,12 +13,17 @@ from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.table import open_table, table_identity
 from spark_upsert.streams.inputs.table_steps import TableSteps, snapshot_ranges
 from spark_upsert.streams.reads.chosen import chosen_splits, wanted_rows
-from spark_upsert.streams.reads.columns import require_columns, table_columns
+from spark_upsert.streams.reads.columns import (
+    history_options,
+    require_columns,
+    table_columns,
+)
 from spark_upsert.streams.reads.explain import explain, tell
 from spark_upsert.streams.reads.serve import serve
 from spark_upsert.streams.reads.splits import (
     Split,
     changes_splits,
+    history_splits,
     quarantine_splits,
     rows_splits,
     split_bytes,
@@ -26,7 +31,13 @@ from spark_upsert.streams.reads.splits import (
 from spark_upsert.streams.reads.steps import CountedStep
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.versions import first_wanted, manifest_at, readable_from, upper_wanted
+from spark_upsert.table.versions import (
+    EARLIEST,
+    first_wanted,
+    manifest_at,
+    readable_from,
+    upper_wanted,
+)
 
 
 class BatchRead:
@@ -60,7 +71,7 @@ class BatchRead:
     def splits(self) -> Sequence[Split]:
         """Return the work for the tasks."""
         splits = self._planned()
-        tell(splits, self._options, table_columns(self._columns))
+        tell(splits, self._options, table_columns(self._columns, self._options))
         return splits
 
     def steps(self) -> list[CountedStep]:
@@ -72,6 +83,13 @@ class BatchRead:
                 hint="filter behind the read, with where(...); or leave out 'merge' and "
                 "'interleaveSeed'.",
                 option="filter",
+            )
+        if options.history:
+            raise OptionError(
+                "option 'readHistory' has no meaning in an exact order: a row of a history is of "
+                "no one epoch.",
+                hint="leave out 'merge' and 'interleaveSeed'.",
+                option="readHistory",
             )
         steps = TableSteps(table, options, self._columns)
         if options.change_feed:
@@ -95,7 +113,7 @@ class BatchRead:
 
     def explain(self, splits: Sequence[Split]) -> str:
         """Return what reading these splits does, as text."""
-        return explain(splits, self._options, table_columns(self._columns))
+        return explain(splits, self._options, table_columns(self._columns, self._options))
 
     def _planned(self) -> Sequence[Split]:
         table, options = open_table(self._options), self._options
@@ -103,6 +121,10 @@ class BatchRead:
             lower, upper = self._versions(table)
             require_columns(table.log.head(), self._columns, options)
             return changes_splits(table.log, options, lower, upper)
+        if options.history:
+            require_columns(table.log.head(), self._columns, options)
+            own = history_options(options, table_columns(self._columns, options))
+            return history_splits(table.log, options, own, *self._span(table))
         version, time_ms = options.version_as_of, options.timestamp_as_of_ms
         manifest = manifest_at(table.log, version=version, time_ms=time_ms)
         if options.metadata is Metadata.QUARANTINE:
@@ -122,18 +144,34 @@ class BatchRead:
             time_ms=options.starting_timestamp_ms,
             is_inclusive=options.starting_inclusive,
         )
-        upper = upper_wanted(
+        fail = options.fail_on_data_loss
+        newest = table.log.head()
+        lower = readable_from(newest, lower or 0, path=options.path, fail_on_data_loss=fail)
+        return lower, self._upper(table)
+
+    def _span(self, table: Table) -> tuple[int, int]:
+        """Return the version with which a history begins, and the one before which it ends."""
+        options, since = self._options, table.log.head().since
+        begins = first_wanted(table.log, version=options.starting_version)
+        if options.starting_timestamp_ms is not None:  # What held then is wanted, too.
+            begins = max(0, table.log.version_at(options.starting_timestamp_ms))
+        if begins is None or options.starting_version == EARLIEST:
+            begins = since
+        if not options.fail_on_data_loss:
+            begins = max(begins, since)
+        return min(begins, table.log.head().version), self._upper(table)
+
+    def _upper(self, table: Table) -> int:
+        """Return the version before which changes end."""
+        options = self._options
+        return upper_wanted(
             table.log,
             version=options.ending_version,
             time_ms=options.ending_timestamp_ms,
             is_inclusive=options.ending_inclusive,
         )
-        fail = options.fail_on_data_loss
-        newest = table.log.head()
-        lower = readable_from(newest, lower or 0, path=options.path, fail_on_data_loss=fail)
-        return lower, upper
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split; called in a task."""
         store = open_store(self._options.path, self._options.storage)
-        yield from serve(store, split, self._options, table_columns(self._columns))
+        yield from serve(store, split, self._options, table_columns(self._columns, self._options))

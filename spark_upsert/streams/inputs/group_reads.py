@@ -102,7 +102,7 @@ def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions
             newest=newest.version,
             batch=pin.batch,
         )
-    if options.change_feed:
+    if options.change_feed or options.history:
         return replace(options, ending_version=version)
     return replace(options, version_as_of=version)
 

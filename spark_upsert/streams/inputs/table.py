@@ -316,7 +316,7 @@ class TableInput:
             if not last.is_in_snapshot:
                 found += changes_splits(look, self._options, first.upper, last.upper)
         if _LOGGER.isEnabledFor(logging.INFO):
-            tell(found, self._options, table_columns(self._columns))
+            tell(found, self._options, table_columns(self._columns, self._options))
         return found
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
@@ -553,4 +553,4 @@ class TableInput:
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split (`Input.read`)."""
         store = self._opened().store
-        yield from serve(store, split, self._options, table_columns(self._columns))
+        yield from serve(store, split, self._options, table_columns(self._columns, self._options))

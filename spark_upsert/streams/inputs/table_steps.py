@@ -60,7 +60,7 @@ class TableSteps:
         refuse_gaps(fail_on_data_loss=options.fail_on_data_loss)
         self._table = table
         self._options = replace(options, splits=1)
-        self._columns = table_columns(columns)
+        self._columns = table_columns(columns, options)
         self._counts: LruMap[tuple[int, HashRange | None], int] = LruMap(_COUNTS)
 
     def of_snapshot(self, manifest: Manifest, due: HashRange) -> CountedStep:

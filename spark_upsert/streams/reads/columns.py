@@ -11,6 +11,7 @@ from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.plan.expressions import bind_condition
+from spark_upsert.table.changes.modes import VALID_NAMES, HistoryOptions, history
 from spark_upsert.table.entries.quarantine import quarantine_schema
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest
@@ -32,6 +33,11 @@ def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
     if options.change_feed:
         own = shown_columns(log.head(), options)
         return pa.schema([*_chosen(own, options), *CHANGELOG_FIELDS])
+    if options.history:
+        schema = log.head().schema
+        names = [field.name for field in _chosen(schema.columns, options)]
+        fields = [schema.columns.field(name) for name in names]
+        return pa.schema([*fields, *history.valid_fields(schema, history_options(options, names))])
     version, time_ms = options.version_as_of, options.timestamp_as_of_ms
     manifest = manifest_at(log, version=version, time_ms=time_ms)
     if options.metadata is Metadata.QUARANTINE:
@@ -40,6 +46,12 @@ def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
     if options.filter is not None:
         bind_condition(options.filter, own)  # Said when the read is loaded, not when it runs.
     return pa.schema(_chosen(own, options))
+
+
+def history_options(options: ReadOptions, columns: Sequence[str]) -> HistoryOptions:
+    """Return what a read of a history wants, with the table's columns that it shows."""
+    tracked = (find_column(name, columns, role="tracked column") for name in options.tracked)
+    return HistoryOptions(columns=tuple(columns), by=options.valid_by, tracked=tuple(tracked))
 
 
 def shown_grouping(manifest: Manifest, options: ReadOptions) -> Grouping | None:
@@ -56,7 +68,7 @@ def shown_columns(manifest: Manifest, options: ReadOptions) -> pa.Schema:
 def _chosen(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
     names = own.names
     if options.columns:
-        extra = _changelog_columns(options)
+        extra = _columns_behind(options)
         wanted = (name for name in options.columns if name not in extra)
         names = [find_column(name, own.names, role="column") for name in wanted]
     return [own.field(name) for name in names]
@@ -76,9 +88,10 @@ def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
     return pa.schema([own.field(name) for name in names]) if names else own
 
 
-def table_columns(planned: pa.Schema) -> tuple[str, ...]:
+def table_columns(planned: pa.Schema, options: ReadOptions) -> tuple[str, ...]:
     """Return the table's columns among those of a read."""
-    return tuple(name for name in planned.names if name not in _CHANGE_COLUMNS)
+    extra = _columns_behind(options)
+    return tuple(name for name in planned.names if name not in extra)
 
 
 def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions) -> None:
@@ -89,7 +102,7 @@ def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions
     SchemaError
         The schema was given by hand, or the table has changed since the query was planned.
     """
-    wanted, own = table_columns(planned), shown_columns(manifest, options)
+    wanted, own = table_columns(planned, options), shown_columns(manifest, options)
     for name in wanted:
         if name not in own.names:
             raise SchemaError.missing_column(name, own.names, role="column")
@@ -101,7 +114,7 @@ def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions
                 "it again, or restart the query.",
                 column=name,
             )
-    expected, found = list(_changelog_columns(options)), planned.names[len(wanted) :]
+    expected, found = list(_columns_behind(options)), planned.names[len(wanted) :]
     if found != expected:
         raise SchemaError(
             f"behind the table's columns expected {expected}, found {found}.",
@@ -109,6 +122,8 @@ def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions
         )
 
 
-def _changelog_columns(options: ReadOptions) -> tuple[str, ...]:
+def _columns_behind(options: ReadOptions) -> tuple[str, ...]:
     """Return what stands behind the table's columns."""
+    if options.history:
+        return VALID_NAMES
     return _CHANGE_COLUMNS if options.change_feed else ()

@@ -38,6 +38,7 @@ _CUTS: Mapping[Cut, str] = {
     Cut.OVERWRITE: "an overwrite, which compares the rows before it with those behind it",
     Cut.BEHIND_OVERWRITE: "the epoch before it is an overwrite",
     Cut.LATE_ROWS: "an epoch with late rows, which count against the state right before it",
+    Cut.BEGINNING: "the whole contents with which the history begins",
     Cut.NET: "net changes over an overwrite or late rows compare what was with what is",
 }
 
@@ -139,12 +140,17 @@ def _changes(
     mode = options.deduplication
     count = counted(len(stretches), "stretch", "stretches")
     told = [line for each in enumerate(stretches[:SHOWN], 1) for line in _stretch(*each)]
+    if splits[0].history is not None:
+        what, as_told = "history", [("valid", f"by {splits[0].history.by.value}")]
+    else:
+        what = "changes"
+        as_told = [("mode", f"{mode.value}: {_MODES[mode]}"), ("shown", _shown(options))]
+    of = "all stretches" if splits[0].history is not None else "each stretch"
     return [
-        f"changes of {_versions(first, last)}, in {count}",
+        f"{what} of {_versions(first, last)}, in {count}",
         *columns_field(columns),
-        *field("mode", f"{mode.value}: {_MODES[mode]}"),
-        *field("shown", _shown(options)),
-        *field("plan", _plan(splits[0], "each stretch of a split")),
+        *(line for each in as_told for line in field(*each)),
+        *field("plan", _plan(splits[0], f"{of} of a split")),
         *told,
         *more(len(stretches)),
     ]

@@ -17,7 +17,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan.nodes import ChangeScan, Node, TableScan
 from spark_upsert.store import Store
 from spark_upsert.streams.reads.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
-from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.changes.modes import VALID_NAMES, ChangeOptions, Deduplication, history
 from spark_upsert.table.changes.new_values import new_values
 from spark_upsert.table.changes.read import read_changes
 from spark_upsert.table.changes.render import as_inserts, render_sides
@@ -53,8 +53,13 @@ def serve(
         wanted, those of the changelog may come along.
     """
     with TASKS.taken(plan_of(split)) as task:
-        for stretch in split.stretches if isinstance(split, ChangesSplit) else (None,):
+        for stretch in _passes(split):
             yield from task.read(READ, _Pass(store, split, stretch, options, columns))
+
+
+def _passes(split: Split) -> tuple[Stretch | None, ...]:
+    """Return what is read in one pass each: of changes a stretch, of a history all of them."""
+    return split.stretches if isinstance(split, ChangesSplit) and not split.history else (None,)
 
 
 def plan_of(split: Split) -> TableScan | ChangeScan:
@@ -85,6 +90,13 @@ def _read(each: _Pass) -> Iterator[pa.RecordBatch]:
             snapshot = Snapshot(store, split.manifest)
             with expiry_is_no_damage(store, split.manifest.version):
                 yield from read_quarantine(snapshot, hash_range=split.hash_range)
+        case ChangesSplit() if split.history is not None:
+            shown = [*split.history.columns, *VALID_NAMES]
+            with expiry_is_no_damage(store, min(split.stretches[0].times_ms)):
+                for rows in history.read_history(
+                    store, split.stretches, split.history, hash_range=split.hash_range
+                ):
+                    yield rows.select(shown)
         case ChangesSplit():
             assert stretch is not None, "changes are read stretch by stretch"
             with expiry_is_no_damage(store, stretch.before.version):

@@ -7,7 +7,7 @@ all of them have together does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,8 +16,8 @@ from spark_upsert.errors import OptionError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.reads.columns import shown_grouping
-from spark_upsert.table.changes.modes import Deduplication
-from spark_upsert.table.changes.stretches import Stretch, cut_into_stretches
+from spark_upsert.table.changes.modes import Deduplication, HistoryOptions, history
+from spark_upsert.table.changes.stretches import Stretch, cut_into_stretches, read_through
 from spark_upsert.table.entries.cuts import cut_by_files
 from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
@@ -63,6 +63,8 @@ class ChangesSplit:
     """The streaming queries that made these epochs, as their transactions name them."""
     grouping: Grouping | None = None
     """The grouping, as of `RowsSplit`."""
+    history: HistoryOptions | None = None
+    """What is wanted of a history; None: the changes themselves."""
 
 
 Split = RowsSplit | QuarantineSplit | ChangesSplit
@@ -109,18 +111,29 @@ def changes_splits(
         for commit in log.commits(max(lower, 0), upper)
         for transaction in commit.transactions
     )
-    read = [
-        slice_
-        for stretch in stretches
-        for slice_ in (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
-    ]
-    count = _split_count(options, sum(slice_.file.rows for slice_ in read))
-    is_uniform = not stretches[0].schema.hash_prefix
-    pieces = cut_by_files(ALL_HASHES, read, count, is_uniform=is_uniform)
     return [
         ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, queries, grouping)
-        for piece in _of_groups(grouping, pieces)
+        for piece in _of_groups(grouping, _cut_changes(stretches, options))
     ]
+
+
+def history_splits(
+    log: Versions, options: ReadOptions, wanted: HistoryOptions, lower: int, upper: int
+) -> list[ChangesSplit]:
+    """Cut the history of the versions ``lower <= v < upper`` into splits, each of whole keys."""
+    stretches = history.history_stretches(log, lower, upper, log.head().schema, wanted)
+    return [
+        ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, history=wanted)
+        for piece in _cut_changes(stretches, options)
+    ]
+
+
+def _cut_changes(stretches: Sequence[Stretch], options: ReadOptions) -> list[HashRange]:
+    """Cut all hashes into the ranges of splits, by what changes are computed from."""
+    read = read_through(stretches)
+    count = _split_count(options, sum(slice_.file.rows for slice_ in read))
+    is_uniform = not stretches[0].schema.hash_prefix
+    return cut_by_files(ALL_HASHES, read, count, is_uniform=is_uniform)
 
 
 def _of_groups(grouping: Grouping | None, pieces: list[HashRange]) -> list[HashRange]:
@@ -163,13 +176,10 @@ def within(manifest: Manifest, hash_range: HashRange) -> Manifest:
 
 def read_by(split: Split) -> Iterator[tuple[Slice, ...]]:
     """Yield the slices that a split reads through; others it only searches."""
-    if not isinstance(split, ChangesSplit):
+    if isinstance(split, ChangesSplit):
+        yield read_through(split.stretches)
+    else:
         yield split.manifest.slices
-        return
-    for stretch in split.stretches:
-        yield stretch.after
-        if stretch.is_comparison:
-            yield stretch.before.slices
 
 
 def together(several: Iterable[Iterable[Slice]]) -> tuple[Slice, ...]:

@@ -40,6 +40,9 @@ class Changes:
     new: Positions
     """The row to insert."""
     epochs: npt.NDArray[np.int64]
+    made_by: Positions
+    """The entry that made the change: the new row, or what took the old one away; `ABSENT` where
+    contents are compared and it is missing from the newer ones."""
 
 
 def changes_of_commands(
@@ -58,7 +61,7 @@ def changes_of_commands(
     """
     parts = Rows(schema, [part for part, _ in commands])
     if not commands:
-        return Changes(parts, _NONE, _NONE, _NONE)
+        return Changes(parts, _NONE, _NONE, _NONE, _NONE)
     row_epochs = np.repeat([epoch for _, epoch in commands], np.diff(parts.starts))
     rows = parts.gathered(schema.run.names)
 
@@ -66,7 +69,7 @@ def changes_of_commands(
         return row_epochs[chosen].astype(np.uint64)
 
     history = mechanism_of(schema).history(rows, epoch_of, look_up)
-    changes = Changes(*history[:4])
+    changes = Changes(*history[:4], made_by=history.new)
     return _of_rows(_net(changes, history.begins) if net else changes)
 
 
@@ -88,7 +91,7 @@ def changes_of_overwrite(
     is_new = order >= border
     old[key_index[~is_new]] = order[~is_new]
     new[key_index[is_new]] = order[is_new]
-    return _of_rows(Changes(rows, old, new, np.full(len(old), version, dtype=np.int64)))
+    return _of_rows(Changes(rows, old, new, np.full(len(old), version, dtype=np.int64), new))
 
 
 def _reduced(entries: Entries, schema: TableSchema) -> Reduced:
@@ -105,14 +108,15 @@ def _net(changes: Changes, begins: Mask) -> Changes:
     """Make one pair of all pairs of a key: the first old entry and the last new one."""
     firsts = np.flatnonzero(begins)
     lasts = np.append(firsts[1:], len(begins))[: len(firsts)] - 1
-    return Changes(changes.rows, changes.old[firsts], changes.new[lasts], changes.epochs[lasts])
+    new = changes.new[lasts]
+    return Changes(changes.rows, changes.old[firsts], new, changes.epochs[lasts], new)
 
 
 def _of_rows(changes: Changes) -> Changes:
     """Replace entries that are no rows by `ABSENT` and drop the pairs in which nothing is left."""
     old, new = _live_only(changes.rows, changes.old), _live_only(changes.rows, changes.new)
     real = (old != ABSENT) | (new != ABSENT)
-    return Changes(changes.rows, old[real], new[real], changes.epochs[real])
+    return Changes(changes.rows, old[real], new[real], changes.epochs[real], changes.made_by[real])
 
 
 def _live_only(rows: Rows, chosen: Positions) -> Positions:

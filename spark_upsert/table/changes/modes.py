@@ -1,4 +1,4 @@
-"""The modes of a reader of changes: which ones it is shown.
+"""The modes of a reader of changes: which ones it is shown, or which history they make.
 
 The modes of `Deduplication` are those of Spark's own change data capture (SPARK-55668).
 """
@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+from spark_upsert.late import Late
+
+if TYPE_CHECKING:
+    from spark_upsert.table.changes import history as history
+else:
+    # Most readers read no history.
+    history = Late("spark_upsert.table.changes.history")
 
 
 class Deduplication(Enum):
@@ -28,3 +37,29 @@ class ChangeOptions:
     deduplication: Deduplication = Deduplication.DROP_CARRYOVERS
     compute_updates: bool = True
     """Whether a retraction and an insertion of one key are called an update."""
+
+
+VALID_NAMES = ("valid_from", "valid_to", "is_current")
+"""The columns that a history has behind those of the table."""
+
+
+class ValidBy(Enum):
+    """The axis on which the validity of rows is told."""
+
+    TIME = "time"
+    """The time of the commit."""
+    VERSION = "version"
+    """The version that was committed."""
+    ORDER = "order"
+    """The order key of the row, and of the delete that ended it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryOptions:
+    """The options of a history."""
+
+    columns: tuple[str, ...]
+    """Columns of the table."""
+    by: ValidBy = ValidBy.TIME
+    tracked: tuple[str, ...] = ()
+    """Those of ``columns`` that open a row when they change; none: all of them."""

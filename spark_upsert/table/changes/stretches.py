@@ -33,6 +33,8 @@ class Cut(Enum):
     """The epoch before it is an overwrite."""
     LATE_ROWS = "late rows"
     """Its first epoch applied rows below the low-water mark."""
+    BEGINNING = "beginning"
+    """It holds the whole contents with which a history begins."""
     NET = "net"
     """It stands for a whole range that holds a cut, and of which net changes are wanted."""
 
@@ -55,7 +57,15 @@ class Stretch:
     @property
     def is_comparison(self) -> bool:
         """Whether ``after`` replaces what was before, instead of being applied to it."""
-        return self.cut in (Cut.OVERWRITE, Cut.NET)
+        return self.cut in (Cut.OVERWRITE, Cut.BEGINNING, Cut.NET)
+
+
+def read_through(stretches: Iterable[Stretch]) -> tuple[Slice, ...]:
+    """Return the slices that are read to compute changes, each once; others are only searched."""
+    sides = (
+        (*each.after, *(each.before.slices if each.is_comparison else ())) for each in stretches
+    )
+    return tuple(dict.fromkeys(slice_ for side in sides for slice_ in side))
 
 
 def cut_into_stretches(

@@ -1,0 +1,141 @@
+"""Validity: from when to when each row held, as a slowly changing dimension of type 2 has it.
+
+    validity(events) -> rows with ``valid_from``, ``valid_to`` and ``is_current``
+
+An *event* is the side of a change that counts: the new row, or the delete of a row. The events of a
+key follow each other by their versions. A row holds from its own event to the next event of its
+key; an event whose tracked columns are those of the row that holds replaces its values and opens no
+row. Pure: the same events give the same rows, however they are cut, and a row that was open before
+goes on as an event among others.
+
+Source: ``create_auto_cdc_flow(stored_as_scd_type=2)`` of Spark 4.3, whose ``__START_AT`` and
+``__END_AT`` are `ValidBy.ORDER`. A late event that lost, and one that a later event of the same
+epoch replaced, are no changes of a table, so they split no row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.model.arrays import Mask
+from spark_upsert.model.schema import CHANGELOG_FIELDS, COMMIT_TIMESTAMP, TableSchema
+from spark_upsert.model.words import equal_rows
+from spark_upsert.plan.kernels.equal_keys import codes
+from spark_upsert.table.changes.changes import Changes
+from spark_upsert.table.changes.modes import VALID_NAMES, HistoryOptions, ValidBy
+from spark_upsert.table.entries.found import ABSENT
+
+FROM_VERSION = "from_version"
+"""The version that opened a row: with the key it tells the rows of a history apart."""
+
+AT, VERSION, IS_PUT = "__at", "__version", "__is_put"
+"""Of an event: where it stands on the axis of validity, its version, and whether it is a row."""
+
+TIME = pa.schema(CHANGELOG_FIELDS).field(COMMIT_TIMESTAMP).type
+"""The type of an axis of times."""
+
+
+def fields_by(type_: pa.DataType) -> tuple[pa.Field, ...]:
+    """Return the columns of `VALID_NAMES`, on an axis of some type."""
+    begins, ends, is_current = VALID_NAMES
+    return (
+        pa.field(begins, type_, nullable=False),
+        pa.field(ends, type_),
+        pa.field(is_current, pa.bool_(), nullable=False),
+    )
+
+
+def events_of(
+    changes: Changes, times_ms: Mapping[int, int], options: HistoryOptions
+) -> pa.RecordBatch:
+    """Return the events of some changes: columns of the table, then `AT`, `VERSION`, `IS_PUT`."""
+    schema, rows, epochs = changes.rows.schema, changes.rows, changes.epochs
+    is_put = changes.new != ABSENT
+    names = event_columns(schema, options)
+    columns = rows.take(names, np.where(is_put, changes.new, changes.old))
+    if options.by is ValidBy.ORDER:
+        # Of a delete it is that of the tombstone: the row that it took away has its own.
+        parts = rows.take(schema.order_columns[-len(schema.order) :], changes.made_by)
+        names_of_order = [field.name for field in schema.order]
+        at = parts[0] if len(parts) == 1 else pa.StructArray.from_arrays(parts, names_of_order)
+    elif options.by is ValidBy.TIME:
+        versions = np.array(list(times_ms), dtype=np.int64)
+        micros = 1000 * np.array(list(times_ms.values()), dtype=np.int64)
+        at = pa.array(micros[np.searchsorted(versions, epochs)]).view(TIME)
+    else:
+        at = pa.array(epochs)
+    return pa.RecordBatch.from_arrays(
+        [*columns, at, pa.array(epochs), pa.array(is_put)], names=[*names, AT, VERSION, IS_PUT]
+    )
+
+
+def event_columns(schema: TableSchema, options: HistoryOptions) -> list[str]:
+    """Return the columns of the table that an event carries: its key, and what is shown."""
+    return list(dict.fromkeys((*schema.keys, *options.columns)))
+
+
+def validity(
+    events: pa.RecordBatch, schema: TableSchema, options: HistoryOptions
+) -> pa.RecordBatch:
+    """Return the rows that events open, each with the time in which it holds.
+
+    Parameters
+    ----------
+    events : pyarrow.RecordBatch
+        All that there are of their keys, in any order; at most one of a key in a version.
+    schema : TableSchema
+    options : HistoryOptions
+
+    Returns
+    -------
+    pyarrow.RecordBatch
+        The columns of ``options``, `VALID_NAMES`, `FROM_VERSION`. Rows of a key stand together,
+        the oldest first. ``valid_to`` is exclusive, and null where nothing ended the row.
+    """
+    [key] = codes([events.column(name) for name in schema.keys])
+    order = np.lexsort((events.column(VERSION).to_numpy(), key))
+    events, key = events.take(pa.array(order)), key[order]
+    is_put = events.column(IS_PUT).to_numpy(zero_copy_only=False)
+    is_new_key = np.diff(key, prepend=-1) != 0
+    opens = is_put & (is_new_key | _differs(events, is_put, schema, options))
+    # A row ends where the next one opens, at a delete, and with its key.
+    edges = np.append(np.flatnonzero(opens | ~is_put | is_new_key), len(key))
+    at_edge = np.flatnonzero(opens[edges[:-1]])
+    first, following = edges[at_edge], edges[at_edge + 1]
+    is_ended = np.append(~is_new_key, False)[following]
+    ends = pa.array(following, mask=~is_ended)
+    shown = events.select(options.columns).take(pa.array(following - 1))
+    begins = events.take(pa.array(first))
+    return pa.RecordBatch.from_arrays(
+        [
+            *shown.columns,
+            begins.column(AT),
+            events.column(AT).take(ends),
+            pa.array(~is_ended),
+            begins.column(VERSION),
+        ],
+        schema=pa.schema(
+            [
+                *shown.schema,
+                *fields_by(events.schema.field(AT).type),
+                pa.field(FROM_VERSION, pa.int64(), nullable=False),
+            ]
+        ),
+    )
+
+
+def _differs(
+    events: pa.RecordBatch, is_put: Mask, schema: TableSchema, options: HistoryOptions
+) -> Mask:
+    """Return which events follow a delete, or tracked values that are not theirs."""
+    differs = np.ones(events.num_rows, dtype=np.bool_)
+    behind = np.flatnonzero(is_put[1:] & is_put[:-1]) + 1
+    names = options.tracked or [name for name in options.columns if name not in schema.keys]
+    before, now = (
+        [events.column(name).take(pa.array(at)) for name in names] for at in (behind - 1, behind)
+    )
+    differs[behind] = ~equal_rows(before, now) if names else False
+    return differs

@@ -1,0 +1,61 @@
+"""Bugs in the histories of rows: where a row begins, where it ends, and what opens one."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.table.changes import history, validity
+from spark_upsert.table.changes.changes import Changes
+from spark_upsert.table.entries.found import ABSENT
+from tests.laws import test_history as laws
+from tests.planted.bug import Patch, bug, wrapped
+from tests.support.model import Scope
+
+
+def test_p1_a_history_is_what_was_seen() -> None:
+    laws.test_a_history_is_what_is_seen_at_each_version(Scope.TABLE)
+
+
+def test_p1_orders_tell_when() -> None:
+    laws.test_orders_tell_when_rows_and_deletes_came()
+
+
+def test_p1_other_columns_open_nothing() -> None:
+    laws.test_changes_of_other_columns_replace_the_values_of_the_row_that_holds()
+
+
+@bug("a history begins with nothing but its changes", test_p1_a_history_is_what_was_seen)
+def _() -> Patch:
+    def without(original: Any, *given: Any) -> Any:
+        return original(*given)[1:] or original(*given)
+
+    return wrapped(history, "history_stretches", without)
+
+
+@bug("a delete ends its row at the row's own order", test_p1_orders_tell_when)
+def _() -> Patch:
+    def of_rows(original: Any, changes: Changes, *given: Any, **how: Any) -> pa.RecordBatch:
+        own = np.where(changes.new == ABSENT, changes.old, changes.new)
+        moved = Changes(changes.rows, changes.old, changes.new, changes.epochs, own)
+        return original(moved, *given, **how)
+
+    return wrapped(history, "events_of", of_rows)
+
+
+@bug("the events of a key are taken as they come", test_p1_other_columns_open_nothing)
+def _() -> Patch:
+    def by_key_alone(original: Any, keys: Any) -> Any:
+        return original(keys[1:])
+
+    return wrapped(np, "lexsort", by_key_alone)
+
+
+@bug("each event opens a row, whatever it changed", test_p1_other_columns_open_nothing)
+def _() -> Patch:
+    return patch.object(
+        validity, "_differs", lambda events, *_: np.ones(events.num_rows, dtype=np.bool_)
+    )
