@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from integration.servers.browser import browser as found_browser
-from tests.support.shown_tables import served, two_tables
+from tests.support.shown_tables import served, two_tables, write_parked
 
 BROWSER_SECONDS_MAX = 120
 
@@ -63,6 +63,17 @@ def test_a_browser_shows_the_tables(
     # What a table is called is text, and no part of the page.
     assert "<title>upsertflow</title>" in shown
     assert "<img" not in shown
+
+
+def test_a_browser_shows_lagging_mirrors_and_parked_rows(browser: Path, tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    write_parked(root)
+    with served(root) as address:
+        shown = browse(browser, address, tmp_path, "--dump-dom")
+    assert '<dt>mirror behind</dt><dd class="">0 versions</dd>' in shown
+    assert '<dt>parked rows</dt><dd class="bad">2</dd>' in shown
+    assert '<dt>parked rows</dt><dd class="">0</dd>' in shown
+    assert "see 'upsertflow parked' (1 parked rows)" in shown
 
 
 @pytest.mark.parametrize(("scheme", "color"), [("1", (251, 251, 250)), ("0", (21, 24, 27))])

@@ -2,7 +2,9 @@
 
 A look costs each table a bounded number of requests: two for the end of its log, a listing of its
 leases and one for each of them, and once for each version that consumers have not read, up to
-`VERSIONS_MAX`. A table that cannot be read is shown with what is wrong, and does not stop the rest.
+`VERSIONS_MAX`; a published one also the end of its mirror's log. Of the root of a routed write the
+rows that are parked are read once in a look. A table that cannot be read is shown with what is
+wrong, and does not stop the rest.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -18,8 +20,12 @@ import numpy as np
 
 from spark_upsert.cli.render import bytes_text
 from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.mirror.facts import lag_below
+from spark_upsert.mirror.place import target_of
+from spark_upsert.mirror.publish import consumer_of
 from spark_upsert.model.parallel import in_order
 from spark_upsert.options.below import Pattern, path_below
+from spark_upsert.routed.park import ParkedTable
 from spark_upsert.schedule.bands import bands_of
 from spark_upsert.schedule.priority import priority_in
 from spark_upsert.store import Store
@@ -28,6 +34,7 @@ from spark_upsert.streams.inputs.discovery import Discovery
 from spark_upsert.table.log.caps import heeds_pressure
 from spark_upsert.table.log.entries import commit_path
 from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.published import is_published
 from spark_upsert.table.retention.leases import Lease, readable_leases
 from spark_upsert.table.retention.pressure import reports
 from spark_upsert.table.table import Table
@@ -39,6 +46,8 @@ LAGS_SHOWN = 5
 """Consumers of a table on a screen; programs get all."""
 
 _THREADS = 16
+
+_NOT_THERE = "not there: its rows are parked, see 'upsertflow parked'"
 
 _DISCOVERS_EVERY = 10
 """Looks between two searches for tables that came or went."""
@@ -56,6 +65,8 @@ class Lag:
     """Bytes of the files that these epochs added."""
     waiting_ms: int | None = None
     """Time since the oldest of these epochs was committed; None without any."""
+    is_mirror: bool = False
+    """Whether it is the lease of the table's mirror, which has numbers of its own."""
 
     def for_people(self) -> str:
         """Return what stands on a screen: ``etl 3 (1.2 MiB) 40s``."""
@@ -82,6 +93,12 @@ class TableLine:
     """Lags of the consumers, the slowest first."""
     priority: int | None = None
     band: int | None = None
+    mirror_versions: int | None = None
+    """Versions that its mirror does not show; None without a mirror."""
+    mirror_ms: int | None = None
+    """Time that the first change among them has waited."""
+    parked_rows: int | None = None
+    """Rows that wait beside it until it can take them; None if no routed write has it."""
     pressure: float | None = None
     """The greatest pressure that its consumers report, if the table heeds it."""
     problem: str | None = None
@@ -94,9 +111,10 @@ class TableLine:
     def for_people(self) -> dict[str, Any]:
         """Return the columns of a line on a screen."""
         band = None if self.band is None else f"{self.priority} (B{self.band})"
-        lags = [lag.for_people() for lag in self.lags[:LAGS_SHOWN]]
-        if len(self.lags) > LAGS_SHOWN:
-            lags.append(f"and {len(self.lags) - LAGS_SHOWN} more")
+        others = [lag for lag in self.lags if not lag.is_mirror]
+        lags = [lag.for_people() for lag in others[:LAGS_SHOWN]]
+        if len(others) > LAGS_SHOWN:
+            lags.append(f"and {len(others) - LAGS_SHOWN} more")
         return {
             "table": self.table,
             "version": self.version,
@@ -106,10 +124,18 @@ class TableLine:
             "runs": self.runs,
             "age": None if self.age_ms is None else _age(self.age_ms),
             "behind": lags or None,
+            "mirror": self._mirror(),
+            "parked": self.parked_rows or None,
             "priority": band,
             "pressure": self.pressure,
             "problem": self.problem,
         }
+
+    def _mirror(self) -> str | None:
+        if self.mirror_versions is None:
+            return None
+        waiting = f" {_age(self.mirror_ms)}" if self.mirror_ms else ""
+        return f"{self.mirror_versions:,}{waiting}"
 
 
 def _age(age_ms: int) -> str:
@@ -160,6 +186,10 @@ class Top:
         self._clock = clock
         self._sleep = sleep
         self._tables: dict[str, Table] = {}
+        self._found: frozenset[str] = frozenset()
+        """The names of all tables, those that are not looked at among them."""
+        self._roots: dict[str, ParkedTable] = {}
+        """Roots of routed writes, by their addresses: what is parked below them."""
         self._versions: dict[str, int] = {}
         self._looks = 0
         self.left_out = 0
@@ -180,7 +210,25 @@ class Top:
                 self._discover()
         self._looks += 1
         names = list(self._tables)
-        return list(in_order(self._line, names, min(_THREADS, len(names))))
+        lines = list(in_order(self._line, names, min(_THREADS, len(names))))
+        parked = self._parked()
+        homeless = [
+            TableLine(table=name, parked_rows=rows, problem=_NOT_THERE)
+            for name, rows in sorted(parked.items())
+            if name not in self._found and rows
+        ]
+        return [replace(line, parked_rows=parked.get(line.table)) for line in lines] + homeless
+
+    def _parked(self) -> Mapping[str, int]:
+        """Return the rows that are parked below roots of routed writes, by the names of tables."""
+        parked: dict[str, int] = {}
+        for url, root in self._roots.items():
+            # The tables themselves can be seen without it; then theirs are unknown.
+            with suppress(UpsertFlowError, OSError):
+                counts = root.counts()
+                parked |= {name: 0 for name in self._found if name.startswith(f"{url}/")}
+                parked |= {f"{url}/{folder}": rows for folder, rows in counts.items()}
+        return parked
 
     def table(self, name: str) -> Table:
         """Return a table of the last look by the name that its line has."""
@@ -188,6 +236,7 @@ class Top:
 
     def _discover(self) -> None:
         found = {url: store for path in self._paths for url, store in self._below(path)}
+        self._found = frozenset(found)
         self.left_out = max(0, len(found) - self._limit)
         known = self._tables
         names = sorted(found)[: self._limit]
@@ -199,6 +248,7 @@ class Top:
         if _is_table(root):
             yield root.url, root
             return
+        self._roots.setdefault(root.url, ParkedTable(root))
         discovery = Discovery(root, self._pattern, threads=_THREADS)
         for folder in discovery.tables(discovery.folders()):
             store = open_store(path_below(path, folder), self._storage)
@@ -216,6 +266,9 @@ class Top:
         before = self._versions.get(name, head.version)
         self._versions[name] = head.version
         priority = priority_in(head.properties)
+        lags = tuple(_lags(table, head, now_ms))
+        has_mirror = is_published(head.properties) or any(lag.is_mirror for lag in lags)
+        mirror = lag_below(table) if has_mirror else None
         return TableLine(
             table=name,
             version=head.version,
@@ -224,9 +277,11 @@ class Top:
             bytes=head.bytes,
             runs=head.run_count,
             age_ms=max(0, now_ms - head.time_ms(head.version, head.timestamp_ms)),
-            lags=tuple(_lags(table, head, now_ms)),
+            lags=lags,
             priority=priority,
             band=None if priority is None else int(bands_of(np.array([priority]))[0]),
+            mirror_versions=None if mirror is None else mirror[0],
+            mirror_ms=None if mirror is None else mirror[1],
             pressure=_pressure(table.store, head, now_ms),
         )
 
@@ -251,6 +306,7 @@ def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
     sizes = [0, *accumulate(sum(f.bytes for f in commit.added) for commit in newest_first)]
     times_ms: list[int | None] = [None]
     """At index n: commit time of the oldest epoch among the n newest versions."""
+    mirror = consumer_of(target_of(table.store, head.properties).url)
     for commit in newest_first:
         time_ms = head.time_ms(commit.version, commit.timestamp_ms)
         times_ms.append(time_ms if commit.is_epoch else times_ms[-1])
@@ -258,11 +314,18 @@ def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
     def lag_of(lease: Lease) -> Lag:
         versions = max(0, head.version - lease.version)
         if versions >= len(epochs):
-            return Lag(consumer=lease.consumer, versions=versions, epochs=None, bytes=None)
+            return Lag(
+                consumer=lease.consumer,
+                versions=versions,
+                epochs=None,
+                bytes=None,
+                is_mirror=lease.consumer == mirror,
+            )
         oldest_ms = times_ms[versions]
         return Lag(
             consumer=lease.consumer,
             versions=versions,
+            is_mirror=lease.consumer == mirror,
             epochs=epochs[versions],
             bytes=sizes[versions],
             waiting_ms=None if oldest_ms is None else max(0, now_ms - oldest_ms),

@@ -11,6 +11,7 @@ from spark_upsert.mirror.follow import MIRRORS
 from spark_upsert.mirror.manner import manner_of
 from spark_upsert.mirror.place import target_of
 from spark_upsert.mirror.publish import Mirror, shown_of
+from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.table import Table
 from spark_upsert.views.groups.settled import keeps_groups, settled_at, settled_below
 
@@ -62,11 +63,11 @@ def facts_below(table: Table) -> MirrorFacts | None:
         return facts_of(default_mirror(table))
     at = settled_at(table, head)
     found = None if at is None else facts_of(default_mirror(table))
-    if at is None or found is None or at >= head.version:
-        return found
-    ms = max(0, table.log.now_ms() - head.timestamp_ms)
-    behind = found.versions_behind + head.version - at
-    return replace(found, versions_behind=behind, ms_behind=max(found.ms_behind, ms))
+    if at is None or found is None:
+        return None
+    lag = found.versions_behind, found.ms_behind
+    versions, ms = _with_unsettled(lag, table, head, at)
+    return replace(found, versions_behind=versions, ms_behind=ms)
 
 
 def facts_of(mirror: Mirror) -> MirrorFacts | None:
@@ -98,10 +99,32 @@ def facts_of(mirror: Mirror) -> MirrorFacts | None:
     )
 
 
-def lag_of(mirror: Mirror) -> tuple[int, int] | None:
-    """Return how many versions a mirror is behind, and for how many ms the first that changed rows
-    has waited; None if there is no mirror of this table.
+def lag_below(table: Table) -> tuple[int, int] | None:
+    """Return how many versions the mirror of a table, or of its groups, is behind, and for how many
+    ms the first that changed rows has waited; None without a mirror.
     """
+    head = table.log.head()
+    shown = settled_below(table) if keeps_groups(head) else table
+    if shown is table:
+        return _lag_of(MIRRORS.of(table, target_of(table.store, head.properties)))
+    at = settled_at(table, head)
+    if at is None:
+        return None
+    found = _lag_of(MIRRORS.of(shown, target_of(table.store, head.properties)))
+    return None if found is None else _with_unsettled(found, table, head, at)
+
+
+def _with_unsettled(
+    found: tuple[int, int], table: Table, head: Manifest, at: int
+) -> tuple[int, int]:
+    """Add what a kept table has and its settled one has not to the lag of their mirror."""
+    if at >= head.version:
+        return found
+    ms = max(0, table.log.now_ms() - head.timestamp_ms)
+    return found[0] + head.version - at, max(found[1], ms)
+
+
+def _lag_of(mirror: Mirror) -> tuple[int, int] | None:
     state, head = mirror.state(), mirror.log.head()
     shown = None if state is None else shown_of(state, head.table_id)
     return None if shown is None else (max(0, head.version - shown), _ms_behind(mirror, shown))

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from spark_upsert.errors import OtherTableError
-from spark_upsert.mirror.facts import lag_of
-from spark_upsert.mirror.follow import MIRRORS
-from spark_upsert.mirror.place import target_of
+from spark_upsert.mirror.facts import lag_below
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.template import Template, is_routed
 from spark_upsert.numbers.batches import SHOWN, SinkNumbers
@@ -77,10 +75,7 @@ class Sinks:
             return self._of_group(place, query_id, batch)
         known = self._batches(place)
         commit, head = known.look(_writer(query_id), batch)
-        mirror = None
-        if is_published(head.properties):
-            target = target_of(known.table.store, head.properties)
-            mirror = lag_of(MIRRORS.of(known.table, target))
+        mirror = lag_below(known.table) if is_published(head.properties) else None
         return SinkNumbers(
             table=place.path,
             version=None if commit is None else commit.version,

@@ -1,4 +1,4 @@
-"""Two tables, one of them with a hostile name, and the page that shows them."""
+"""Tables with all that a look at many may show, one with a hostile name, and the page of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import pyarrow as pa
 
 from spark_upsert.cli.serve import Looks, server_of
 from spark_upsert.cli.top import Top
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.commit import commit_routed
+from spark_upsert.routed.plan import plan_routed
+from spark_upsert.routed.stage import stage_routed
+from spark_upsert.store import LocalStore
+from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
+from tests.support.routed_worlds import transaction
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 HOSTILE = "<img src=x onerror=document.title='taken'>"
@@ -25,6 +32,23 @@ def two_tables(root: Path) -> Path:
             table.append(pa.table({"k": [0, epoch], "v": [epoch, epoch]}, schema=COLUMNS))
         table.hold("slow", 1)
     return root
+
+
+def write_parked(root: Path) -> None:
+    """Write two tables by one write, and publish one; park rows of it, and of no table."""
+    rows = pa.schema({"topic": pa.string(), "k": pa.int64(), "v": pa.int64()})
+    store = LocalStore(root)
+    path = f"{root}/{{topic}}"
+    options = RoutedOptions.parse(
+        {"path": path, "keys": "k", "columnList": "k,v", "onTableError": "park"}
+    )
+    Table.create(str(root / "a"), pa.schema({"k": pa.int64()}), keys=["k"]).publish()
+    late, batch = LateRows.REJECT, transaction(0)
+    plan = plan_routed(options, rows, root=store, overwrite=False, late_rows=late)
+    columns = {"topic": ["a", "a", "b", None], "k": [1, 2, 1, 1], "v": [1, 1, 1, 1]}
+    given = [pa.RecordBatch.from_pydict(columns, schema=rows)]
+    staged = [stage_routed(plan, store, given, batch, 0, threads=1)]
+    commit_routed(store, options, staged, batch, overwrite=False, late_rows=late)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from spark_upsert.mirror import follow
 from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.facts import default_mirror, facts_below
+from spark_upsert.mirror.facts import default_mirror, facts_below, lag_below
 from spark_upsert.mirror.refusals import MirroredTypeError, NotMirroredError
 from spark_upsert.plan import agg
 from spark_upsert.store import LocalStore
@@ -229,3 +229,16 @@ def test_28_delta_rs_reads_the_groups_of_every_version(case: KeptCase) -> None:
         table = deltalake.DeltaTable(str(case.folder / "kept" / "_delta"), version=version)
         found = deltalake.QueryBuilder().register("t", table).execute("select * from t")
         assert canonical(pa.table(found.read_all())) == expected
+
+
+def test_the_lag_of_groups_counts_what_is_not_settled_yet(case: KeptCase) -> None:
+    assert lag_below(case.kept) is None
+    case.kept.publish()
+    assert lag_below(case.kept) == (0, 0)
+    for _ in range(2):
+        case.write()
+        case.refresh()
+    facts, lag = facts_below(case.kept), lag_below(case.kept)
+    assert facts is not None
+    assert lag is not None
+    assert lag[0] == facts.versions_behind == 2

@@ -23,6 +23,7 @@ from spark_upsert.store.local import LocalStore
 from spark_upsert.table.log.entries import commit_path
 from spark_upsert.table.retention.pressure import PressureReport, report
 from spark_upsert.table.table import Table
+from tests.support.shown_tables import write_parked
 from tests.support.stores import forget_runs_and_logs
 
 COLUMNS = pa.schema({"id": pa.int64()})
@@ -129,6 +130,35 @@ def test_priority_band_and_pressure_are_shown_where_the_table_has_them(tmp_path:
     assert (plain.priority, plain.band, plain.pressure) == (None, None, None)
     assert (urgent.priority, urgent.band, urgent.pressure) == (800, 4, 0.625)
     assert urgent.for_people()["priority"] == "800 (B4)"
+
+
+def test_a_mirror_has_its_own_column_and_is_no_consumer_on_a_screen(tmp_path: Path) -> None:
+    table = make(tmp_path, "a", 1)
+    table.publish()
+    append(table, 2)
+    [line] = Top([str(tmp_path / "a")], clock=now_of(table)).look()
+    assert (line.mirror_versions, [lag.is_mirror for lag in line.lags]) == (2, [True])
+    told = line.for_people()
+    assert (told["mirror"].split()[0], told["behind"]) == ("2", None)
+    table.alter(table.schema, {"publish": "delta"})
+    table.publish()
+    [line] = Top([str(tmp_path / "a")], clock=now_of(table)).look()
+    assert (line.mirror_versions, line.mirror_ms, line.for_people()["mirror"]) == (0, 0, "0")
+
+
+def test_a_table_without_a_mirror_has_no_lag_of_one(tmp_path: Path) -> None:
+    make(tmp_path, "a", 1)
+    [line] = Top([str(tmp_path / "a")]).look()
+    assert (line.mirror_versions, line.mirror_ms, line.for_people()["mirror"]) == (None, None, None)
+
+
+def test_parked_rows_are_shown_beside_their_tables_and_without_one(tmp_path: Path) -> None:
+    write_parked(tmp_path)
+    shown = {line.table.rpartition("/")[2]: line for line in Top([str(tmp_path)]).look()}
+    assert {name: line.parked_rows for name, line in shown.items()} == {"a": 2, "b": 0, "": 1}
+    assert shown["a"].for_people()["parked"] == 2
+    assert shown["b"].for_people()["parked"] is None
+    assert "upsertflow parked" in str(shown[""].problem)
 
 
 # -- which tables ------------------------------------------------------------------------
