@@ -117,6 +117,11 @@ def test_the_code_of_a_page_runs(block: Block, place: Place, s3: S3) -> None:
 
 
 CLAIMS: dict[str, Callable[[Names], bool]] = {
+    "people.show()": lambda names: (
+        [tuple(row) for row in names["people"].collect()] == [(2, "Eve", 3)]
+        and {(r["name"], r["_diff"]) for r in names["changes"].collect()}
+        == {("Ada", -1), ("Bob", -1), ("Eve", 1)}
+    ),
     "revenue.keep(": lambda names: (
         {(r["country"], r["n"], r["total"]) for r in names["kept"].collect()}
         == {("NL", 1, 200), ("DE", 1, 50)}
@@ -139,7 +144,7 @@ CLAIMS: dict[str, Callable[[Names], bool]] = {
         {(r["_input"], r["amount"] is None) for r in names["both"].collect()}
         == {("east", False), ("north", True)}
     ),
-    "orders = spark.read": lambda names: (
+    "orders = spark.read.": lambda names: (
         [(r["id"], r["amount"]) for r in names["orders"].collect()] == [(1, 30)]
     ),
     "everything = spark.read": lambda names: (
@@ -309,9 +314,12 @@ def rows_of_tables(place: Place) -> Names:
 
 
 def orders_and_sales(place: Place) -> Names:
-    """Give a table of orders, and beside it one of sales and one of their customers."""
+    """Give a table of orders, files of more, a table of sales and one of their customers."""
     a_shop(place, "sales")
-    return some_orders(place)
+    names = some_orders(place)
+    landing = place.folder / "lake" / "landing"
+    place.spark.read.parquet(str(place.folder / "commands")).coalesce(1).write.json(str(landing))
+    return {"path": names["path"]}
 
 
 def a_shop(place: Place, name: str = "orders") -> Names:

@@ -7,6 +7,8 @@ import importlib
 import importlib.util
 import re
 import tomllib
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +90,42 @@ def test_commands_of_the_pages_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(",".join(re.findall(r"upsertflow\[([a-z,]+)\]", shown)).split(","))
     assert extras <= project["optional-dependencies"].keys()
+
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def prose_of(text: str) -> str:
+    """Return a page without its code."""
+    return re.sub(r"^( *)(```+|~~~).*?^\1\2 *$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(text: str) -> set[str]:
+    """Return the names that GitHub gives to the headings of a page."""
+    found: Counter[str] = Counter()
+    names = set()
+    for heading in re.findall(r"^#+ +(.*?) *$", prose_of(text), re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        names.add(name if not found[name] else f"{name}-{found[name]}")
+        found[name] += 1
+    return names
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    lost = []
+    for link in LINK.findall(prose_of(page.read_text())):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        is_page = target.suffix == ".md" and target.is_file()
+        if not target.exists() or (
+            anchor and is_page and anchor not in anchors_of(target.read_text())
+        ):
+            lost.append(link)
+    assert not lost, "name a file or a heading that is there"
 
 
 # -- the parser ----------------------------------------------------------------------
