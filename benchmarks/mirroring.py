@@ -78,6 +78,10 @@ def measure(folder: Path, keys: int, batches: tuple[int, ...], *, rounds: int) -
 def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> dict[str, Any]:
     """Tell how long behind a commit a reader has its rows.
 
+    All rows of a batch carry its number, so that a reader which asks for a row of it finds by the
+    statistics of files which of them to read. Once it is seen, the reader is asked again: so long
+    does the question itself take, with nothing new.
+
     Parameters
     ----------
     folder : Path
@@ -98,7 +102,7 @@ def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> di
         committed.append(time.time())
 
     table.log.listen(note)
-    waited, published = [], []
+    waited, published, again = [], [], []
     for number in range(-1, commits):
         ids = dice.choice(keys, rows, replace=False)
         batch = _rows(dice, ids)
@@ -112,6 +116,8 @@ def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> di
             continue
         waited.append(seen(int(ids[0]), 10**6 + number) - committed[0])
         published.append(done - committed[0])
+        asked = time.time()
+        again.append(seen(int(ids[0]), 10**6 + number) - asked)
         # As a sink does it: compactions behind the batch.
         table.compact()
     return {
@@ -119,6 +125,7 @@ def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> di
         "rows": rows,
         "published_s": spread(published),
         "seen_s": spread(waited),
+        "again_s": spread(again),
         "seen_p99_s": sorted(waited)[math.ceil(0.99 * len(waited)) - 1],
     }
 
@@ -136,7 +143,7 @@ def seen_by_delta_rs(place: str) -> Seen:
         while True:
             table.update_incremental()
             query = deltalake.QueryBuilder().register("t", table)
-            rows = query.execute(f"SELECT n FROM t WHERE id = {id_}").read_all()
+            rows = query.execute(f"SELECT n FROM t WHERE n = {number} AND id = {id_}").read_all()
             if pa.table(rows).column("n").to_pylist() == [number]:
                 return time.time()
 

@@ -523,6 +523,7 @@ def mirror_peers(place: Place, size: Size) -> dict[str, Any]:
 def mirror_readers(place: Place, size: Size) -> dict[str, Any]:
     """Measure how soon readers of Delta have a batch, and scans of a mirror against Parquet."""
     from benchmarks.mirroring import fresh, mirror_of, seen_by_delta_rs
+    from spark_upsert.table.table import Table
 
     folder = place.work / "mirror-readers"
     mirror_place = str(mirror_of(folder / "published"))
@@ -541,13 +542,21 @@ def mirror_readers(place: Place, size: Size) -> dict[str, Any]:
                 return found
 
             by_spark = fresh(folder, size.table, rows, seen, commits=commits)
-            parquet = host.call("write_parquet", mirror_place, str(folder / "parquet"))
-            turns = [host.call("scan", mirror_place, parquet) for _ in range(size.rounds + 2)][2:]
+            written = host.call("write_again", mirror_place, str(folder / "again"))
+            scans = []
+            for compacts in (False, True):
+                if compacts:
+                    Table.open(str(folder / "published")).compact(full=True)
+                turns = [host.call("scan", mirror_place, written) for _ in range(size.rounds + 2)]
+                scans.append(
+                    {name: spread([turn[name] for turn in turns[2:]]) for name in turns[0]}
+                )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return {
         "fresh": {"delta-rs": by_delta_rs, "Spark with Delta": by_spark},
-        "scan": {name: spread([turn[name] for turn in turns]) for name in turns[0]},
+        "scan": scans[0],
+        "compacted": scans[1],
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 from pyspark.sql import DataFrame
@@ -44,21 +43,31 @@ class SparkReader(SparkDelta):
     def seen(self, place: str, id_: int, number: int) -> float:
         """Wait until a row is there; return when, as `time.time`."""
         while True:
-            rows = self.spark.read.format("delta").load(place).where(f"id = {id_}")
+            rows = self.spark.read.format("delta").load(place).where(f"n = {number} AND id = {id_}")
             if [row["n"] for row in rows.select("n").collect()] == [number]:
                 return time.time()
 
-    def scan(self, place: str, parquet: list[str]) -> dict[str, float]:
-        """Read all of a mirror, and the same rows from Parquet."""
+    def scan(self, place: str, written: Mapping[str, str]) -> dict[str, float]:
+        """Read all of a mirror, and the same rows as Spark wrote them (`write_again`)."""
         return {
             "mirror_s": _seconds_to_read(self.spark.read.format("delta").load(place)),
-            "parquet_s": _seconds_to_read(self.spark.read.parquet(*parquet)),
+            "delta_s": _seconds_to_read(self.spark.read.format("delta").load(written["delta"])),
+            "parquet_s": _seconds_to_read(self.spark.read.parquet(written["parquet"])),
         }
 
-    def write_parquet(self, place: str, target: str) -> list[str]:
-        """Write the rows of a mirror as Parquet, in as many files as Spark likes."""
-        self.spark.read.format("delta").load(place).write.mode("overwrite").parquet(target)
-        return sorted(str(path) for path in Path(target).glob("*.parquet"))
+    def write_again(self, place: str, folder: str) -> dict[str, str]:
+        """Write the rows of a mirror as Parquet and as a table of Delta, in files as Spark likes.
+
+        Returns
+        -------
+        dict of str to str
+            The place of each, by its format.
+        """
+        found = {format_: f"{folder}/{format_}" for format_ in ("parquet", "delta")}
+        for format_, target in found.items():
+            rows = self.spark.read.format("delta").load(place)
+            rows.write.mode("overwrite").format(format_).save(target)
+        return found
 
 
 def _seconds_to_read(rows: DataFrame) -> float:

@@ -24,10 +24,16 @@ def test_what_a_mirror_takes_is_measured_and_told(tmp_path: Path) -> None:
     assert by_delta_rs["seen_s"]["count"] == 3
     assert 0 < by_delta_rs["published_s"]["min"] <= by_delta_rs["seen_p99_s"]
     assert DeltaTable(LocalStore(place)).version >= 4
-    scan = {"mirror_s": spread([2.0]), "parquet_s": spread([1.0])}
+    seconds = {"mirror_s": 2.0, "delta_s": 1.5, "parquet_s": 1.0}
+    scan = {name: spread([took]) for name, took in seconds.items()}
     sections = {
         "mirror": {**found, "load_before": 0.0},
-        "mirror_readers": {"fresh": {"delta-rs": by_delta_rs}, "scan": scan, "load_before": 0.0},
+        "mirror_readers": {
+            "fresh": {"delta-rs": by_delta_rs},
+            "scan": scan,
+            "compacted": scan,
+            "load_before": 0.0,
+        },
     }
     told = {row[0]: row for row in limits(sections, "tiny") if row[2] != "not measured"}
     assert len(told) == 3
