@@ -52,6 +52,7 @@ from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.facts import default_mirror, facts_below
 from spark_upsert.model.durations import EXPECTED, render_ms, render_time, try_parse_ms
+from spark_upsert.model.names import split_names
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.parse import STORAGE_PREFIX
 from spark_upsert.options.read import Metadata
@@ -62,8 +63,9 @@ from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.table import open_table
 from spark_upsert.streams.planner.explain_read import explain_read
 from spark_upsert.streams.planner.kinds import with_found_inputs
-from spark_upsert.table.changes.modes import ChangeOptions
+from spark_upsert.table.changes.modes import ChangeOptions, ValidBy
 from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.keep_history import keep_history as keep
 from spark_upsert.table.log.indexed import INDEX_BY
 from spark_upsert.table.published import Published
 from spark_upsert.table.retention.policy import GRACE_MS, SAFETY_MS
@@ -944,6 +946,44 @@ def publish(
         for done in follow(table, step):
             names = ("shown", "newest", "delta_version")
             print_rows([asdict(done)], names, as_json=as_json)
+
+
+@upsertflow.command("keep-history")
+@_on_table
+@click.option("--in", "place", required=True, help="Where the table lies that keeps it.")
+@click.option(
+    "--by",
+    type=click.Choice([each.value for each in ValidBy]),
+    default=ValidBy.TIME.value,
+    show_default=True,
+    help="What valid_from and valid_to are.",
+)
+@click.option("--columns", metavar="COLUMNS", help="Columns of the table. Default: all.")
+@click.option(
+    "--track", metavar="COLUMNS", help="Those that open a row when they change. Default: all."
+)
+@_as_json
+def keep_history(
+    path: str,
+    storage: Mapping[str, str],
+    place: str,
+    by: str,
+    columns: str | None,
+    track: str | None,
+    as_json: bool,
+) -> None:
+    """Bring the table that keeps the history of another one up to date, or make it."""
+    table, kept = open_in(path, storage), Table(open_store(place, storage))
+    done = keep(
+        table,
+        kept,
+        columns=None if columns is None else split_names("--columns", columns),
+        by=ValidBy(by),
+        tracked=() if track is None else split_names("--track", track),
+    )
+    head = kept.log.head() if done is None else kept.log.at(done.version)
+    facts = {"history": place, "version": head.version, "rows": head.live_rows}
+    print_facts({**facts, "has_changed": done is not None}, as_json=as_json)
 
 
 @upsertflow.command()

@@ -346,7 +346,8 @@ class ReadOptions:
             raise OptionError(
                 "option 'readHistory' has no meaning in a stream: a row of a history is ended by "
                 "a later one, which no stream of rows can take back.",
-                hint="use spark.read; or read the changes, by .option('readChangeFeed', 'true').",
+                hint="use spark.read; or keep the history in a table ('upsertflow keep-history'), "
+                "and read the changes of that.",
                 option="readHistory",
             )
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.log.kept_position import VIEW_PROPERTIES
+from spark_upsert.table.log.kept_position import KEPT_PROPERTIES
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
 from spark_upsert.table.log.properties import DROPPED
 
@@ -92,8 +92,8 @@ def _require_droppable(head: Manifest, name: str) -> None:
 def _use_of(head: Manifest, name: str) -> str | None:
     """Return what a table needs a column for; None if it can do without."""
     schema: TableSchema = head.schema
-    if any(each in head.properties for each in VIEW_PROPERTIES):
-        return "the table keeps a view, whose plan says which columns it has"
+    if any(each in head.properties for each in KEPT_PROPERTIES):
+        return "the table keeps a view or a history, which says which columns it has"
     if name in schema.keys:
         return "it is a part of the key"
     if name in (field.name for field in schema.order):

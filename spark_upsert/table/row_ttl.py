@@ -30,10 +30,11 @@ from spark_upsert.table.appends import commands_of
 from spark_upsert.table.deletes import deletes_of, require_deletes_win
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.clock import require_clock
-from spark_upsert.table.log.kept_position import VIEW_PROPERTIES
+from spark_upsert.table.log.kept_position import KEPT_PROPERTIES
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL, parse_ttl
 from spark_upsert.table.write.commands import GONE
+from spark_upsert.table.write.guards import Unchanged
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 
@@ -98,7 +99,7 @@ class RowTtl:
                 hint="name a column that says since when a row counts, or add one.",
                 column=column,
             )
-        if not schema.engine.takes_deletes or any(name in properties for name in VIEW_PROPERTIES):
+        if not schema.engine.takes_deletes or any(name in properties for name in KEPT_PROPERTIES):
             raise OptionError(
                 f"option '{ROW_TTL}' is of a table whose rows can be deleted; this one holds what "
                 "a view or an engine makes of others.",
@@ -241,7 +242,7 @@ def _delete(
                 return None
             commands = commands_of(snapshot.manifest, rows, GONE, None)
         staged = stage(snapshot, commands, threads=table.threads)
-        guard = _Unchanged(snapshot.manifest)
+        guard = Unchanged(snapshot.manifest)
         epoch = WriteSet(
             base=snapshot,
             staged=(staged,),
@@ -261,15 +262,3 @@ def _delete(
         "commit. No row was expired.",
         hint="try again when fewer write; the next commit that is due does.",
     )
-
-
-class _Unchanged:
-    """Lets an epoch in only while the rows are those of one version."""
-
-    def __init__(self, base: Manifest) -> None:
-        self._changed = base.changed
-        self.has_changed = False
-
-    def __call__(self, head: Manifest) -> ContentionError | None:
-        self.has_changed = head.changed != self._changed
-        return ContentionError("other rows came between.") if self.has_changed else None

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+import shutil
+from unittest.mock import patch
 
+import pyarrow as pa
+from click.testing import CliRunner
+
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.errors import ContentionError
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan import agg
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.changes.modes import ValidBy
+from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.guards import Unchanged
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
 from tests.hints.reads import Query, batch, inputs_of, lake
@@ -22,8 +31,13 @@ def _(told: Told) -> None:
         ReadOptions.parse({**given, **HISTORY}).require_stream()
     told("use spark.read")
     assert batch({**given, **HISTORY})
-    told("read the changes, by .option('readChangeFeed', 'true')")
-    assert Query().run({**given, "readChangeFeed": "true"})
+    told("keep the history in a table ('upsertflow keep-history')")
+    kept = str(told.folder / "kept")
+    assert (
+        CliRunner().invoke(upsertflow, ["keep-history", given["path"], "--in", kept]).exit_code == 0
+    )
+    told("read the changes of that")
+    assert Query().run({"path": kept, "readChangeFeed": "true"})
 
 
 @follows("options.read:ReadOptions._refuse_apart_from_history")
@@ -93,7 +107,7 @@ def _(told: Told) -> None:
     assert batch({**given, "columns": "id"})
 
 
-@follows("table.changes.history:_require_axis")
+@follows("table.changes.history:require_axis")
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "seq": pa.int64()})
     table = Table.create(str(told.folder / "t"), columns, keys=["id"], sequence_by=["seq"])
@@ -107,3 +121,72 @@ def _(told: Told) -> None:
         assert len(batch({**given, "validBy": by.value})) == 2
     told("begin behind it by 'startingVersion'")
     assert len(batch({**given, "validBy": "order", "startingVersion": "2"})) == 1
+
+
+# -- kept histories --------------------------------------------------------------------
+
+
+def _source(told: Told, name: str = "table") -> tuple[Table, Table]:
+    """Return a table with a row, and where its history is to be kept."""
+    return Table.open(lake(told.folder, name)[name]), Table(open_store(str(told.folder / "kept")))
+
+
+@follows("table.keep_history:keep_history")
+def _(told: Told) -> None:
+    table, kept = _source(told)
+    with told, patch.object(Unchanged, "__call__", _never):
+        keep_history(table, kept)
+    told("let one process keep the history")
+    assert keep_history(table, kept) is not None
+
+
+def _never(guard: Unchanged, head: object) -> ContentionError:
+    guard.has_changed = True
+    return ContentionError("other rows came between.")
+
+
+@follows("table.keep_history:_made")
+def _(told: Told) -> None:
+    table, kept = _source(told)
+    keep_history(table, kept)
+    with told:
+        keep_history(table, kept, by=ValidBy.VERSION)
+    told("give the same columns and options as at first")
+    assert keep_history(table, kept) is None
+    told("keep this history in a new path")
+    new = Table(open_store(str(told.folder / "by_version")))
+    assert keep_history(table, new, by=ValidBy.VERSION) is not None
+    other, _ = _source(told, "anew")
+    with told:
+        keep_history(other, kept)
+    told("a source that was made anew has a new history")
+    assert keep_history(other, Table(open_store(str(told.folder / "of_anew")))) is not None
+
+
+@follows("table.keep_history:_position")
+def _(told: Told) -> None:
+    table, kept = _source(told)
+    copy = told.folder / "copy"
+    shutil.copytree(told.folder / "table", copy)
+    table.append(pa.table({"id": [9]}), merge_schema=True)
+    keep_history(table, kept)
+    set_back = Table.open(str(copy))
+    with told:
+        keep_history(set_back, kept)
+    told("put the table back if it was set back from a copy")
+    assert keep_history(table, kept) is None
+    told("keep its history in a new path")
+    assert keep_history(set_back, Table(open_store(str(told.folder / "of_copy")))) is not None
+
+
+@follows("table.write.guards:_require_historian")
+def _(told: Told) -> None:
+    table, kept = _source(told)
+    keep_history(table, kept)
+    with told:
+        kept.delete(filter="TRUE")
+    told("write to the table whose history it is")
+    table.delete(filter="TRUE")
+    assert keep_history(table, kept) is not None
+    told("or into another table")
+    assert lake(told.folder, "another")

@@ -8,12 +8,14 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.model.schema import Scope
+from spark_upsert.table import keep_history
 from spark_upsert.table.changes import history, validity
 from spark_upsert.table.changes.changes import Changes
 from spark_upsert.table.entries.found import ABSENT
 from tests.laws import test_history as laws
+from tests.laws import test_kept_history as kept_laws
 from tests.planted.bug import Patch, bug, wrapped
-from tests.support.model import Scope
 
 
 def test_p1_a_history_is_what_was_seen() -> None:
@@ -22,6 +24,10 @@ def test_p1_a_history_is_what_was_seen() -> None:
 
 def test_p1_orders_tell_when() -> None:
     laws.test_orders_tell_when_rows_and_deletes_came()
+
+
+def test_p2_a_history_is_kept() -> None:
+    kept_laws.test_a_kept_history_is_the_history_of_its_table()
 
 
 def test_p1_other_columns_open_nothing() -> None:
@@ -59,3 +65,17 @@ def _() -> Patch:
     return patch.object(
         validity, "_differs", lambda events, *_: np.ones(events.num_rows, dtype=np.bool_)
     )
+
+
+@bug("a step of a kept history does not look up which rows are open", test_p2_a_history_is_kept)
+def _() -> Patch:
+    return patch.object(keep_history, "_open_rows", lambda *given: given[-1].slice(0, 0))
+
+
+@bug("a step of a kept history begins a version too late", test_p2_a_history_is_kept)
+def _() -> Patch:
+    def later(original: Any, *given: Any) -> int:
+        lower: int = original(*given)
+        return lower + 1
+
+    return wrapped(keep_history, "_lower", later)

@@ -425,3 +425,23 @@ def test_indexes_are_built_and_shown(path: str) -> None:
     (again,) = lines("index", path, "--rebuild")
     assert again["entries"] == shown["entries"]
     assert lines("index", path, "--by", "") == []
+
+
+def test_a_history_is_kept_step_by_step(tmp_path: Path) -> None:
+    columns = pa.schema({"id": pa.int64(), "v": pa.string(), "n": pa.int64()})
+    table = Table.create(str(tmp_path / "t"), columns, keys=["id"])
+    kept = str(tmp_path / "kept")
+    command = ["keep-history", table.store.url, "--in", kept, "--by", "version", "--json"]
+    command += ["--columns", "v,n", "--track", "v"]
+    told = []
+    for n, v in enumerate("aab"):
+        table.append(pa.table({"id": [1], "v": [v], "n": [n]}))
+        told += [json.loads(CliRunner().invoke(upsertflow, command).output) for _ in range(2)]
+    assert [each["has_changed"] for each in told] == [True, False] * 3
+    assert [each["rows"] for each in told[1::2]] == [1, 1, 2]
+    names = ["id", "v", "n", "valid_from", "valid_to", "is_current", "from_version"]
+    rows = Table.open(kept).snapshot(columns=names).sort_by("valid_from").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (1, "a", 1, 1, 3, False, 1),
+        (1, "b", 2, 3, None, True, 3),
+    ]

@@ -98,7 +98,7 @@ def test_it_is_not_set_back_under_its_query(tmp_path: Path) -> None:
     table = made(tmp_path / "kept")
     assert write(table, "one", 0, (1, "a", 7))
     assert write(table, "one", 1, (2, "b", 8))
-    with pytest.raises(DataError, match="keeps the rows of a view, and cannot be restored to"):
+    with pytest.raises(DataError, match="keeps the rows of a view or a history, and cannot be"):
         table.restore(1)
     assert table.restore(2) is None, "it is there"
     assert shown(table) == {1: "a", 2: "b"}

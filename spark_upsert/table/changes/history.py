@@ -76,7 +76,7 @@ def _axis_type(schema: TableSchema, by: ValidBy) -> pa.DataType:
     return pa.struct([pa.field(each.name, each.type) for each in schema.order])
 
 
-def _require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
+def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
     """Refuse an overwrite, which deletes rows without an order, where orders are the axis."""
     overwrites = [max(each.times_ms) for each in stretches if each.cut is Cut.OVERWRITE]
     if by is ValidBy.ORDER and overwrites:
@@ -115,7 +115,7 @@ def history_stretches(
         schema=schema,
     )
     stretches = [beginning, *cut_into_stretches(log, lower + 1, upper, schema)]
-    _require_axis(stretches, options.by)
+    require_axis(stretches, options.by)
     return stretches
 
 

@@ -15,7 +15,7 @@ epoch replaced, are no changes of a table, so they split no row here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -68,13 +68,18 @@ def events_of(
     else:
         at = pa.array(epochs)
     return pa.RecordBatch.from_arrays(
-        [*columns, at, pa.array(epochs), pa.array(is_put)], names=[*names, AT, VERSION, IS_PUT]
+        [*columns, at, pa.array(epochs), pa.array(is_put)], names=event_names(names)
     )
 
 
 def event_columns(schema: TableSchema, options: HistoryOptions) -> list[str]:
     """Return the columns of the table that an event carries: its key, and what is shown."""
     return list(dict.fromkeys((*schema.keys, *options.columns)))
+
+
+def event_names(columns: Sequence[str]) -> list[str]:
+    """Return the columns of an event that carries some of the table's."""
+    return [*columns, AT, VERSION, IS_PUT]
 
 
 def validity(

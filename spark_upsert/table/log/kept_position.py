@@ -33,6 +33,16 @@ VIEW_PROPERTIES = VIEW_PLAN, VIEW_RESULT = ("viewPlan", "viewResult")
 """Properties of a table that keeps a view: its plan, and its result (`views.groups`)."""
 
 
+HISTORY_OF = "historyOf"
+"""The property of a table that keeps the history of another one: which history it is."""
+
+KEPT_PROPERTIES = (*VIEW_PROPERTIES, HISTORY_OF)
+"""Properties of tables that are made of others, and that no user sets."""
+
+HISTORY = "history:"
+"""The prefix of the name of a writer that keeps a history; the id of the source follows."""
+
+
 def keeps_rows(properties: Mapping[str, str]) -> bool:
     """Return whether a table keeps the rows of a view, and not what groups are made of."""
     return VIEW_PLAN in properties and VIEW_RESULT not in properties

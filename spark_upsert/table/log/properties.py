@@ -23,7 +23,7 @@ from spark_upsert.table.log.caps import (
     parse_on_full,
 )
 from spark_upsert.table.log.indexed import INDEX_BY, parse_index_by
-from spark_upsert.table.log.kept_position import VIEW_PROPERTIES
+from spark_upsert.table.log.kept_position import KEPT_PROPERTIES
 from spark_upsert.table.log.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.table.log.tombstones import TombstoneRetention
 
@@ -108,7 +108,7 @@ def checked(properties: Mapping[str, str] | None) -> dict[str, str]:
         A name is unknown, or a value is not one of its property.
     """
     for name, value in (properties or {}).items():
-        if name in VIEW_PROPERTIES and isinstance(value, str):
+        if name in KEPT_PROPERTIES and isinstance(value, str):
             continue
         if name not in _CHECKS:
             raise OptionError(

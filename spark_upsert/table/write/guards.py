@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spark_upsert.errors import ContentionError, DataError, DataLossError, OtherTableError, setting
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.kept_position import keeps_rows
+from spark_upsert.table.log.kept_position import HISTORY, HISTORY_OF, keeps_rows
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import QUERY, Manifest, Transaction
 from spark_upsert.table.log.tombstones import LateRows
@@ -40,6 +40,8 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
         return is_next_move(write_set, head)
     if keeps_rows(head.properties):
         _require_keeper(write_set, head, url)
+    if HISTORY_OF in head.properties:
+        _require_historian(write_set, url)
     for transaction in write_set.transactions:
         _require_remembered(transaction, head, url)
         require_no_gap(transaction, head, url)
@@ -73,6 +75,29 @@ def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
             hint="go on with the checkpoint of that query, or keep the view in a new path.",
             path=url,
         )
+
+
+def _require_historian(write_set: WriteSet, url: str) -> None:
+    """Refuse writes into a kept history by others than `table.keep_history`."""
+    writers = [each.writer for each in write_set.transactions]
+    if not writers or not all(writer.startswith(HISTORY) for writer in writers):
+        raise DataError(
+            f"the table at '{url}' keeps the history of another one, and takes no other rows. "
+            "Nothing was committed.",
+            hint="write to the table whose history it is, or into another table.",
+        )
+
+
+class Unchanged:
+    """Lets an epoch in only while the rows are those of one version."""
+
+    def __init__(self, base: Manifest) -> None:
+        self._changed = base.changed
+        self.has_changed = False
+
+    def __call__(self, head: Manifest) -> ContentionError | None:
+        self.has_changed = head.changed != self._changed
+        return ContentionError("other rows came between.") if self.has_changed else None
 
 
 def is_next_move(write_set: WriteSet, head: Manifest) -> bool:

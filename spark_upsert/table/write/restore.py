@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from spark_upsert.errors import DataError
 from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.log.kept_position import keeps_rows
+from spark_upsert.table.log.kept_position import HISTORY_OF, keeps_rows
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
 
 
@@ -40,14 +40,14 @@ def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
     Raises
     ------
     DataError
-        The table keeps the rows of a view.
+        The table keeps the rows of a view, or a history.
     """
     if (head.slices, head.low_water) == (old.slices, old.low_water):
         return None
-    if keeps_rows(head.properties):
+    if keeps_rows(head.properties) or HISTORY_OF in head.properties:
         raise DataError(
-            f"the table at '{url}' keeps the rows of a view, and cannot be restored to version "
-            f"{old.version}: the query that writes it would go on with its next batch, and what "
+            f"the table at '{url}' keeps the rows of a view or a history, and cannot be restored "
+            f"to version {old.version}: what writes it would go on with its next batch, and what "
             "came of those between would be missing. Nothing was committed.",
             hint=f"read version {old.version} (versionAsOf), or keep the view in a new path.",
         )

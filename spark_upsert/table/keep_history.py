@@ -1,0 +1,228 @@
+"""A table that keeps the history of another one, and is brought up to date by what changed.
+
+    a change of a key ends its open row, and opens the next
+
+The kept table has the rows that `Table.history` shows. Its key is the key of the source and the
+version that opened a row, with the source's key as the prefix of the hash, so that the open row of
+a changed key is found by a look-up. A step reads what changed since the step before, and puts each
+row that it touches whole: the same step twice gives the same rows.
+
+The number of its transaction is the version of the source that a step has reached. A step is put
+only behind the rows that it was computed upon, so that of two keepers one begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.errors import ContentionError, OtherTableError, UpsertFlowError
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.plan.kernels.equal_keys import codes, firsts
+from spark_upsert.table.appends import commands_of
+from spark_upsert.table.changes.history import (
+    history_stretches,
+    read_history,
+    require_axis,
+    valid_fields,
+)
+from spark_upsert.table.changes.modes import VALID_NAMES, HistoryOptions, ValidBy
+from spark_upsert.table.changes.stretches import Stretch, cut_into_stretches
+from spark_upsert.table.changes.validity import FROM_VERSION, event_columns, event_names
+from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.given_rows import filled
+from spark_upsert.table.log.kept_position import HISTORY, HISTORY_OF
+from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.guards import Unchanged
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
+
+TRIES_MAX = 16
+"""Attempts to put a step behind rows that no other keeper has changed meanwhile."""
+
+
+def keep_history(
+    table: Table,
+    kept: Table,
+    *,
+    columns: Sequence[str] | None = None,
+    by: ValidBy = ValidBy.TIME,
+    tracked: Sequence[str] = (),
+) -> Commit | None:
+    """Bring the table that keeps a history up to date; make it if there is none.
+
+    Parameters
+    ----------
+    table : Table
+        The source. The keeper holds a lease on it, for as long as leases last, because the next
+        step begins where this one ends.
+    kept : Table
+        May be absent.
+    columns, by, tracked
+        As of `Table.history`; key columns come along. The same in each step.
+
+    Returns
+    -------
+    Commit or None
+        None if the source has not changed.
+
+    Raises
+    ------
+    OtherTableError
+        The table keeps something else, or the source is not the one whose history it keeps.
+    DataLossError
+        Changes that it lacks are expired.
+    ContentionError
+        Other keepers were faster, again and again.
+    """
+    for _ in range(TRIES_MAX):
+        source = table.log.head()
+        own = source.schema
+        named = own.columns.names if columns is None else own.select(columns)
+        shown = tuple(dict.fromkeys((*own.keys, *named)))
+        wanted = HistoryOptions(columns=shown, by=by, tracked=own.select(tracked))
+        head = _made(kept, source, wanted, is_of_all=columns is None)
+        guard = Unchanged(head)
+        try:
+            return _step(table, kept, source, head, wanted, guard)
+        except ContentionError:
+            if not guard.has_changed:
+                raise
+    raise ContentionError(
+        f"other keepers changed '{kept.store.url}' {TRIES_MAX} times between a look and a commit.",
+        hint="let one process keep the history.",
+    )
+
+
+def _made(kept: Table, source: Manifest, wanted: HistoryOptions, *, is_of_all: bool) -> Manifest:
+    """Return the table that keeps a history, with the columns of the source; make it if needed."""
+    own = source.schema
+    said = {
+        "table": source.table_id,
+        "by": wanted.by.value,
+        "columns": None if is_of_all else list(wanted.columns),
+        "tracked": list(wanted.tracked),
+    }
+    expected = json.dumps(said, separators=(",", ":"))
+    fields = [own.columns.field(name) for name in wanted.columns]
+    columns = [*fields, *valid_fields(own, wanted), pa.field(FROM_VERSION, pa.int64())]
+    schema = TableSchema.of(
+        pa.schema(columns), keys=[*own.keys, FROM_VERSION], hash_prefix=len(own.keys)
+    )
+    head = kept.log.try_head() or kept.ensure(schema, {HISTORY_OF: expected})
+    found = head.properties.get(HISTORY_OF)
+    if found != expected:
+        raise OtherTableError(
+            f"the table at '{kept.store.url}' is to keep the history {expected}; found "
+            f"{'a table that keeps none' if found is None else found}.",
+            hint="give the same columns and options as at first, or keep this history in a new "
+            "path; a source that was made anew has a new history.",
+            path=kept.store.url,
+        )
+    if head.schema.accept(schema.columns, merge=True) != head.schema:
+        head = kept.alter(schema)
+    return head
+
+
+def _step(
+    table: Table,
+    kept: Table,
+    source: Manifest,
+    head: Manifest,
+    wanted: HistoryOptions,
+    guard: Unchanged,
+) -> Commit | None:
+    writer = f"{HISTORY}{source.table_id}"
+    consumer = f"history-{head.table_id}"
+    position = _position(kept, head, writer, source)
+    if position is None:
+        begin = table.hold_all(consumer).version
+        stretches = history_stretches(table.log, begin, source.upper, source.schema, wanted)
+    else:
+        lower = _lower(table, position, source)
+        table.keep_held(consumer, lower - 1)
+        stretches = cut_into_stretches(table.log, lower, source.upper, source.schema)
+        require_axis(stretches, wanted.by)
+        if not stretches:
+            table.hold(consumer, source.version)
+            return None
+    snapshot = Snapshot(kept.store, head)
+    staged = stage(snapshot, _commands(table, snapshot, stretches, wanted), threads=kept.threads)
+    reached = Transaction(writer=writer, number=source.version)
+    epoch = WriteSet(base=snapshot, staged=(staged,), transactions=(reached,))
+    try:
+        done = kept.commit(epoch, admission=kept.admission(guard=guard))
+    except UpsertFlowError:
+        kept.discard(epoch.staged)
+        raise
+    table.hold(consumer, source.version)
+    return done
+
+
+def _position(kept: Table, head: Manifest, writer: str, source: Manifest) -> int | None:
+    """Return the version of the source that a kept table has reached; None before its first step.
+
+    Raises
+    ------
+    OtherTableError
+        It has reached a version that the source does not have, or what it reached is forgotten.
+    """
+    position = head.transactions.get(writer)
+    is_lost = position is None and head.has_forgotten(writer)
+    if is_lost or (position is not None and position > source.version):
+        raise OtherTableError(
+            f"the history at '{kept.store.url}' has reached "
+            f"{'a version that was forgotten' if is_lost else f'version {position}'}, and the "
+            f"newest of its table is {source.version}.",
+            hint="put the table back if it was set back from a copy; else keep its history in a "
+            "new path.",
+            path=kept.store.url,
+        )
+    return position
+
+
+def _lower(table: Table, position: int, source: Manifest) -> int:
+    """Return the first version whose changes a step reads."""
+    lower = position + 1
+    # Versions that changed no row may expire without a loss.
+    if lower < source.first_changes and table.log.at(source.since).changed <= position:
+        return source.first_changes
+    return lower
+
+
+def _commands(
+    table: Table, snapshot: Snapshot, stretches: Sequence[Stretch], wanted: HistoryOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that a step opens, and the open ones that it ends, as commands."""
+    schema = stretches[0].schema
+    before = partial(_open_rows, snapshot, schema, wanted)
+    for rows in read_history(
+        table.store, stretches, wanted, threads=table.threads, open_rows=before
+    ):
+        whole = filled(snapshot.manifest.schema, pa.Table.from_batches([rows]))
+        yield from commands_of(snapshot.manifest, whole, None, None)
+
+
+def _open_rows(
+    snapshot: Snapshot, schema: TableSchema, wanted: HistoryOptions, events: pa.RecordBatch
+) -> pa.RecordBatch:
+    """Return the open rows of the keys of some events, as events."""
+    begins, _, is_current = VALID_NAMES
+    keys = [events.column(name) for name in schema.keys]
+    once = pa.array(firsts(codes(keys)[0]))
+    names = event_columns(schema, wanted)
+    held = snapshot.having_prefix(
+        [key.take(once) for key in keys], [*names, begins, FROM_VERSION, is_current]
+    )
+    batches = [batch.filter(batch.column(is_current)) for batch in held]
+    rows = pa.concat_batches(batches) if batches else None
+    if rows is None or not rows.num_rows:
+        return events.slice(0, 0)
+    found = [*rows.select([*names, begins, FROM_VERSION]).columns]
+    is_put = pa.array(np.ones(rows.num_rows, dtype=np.bool_))
+    return pa.RecordBatch.from_arrays([*found, is_put], names=event_names(names))

@@ -1,0 +1,147 @@
+"""A kept history beside what happens to its table: new columns, expiries, compactions, restores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataError, DataLossError, OptionError
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.table.changes.modes import ValidBy
+from spark_upsert.table.keep_history import keep_history
+from spark_upsert.table.table import Table
+from tests.support.clocked import ClockedStore, Now
+
+COLUMNS = pa.schema({"id": pa.int32(), "v": pa.string(), "seq": pa.int64()})
+SHOWN = ("id", "v", "valid_from", "valid_to", "is_current")
+
+
+def table_in(now: Now) -> Table:
+    return Table(ClockedStore(now), clock=now)
+
+
+@pytest.fixture
+def now() -> Now:
+    return Now()
+
+
+@pytest.fixture
+def table(now: Now) -> Table:
+    made = table_in(now)
+    made.ensure(TableSchema.of(COLUMNS, keys=["id"], order=[COLUMNS.field("seq")]))
+    return made
+
+
+@pytest.fixture
+def kept(now: Now) -> Table:
+    return table_in(now)
+
+
+def put(table: Table, v: str, seq: int, **more: Any) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int32()), "v": [v], "seq": [seq], **more})
+    table.append(rows, merge_schema=True)
+
+
+def held(kept: Table, *names: str) -> list[tuple[Any, ...]]:
+    rows = kept.snapshot(columns=names or SHOWN).to_pylist()
+    return sorted((tuple(row.values()) for row in rows), key=repr)
+
+
+def step(table: Table, kept: Table, **how: Any) -> bool:
+    return keep_history(table, kept, **{"by": ValidBy.VERSION, **how}) is not None
+
+
+def test_columns_that_the_table_gains_are_kept_from_then_on(table: Table, kept: Table) -> None:
+    put(table, "a", 1)
+    step(table, kept)
+    put(table, "b", 2, n=[7])
+    step(table, kept)
+    assert held(kept, "v", "n") == [("a", None), ("b", 7)]
+
+
+def test_the_columns_that_were_chosen_stay_the_same(table: Table, kept: Table) -> None:
+    put(table, "a", 1)
+    step(table, kept, columns=["v"])
+    put(table, "b", 2, n=[7])
+    step(table, kept, columns=["v"])
+    assert kept.schema.columns.names == ["id", "v", *SHOWN[2:], "from_version"]
+    assert kept.schema.keys == ("id", "from_version")
+
+
+def test_nothing_expires_that_a_keeper_has_to_read(table: Table, kept: Table, now: Now) -> None:
+    put(table, "a", 1)
+    step(table, kept)
+    put(table, "b", 2)
+    put(table, "c", 3)
+    now.advance(86_400)
+    table.expire(retain_versions=1, safety_ms=0)
+    step(table, kept)
+    assert [row[1:4] for row in held(kept)] == [("a", 1, 2), ("b", 2, 3), ("c", 3, None)]
+
+
+def test_a_keeper_that_was_away_for_too_long_is_told_so(
+    table: Table, kept: Table, now: Now
+) -> None:
+    put(table, "a", 1)
+    step(table, kept)
+    for seq, v in enumerate("bcd", start=2):
+        put(table, v, seq)
+    now.advance(30 * 86_400)
+    table.expire(retain_versions=1, safety_ms=0)
+    assert table.log.head().since == 3
+    with pytest.raises(DataLossError):
+        step(table, kept)
+
+
+def test_versions_without_rows_may_expire_meanwhile(table: Table, kept: Table, now: Now) -> None:
+    for seq, v in enumerate("abc"):
+        put(table, v, seq)
+    step(table, kept)
+    table.compact(full=True)
+    for _ in range(2):
+        now.advance(30 * 86_400)
+        table.expire(retain_versions=1, safety_ms=0)
+    assert table.log.head().first_changes > 4
+    put(table, "d", 9)
+    assert step(table, kept)
+    assert held(kept)[-1][1:] == ("d", table.log.head().version, None, True)
+
+
+def test_an_idle_table_is_no_step(table: Table, kept: Table) -> None:
+    put(table, "a", 1)
+    assert step(table, kept)
+    table.compact(full=True)
+    assert not step(table, kept)
+    assert kept.log.head().version == 1
+
+
+def test_a_restored_table_ends_its_rows_like_any_change(table: Table, kept: Table) -> None:
+    put(table, "a", 1)
+    put(table, "b", 2)
+    step(table, kept)
+    table.restore(1)
+    step(table, kept)
+    assert [row[1:4] for row in held(kept)] == [("a", 1, 2), ("a", 3, None), ("b", 2, 3)]
+
+
+def test_by_order_an_overwrite_is_refused_and_nothing_is_kept(table: Table, kept: Table) -> None:
+    put(table, "a", 1)
+    step(table, kept, by=ValidBy.ORDER)
+    rows = pa.table({"id": pa.array([2], pa.int32()), "v": ["x"], "seq": [1]})
+    table.append(rows, overwrite=True)
+    with pytest.raises(OptionError, match="has no order"):
+        step(table, kept, by=ValidBy.ORDER)
+    assert held(kept) == [(1, "a", 1, None, True)]
+
+
+def test_a_kept_history_is_written_by_its_keeper_alone(table: Table, kept: Table) -> None:
+    put(table, "a", 1)
+    step(table, kept)
+    put(table, "b", 2)
+    step(table, kept)
+    with pytest.raises(DataError, match="keeps the history of another one"):
+        kept.delete(filter="TRUE")
+    with pytest.raises(DataError, match="cannot be restored"):
+        kept.restore(1)
