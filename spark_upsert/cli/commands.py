@@ -218,6 +218,7 @@ def _keep_in_order(
     of_root: bool,
     as_json: bool,
     is_news: Callable[[Mapping[str, Any]], object],
+    quiet: str = "unchanged",
     threads: int = 1,
 ) -> None:
     """Work on a table, or on each below a root, and print what was done; exit with 1 on failures.
@@ -226,9 +227,11 @@ def _keep_in_order(
     ----------
     is_news : callable
         Takes what `work` returned; says whether anything was done, so that the table is shown.
+    quiet : str
+        The word for the tables that are not shown.
     """
     if of_root:
-        failed = _work_on_all(path, storage, work, as_json, is_news, threads)
+        failed = _work_on_all(path, storage, work, as_json, is_news, quiet, threads)
     else:
         facts = work(open_in(path, storage))
         failed = not facts.get("is_sound", True)
@@ -243,6 +246,7 @@ def _work_on_all(
     work: TableWork,
     as_json: bool,
     is_news: Callable[[Mapping[str, Any]], object],
+    quiet: str,
     threads: int,
 ) -> bool:
     """Return whether a table failed, or is not sound."""
@@ -262,7 +266,8 @@ def _work_on_all(
     if shown and not as_json:
         names = list(dict.fromkeys(name for line in shown for name in line))
         print_rows([dict.fromkeys(names) | line for line in shown], names, as_json=False)
-    total: dict[str, Any] = {"tables": count, "shown": len(shown), "failed": failed}
+    rest = {"shown": len(shown)} if as_json else {quiet: count - len(shown)}
+    total: dict[str, Any] = {"tables": count, **rest, "failed": failed}
     if kept_by:  # Else the user would not know why nothing was done.
         few = kept_by.most_common(_REASONS)
         total["bound_by"] = "; ".join(f"{why} ({tables} tables)" for why, tables in few)
@@ -598,6 +603,7 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
         of_root=of_root,
         as_json=as_json,
         is_news=lambda facts: not facts["is_sound"] or NEVER_WHOLE in facts,
+        quiet="sound",
     )
 
 

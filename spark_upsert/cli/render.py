@@ -116,7 +116,9 @@ def _grid(
     for name in names:
         is_number = any(isinstance(row[name], int | float | Decimal) for row in rows)
         justify: Literal["right", "left"] = "right" if is_number else "left"
-        grid.add_column(Text(escaped(name)), justify=justify, overflow="fold")
+        # The names of a table's own columns are its own; ours say a unit, which is in the text.
+        heading = name.removesuffix("_ms") if render is _pretty else name
+        grid.add_column(Text(escaped(heading)), justify=justify, overflow="fold")
     for row in rows:
         # Text, because data may look like rich's markup.
         grid.add_row(*(Text(render(name, row[name])) for name in names))

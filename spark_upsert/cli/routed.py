@@ -101,7 +101,7 @@ class RoutedLine:
             "folder": None if self.folder == self.name else self.folder,
             "version": self.version,
             "batch": self.batch,
-            "rows": self.rows,
+            "rows_of_batch": self.rows,
             "parked": self.parked,
             "debt": self.debt,
             "committed_ms": self.committed_ms,

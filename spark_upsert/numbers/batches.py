@@ -12,6 +12,7 @@ from typing import Any
 
 from spark_upsert.errors import masked
 from spark_upsert.model.log_fields import Fields
+from spark_upsert.model.template import Template, is_routed
 
 SHOWN = (
     *("inserts", "updates", "deletes", "absent", "stale", "superseded", "duplicates"),
@@ -117,7 +118,10 @@ class BatchNumbers:
 
     def advice(self) -> str:
         """Return what to do about the numbers that mean trouble."""
-        return "; ".join(f"{name}: {TROUBLES[name]}" for name in self.troubles)
+        told = "; ".join(f"{name}: {TROUBLES[name]}" for name in self.troubles)
+        if self.sink is None or not is_routed(self.sink.table):
+            return told
+        return told.replace("ROOT", f"{masked(Template.parse(self.sink.table).root)}")
 
     def _told(self) -> Iterator[tuple[str, Any]]:
         yield from (("query", self.query), ("query_id", self.query_id), ("batch", self.batch))

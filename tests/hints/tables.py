@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 
 from spark_upsert.flow import TableSink
@@ -22,6 +23,7 @@ from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
+from tests.support.group_worlds import Routed
 
 Rows = Mapping[str, Any]
 
@@ -605,6 +607,29 @@ def _(told: Told) -> None:
     told("make the table before by spark_upsert.Table.create")
     Table.create(given["path"], pa.schema({"id": pa.int64()}), keys=["id"])
     plan_columns(ReadPlan.parse(given))
+
+
+@follows("table.log.entries:no_table")
+def _(told: Told) -> None:
+    Routed(told.folder / "lake").batch(a={1: 1})
+    with told:
+        plan_columns(ReadPlan.parse({"path": str(told.folder / "lake")}))
+    told("read one of them by its own path")
+    plan_columns(ReadPlan.parse({"path": str(told.folder / "lake" / "a")}))
+    told("all with")
+    plan_columns(ReadPlan.parse({"path": str(told.folder / "lake"), **told.options}))
+
+
+@follows("table.log.entries:no_table:2")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    place = table.publish().place
+    with told:
+        plan_columns(ReadPlan.parse({"path": place}))
+    told("by delta-rs, Polars or DuckDB")
+    assert polars.scan_delta(place).collect().height == table.snapshot().num_rows
+    told("give the path of that table")
+    plan_columns(ReadPlan.parse({"path": table.store.url}))
 
 
 @follows("table.write.fitting:_converted")

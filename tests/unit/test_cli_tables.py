@@ -120,6 +120,8 @@ def test_people_see_a_grid(root: Path) -> None:
     shown = run(str(root)).stdout
     for text in ("{db}.{table}", "query:one", "crm.*", "shop.orders", "größe.a.b", "parked"):
         assert text in shown
+    assert "rows_of_batch" in shown
+    assert "_ms" not in shown
 
 
 def test_before_the_first_whole_batch_the_template_finds_tables(tmp_path: Path) -> None:
@@ -174,6 +176,15 @@ def test_all_tables_and_the_group_are_kept_in_order(lake: Path) -> None:
     *done, _ = command("vacuum", str(lake), "--all")
     assert [(line["table"], line["foreign"]) for line in done] == [("quiet", 1)]
     assert command("check", str(lake), "--all") == nothing
+
+
+@pytest.mark.parametrize(("arguments", "told"), [(["check"], "sound"), (["compact"], "unchanged")])
+def test_people_are_told_how_many_tables_are_well(
+    lake: Path, arguments: list[str], told: str
+) -> None:
+    shown = CliRunner().invoke(upsertflow, [*arguments, str(lake), "--all"]).stdout
+    facts = dict(line.split() for line in shown.splitlines() if line.strip())
+    assert facts == {"tables": "3", told: "3", "failed": "0"}
 
 
 def test_a_table_that_fails_does_not_stop_the_others(lake: Path) -> None:

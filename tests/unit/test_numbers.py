@@ -253,3 +253,9 @@ def test_opentelemetry_observes_the_same() -> None:
     }
     assert told["upsertflow.rows", "inserts"] == 2
     assert told["upsertflow.lag_versions", None] == 3
+
+
+def test_the_advice_about_parked_rows_names_the_root() -> None:
+    sink = SinkNumbers(table="/lake/shop/{topic}", version=1, counters={}, parked=2, tables=1)
+    batch = BatchNumbers(query="q", query_id="1", batch=0, seconds=1.0, rows=2, sink=sink)
+    assert batch.advice().endswith("see 'upsertflow parked /lake/shop'")

@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 from spark_upsert.errors import TableNotFoundError
 from spark_upsert.model.durations import render_ms
+from spark_upsert.store import Store
+from spark_upsert.table.log.entries import no_table
 from spark_upsert.table.table import Table
 
 PAUSE_S_MIN = 0.05
@@ -45,15 +47,16 @@ def awaited(
     while table.log.try_head() is None:
         left_s = deadline_s - clock()
         if left_s <= 0:
-            raise _missing(table.store.url, timeout_ms)
+            raise _missing(table.store, timeout_ms)
         sleep(min(pause_s, left_s))
         pause_s = min(PAUSE_S_MAX, 2 * pause_s)
     return table
 
 
-def _missing(path: str, timeout_ms: int | None) -> TableNotFoundError:
+def _missing(store: Store, timeout_ms: int | None) -> TableNotFoundError:
     if timeout_ms is None:
-        return TableNotFoundError.at(path, may_wait=True)
+        return no_table(store, may_wait=True)
+    path = store.url
     return TableNotFoundError(
         f"there is no upsertflow table at '{path}' (no version 0 in its _log folder) after "
         f"{render_ms(timeout_ms)}.",

@@ -1,14 +1,20 @@
-"""The objects in the folder of the log: their names and places."""
+"""The objects in the folder of the log: their names and places; what lies where there are none."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from spark_upsert.errors import TableNotFoundError, setting
 from spark_upsert.store import Store
 
 FOLDER = "_log"
 HINT_PATH = f"{FOLDER}/_last_checkpoint"
+
+_GROUP = "_group"
+"""The folder of the group table below the root of a routed write (`routed.group`)."""
+
+_DELTA_LOG = "_delta_log"
 
 _ENTRY = re.compile(FOLDER + r"/(\d{20})(\.checkpoint)?\.json")
 
@@ -51,3 +57,41 @@ def entries(store: Store) -> list[LogEntry]:
             )
             found.append(entry)
     return sorted(found, key=lambda e: (e.version, e.is_checkpoint))
+
+
+def no_table(store: Store, *, may_wait: bool = False) -> TableNotFoundError:
+    """Return the error of a place that holds no table, which tells what lies there instead.
+
+    The roots of routed writes and mirrors lie beside tables, and their paths are taken for those of
+    tables. It takes two looks at the storage, and only where a table is missing.
+
+    Parameters
+    ----------
+    store : Store
+    may_wait : bool
+        Whether what asks for the table could wait for it.
+    """
+    path = store.url
+    if _is_root(store):
+        return TableNotFoundError(
+            f"'{path}' is no table, but the root of those that one stream writes.",
+            hint=f"read one of them by its own path ('upsertflow tables {path}' lists them), or "
+            f"all with {setting('inputsPattern', '*')}.",
+            path=path,
+        )
+    if next(iter(store.list(_DELTA_LOG)), None) is not None:
+        return TableNotFoundError(
+            f"at '{path}' lies a Delta table, and none of upsertflow.",
+            hint="read it with the format 'delta', or by delta-rs, Polars or DuckDB. If it is the "
+            "mirror of a table, give the path of that table.",
+            path=path,
+        )
+    return TableNotFoundError.at(path, may_wait=may_wait)
+
+
+def _is_root(store: Store) -> bool:
+    try:
+        store.read(f"{_GROUP}/{commit_path(0)}")
+    except FileNotFoundError:
+        return False
+    return True

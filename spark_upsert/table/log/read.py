@@ -20,10 +20,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_upsert.errors import ContentionError, CorruptionError, TableNotFoundError
+from spark_upsert.errors import ContentionError, CorruptionError
 from spark_upsert.store import Store
 from spark_upsert.table.log.checkpoints import last_checkpoint
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.entries import commit_path, no_table
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
 from spark_upsert.table.log.memory import LOGS, LogMemory
@@ -92,7 +92,7 @@ class LogReader:
         """
         found = self.try_look()
         if found is None:
-            raise TableNotFoundError.at(self._store.url)
+            raise no_table(self._store)
         return found
 
     def try_look(self, *, told: TableVersion | None = None) -> Look | None:
