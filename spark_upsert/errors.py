@@ -34,7 +34,6 @@ what a URL must not show (`masked`): credentials before its host, signatures in 
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterable
@@ -219,6 +218,8 @@ class about:
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that a mistyped ``name`` most likely meant, if any is near."""
+    import difflib  # Imported here: a worker that meets no error needs none of it.
+
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     found = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.5)
     return by_lower[found[0]] if found else None

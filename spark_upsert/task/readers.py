@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spark_upsert.errors import DataError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
@@ -77,6 +76,9 @@ def _file(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _of_parquet(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
+    # Imported here: most tasks read no file of Parquet, and it brings file systems and TLS along.
+    import pyarrow.parquet as pq
+
     with (
         opened_regular(Path(path)) as opened,
         pa.OSFile(opened.path) as source,

@@ -39,3 +39,8 @@ def test_a_process_that_plans_reads_loads_neither_writers_nor_flows(module: str)
 def test_no_constant_of_a_module_makes_pyarrow_load_pandas(module: str) -> None:
     """pyarrow does for the first value that it makes of one of Python's: a third of a second."""
     assert "pandas" not in loaded_by(module)
+
+
+def test_a_worker_that_reads_rows_loads_no_parquet_and_no_tls() -> None:
+    unwanted = ("pyarrow.parquet", "pyarrow.fs", "ssl", "difflib")
+    assert loaded_by("spark_upsert.streams.reads.serve").isdisjoint(unwanted)
