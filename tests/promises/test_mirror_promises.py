@@ -25,8 +25,8 @@ from tests.support.seeds import seeds
 from tests.support.stores import MemoryStore
 from tests.support.tables import hashes_of_few_values
 
-SEEDS = seeds(3 * len(KINDS), quick=(0, 4, 8))
-"""Each life is one of a kind of table: three of each kind, and three kinds for `make check`."""
+SEEDS = seeds(3 * len(KINDS), quick=(0, 8))
+"""Each life is one of a kind of table: three of each kind, and two kinds for `make check`."""
 ACTS = 24
 
 
@@ -91,19 +91,9 @@ def test_p2_what_a_task_saw_before_an_overwrite_is_nothing_to_the_mirror() -> No
     assert canonical(DeltaTable(mirror.target).rows()) == canonical(table.snapshot())
 
 
-@SEEDS
+@seeds(len(KINDS))
 def test_p1_a_mirror_shows_each_version_once(seed: int) -> None:
-    """The versions that its commits show only grow, and so do their times."""
+    """As every life is looked at; here by itself, since a bug of it may change no row."""
     lived = MirroredTable(seed)
     lived.live(ACTS)
-    found = DeltaTable(lived.target)
-    app = f"upsertflow:{lived.table.log.head().table_id}"
-    shown = [
-        each["txn"]["version"]
-        for actions in found.commits
-        for each in actions
-        if each.get("txn", {}).get("appId") == app
-    ]
-    assert len(shown) == found.version + 1
-    assert shown == sorted(set(shown))
-    assert lived.table.log.head().version >= shown[-1]
+    lived.require_each_version_once()

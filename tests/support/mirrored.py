@@ -306,17 +306,32 @@ class MirroredTable:
 
     def look(self) -> None:
         """Read every version of the mirror, and its feed."""
+        self.require_each_version_once()
+        read: dict[int, pa.Table] = {}
         for version in self.shown:
             found = DeltaTable(self.target, version)
-            self.require_equal(version, found.rows())
+            read[version] = found.rows()
+            self.require_equal(version, read[version])
             if version and found.has_feed:
-                self.require_feed(found)
+                old = read.get(version - 1)
+                old = DeltaTable(self.target, version - 1).rows() if old is None else old
+                self.require_feed(found, old, read[version])
 
-    def require_feed(self, found: DeltaTable) -> None:
+    def require_each_version_once(self) -> None:
+        """Require that the versions that the commits of the mirror show only grow."""
+        found = DeltaTable(self.target)
+        app = f"upsertflow:{self.table.log.head().table_id}"
+        of_app = (each["txn"] for actions in found.commits for each in actions if "txn" in each)
+        shown = [each["version"] for each in of_app if each["appId"] == app]
+        assert len(shown) == len(found.commits)
+        assert shown == sorted(set(shown))
+        assert self.table.log.head().version >= shown[-1]
+
+    def require_feed(self, found: DeltaTable, old: pa.Table, new: pa.Table) -> None:
         """Hold the feed of a commit against the rows before it and behind it."""
         version = found.version
-        old = as_now(DeltaTable(self.target, version - 1).rows(), found.schema)
-        before, behind = Counter(canonical(old)), Counter(canonical(found.rows()))
+        before = Counter(canonical(as_now(old, found.schema)))
+        behind = Counter(canonical(new))
         feed = found.feed()
         if feed is None:
             assert before == behind, f"version {version}"
