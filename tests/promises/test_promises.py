@@ -850,6 +850,7 @@ def rows_or_named_file(table: Table, path: str) -> dict[int, int] | None:
 
 
 @EACH_OPERATION
+@pytest.mark.sweep(1)
 def test_p6_a_killed_operation_can_just_be_repeated(index: int) -> None:
     prefix = MemoryStore()
     for operation in OPERATIONS[:index]:

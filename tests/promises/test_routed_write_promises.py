@@ -102,6 +102,7 @@ def test_p1_a_table_that_the_batch_compacts_stands_in_the_group_with_its_own_row
         assert (member.place.version > before.place.version) == (topic == "last")
 
 
+@pytest.mark.slow
 def test_p7_tables_that_are_due_at_once_are_compacted_in_several_batches() -> None:
     root, options, rng = MemoryStore(), routed_options(sequenceBy="at"), random.Random(7)
     topics = [f"t{number:02}" for number in range(2 * COMPACT_TABLES_MIN)]
@@ -117,6 +118,7 @@ def test_p7_tables_that_are_due_at_once_are_compacted_in_several_batches() -> No
     assert left == [COMPACT_TABLES_MIN, 0, 0]
 
 
+@pytest.mark.slow
 def test_p7_tables_with_a_higher_priority_are_compacted_first_and_the_others_too() -> None:
     urgent = {"table.t2*.priority": "900", "table.t30.priority": "-500"}
     root, rng = MemoryStore(), random.Random(7)

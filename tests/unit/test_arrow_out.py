@@ -72,6 +72,7 @@ def test_duckdb_reads_a_table_by_its_name(table: Table) -> None:
 
 
 @pytest.mark.parametrize("condition", [None, "region = 'eu'", "region = 'eu' AND id = 1", "n = 1"])
+@pytest.mark.sweep(3)
 def test_pieces_have_each_row_once(table: Table, condition: str | None) -> None:
     whole = table.snapshot(filter=condition, columns=["id", "region"])
     pieces = table.pieces(4, filter=condition, columns=["id", "region"])
@@ -116,6 +117,7 @@ def predicate(dice: random.Random, depth: int = 2) -> pl.Expr:
 
 
 @seeds(6, quick=2)
+@pytest.mark.sweep(2)
 def test_a_lazy_frame_has_what_polars_would_choose(table: Table, seed: int) -> None:
     dice, whole = random.Random(seed), pl.DataFrame(table)
     for number in range(40):

@@ -363,6 +363,7 @@ HISTORY: list[list[Record]] = [
 
 @pytest.mark.parametrize("merging", [False, True], ids=["as it is", "merged each time"])
 @pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.sweep(1)
 def test_a_table_that_gains_a_quarantine_is_as_if_it_always_had_one(
     tmp_path: Path, before: int, merging: bool
 ) -> None:

@@ -165,6 +165,7 @@ def test_the_spec_with_files_of_json(
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(("given", "counts", "expected"), CASES)
+@pytest.mark.sweep(5)
 def test_a_batch_read_has_the_same_order(
     tmp_path: Path, given: dict[str, Any], counts: dict[str, int], expected: str, cut: str
 ) -> None:

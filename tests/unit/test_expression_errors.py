@@ -75,6 +75,7 @@ def test_no_raw_error_leaves_an_expression(share: int) -> None:
             bind(text, ODD.schema)(ODD)
 
 
+@pytest.mark.slow
 def test_no_raw_error_leaves_a_random_expression() -> None:
     for seed in range(8):
         chance = random.Random(seed)

@@ -189,6 +189,7 @@ KEYLESS: Mapping[str, Callable[[Plan], Plan]] = {
 
 
 @pytest.mark.parametrize("where", KEYLESS)
+@pytest.mark.sweep(1)
 def test_rows_without_a_key_stop_and_go_on_once_what_is_named_is_repaired(
     shares: Shares, where: str
 ) -> None:

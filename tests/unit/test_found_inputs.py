@@ -452,6 +452,7 @@ def thousand() -> Thousand:
     return Thousand()
 
 
+@pytest.mark.slow
 def test_what_a_thousand_tables_are_asked(thousand: Thousand) -> None:
     """One request a table and look, two in an eighth of the looks, and one for each listing."""
     query = thousand.query

@@ -15,6 +15,7 @@ BYTES_MAX = 1_000_000
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.sweep(3)
 def test_what_was_written_once_is_read_and_gone_on_with(tmp_path: Path, case: Case) -> None:
     expected = case.expected
     seen = case.seen(case.copied(tmp_path), expected["kept"])

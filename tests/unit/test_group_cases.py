@@ -41,6 +41,7 @@ def aggregate_of(index: int, text: str) -> Aggregate:
 
 
 @pytest.mark.parametrize("case", between(29, 41), ids=lambda case: case.id)
+@pytest.mark.sweep(6)
 def test_a_case_of_groups(case: Case) -> None:
     world = World()
     relation, grouping = bind_group(group_of(case.plan), world.open)

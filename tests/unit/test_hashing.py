@@ -112,6 +112,7 @@ def test_the_hash_is_as_published(types: str, values: str, seed: str, expected: 
 
 @pytest.mark.parametrize("type_", VALUES, ids=lambda t: f"for {t}")
 @given(data=st.data(), seed=SEEDS)
+@pytest.mark.sweep(5)
 def test_the_hash_is_the_documented_formula(type_: pa.DataType, data: Any, seed: int) -> None:
     values = data.draw(st.lists(st.none() | VALUES[type_], max_size=6))
     expected = [hash_key([value], seed=seed) for value in values]

@@ -24,7 +24,7 @@ CASES = [(site, test) for site, tests in sorted(FOLLOWED.items()) for test in te
 
 
 @pytest.mark.parametrize(("site", "test"), CASES, ids=[site for site, _ in CASES])
-@pytest.mark.sweep(60)
+@pytest.mark.sweep(40)
 def test_what_a_hint_tells_works(site: str, test: Following, tmp_path: Path) -> None:
     follow(site, test, tmp_path)
 

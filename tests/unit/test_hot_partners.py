@@ -124,6 +124,7 @@ class Hot:
 
 
 @pytest.mark.parametrize("more", [(), ("again",)], ids=["one join", "two joins"])
+@pytest.mark.sweep(1)
 def test_p7_what_is_held_does_not_grow_with_the_partners_of_a_row(
     tmp_path: Path, more: tuple[str, ...]
 ) -> None:
@@ -137,6 +138,7 @@ def test_p7_what_is_held_does_not_grow_with_the_partners_of_a_row(
 @pytest.mark.parametrize(
     ("how", "changed"), [("inner", 0), ("left", 1), ("semi", None), ("anti", None)]
 )
+@pytest.mark.sweep(1)
 def test_p7_what_is_held_does_not_grow_with_the_partners_of_a_changed_row(
     tmp_path: Path, how: str, changed: int | None
 ) -> None:

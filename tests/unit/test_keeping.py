@@ -93,6 +93,7 @@ def shop(tmp_path: Path) -> KeptShop:
 
 
 @pytest.mark.parametrize("options", [{}, {"splits": "3", "maxEpochsPerTrigger": "1"}], ids=str)
+@pytest.mark.sweep(1)
 def test_a_kept_view_follows_its_tables(shop: KeptShop, options: dict[str, str]) -> None:
     chance = random.Random(3)
     shop.disturb(chance)

@@ -94,6 +94,7 @@ def test_a_door_runs_downwards_as_an_import_does(door: Door) -> None:
     assert (tuple(door) in seen) == (door not in UPWARD), door
 
 
+@pytest.mark.slow
 def test_a_task_reads_rows_and_changes_with_what_its_bound_counts(table: Table) -> None:
     options = ReadOptions(path=table.store.url, storage={})
     splits = [*rows_splits(table.at().manifest, options), *changes_splits(table.log, options, 0, 1)]
@@ -102,6 +103,7 @@ def test_a_task_reads_rows_and_changes_with_what_its_bound_counts(table: Table) 
     assert "spark_upsert.task.operators.choice" not in found
 
 
+@pytest.mark.slow
 def test_a_program_opens_and_reads_a_table_with_what_its_bound_counts(table: Table) -> None:
     found = loaded_by(OPENS, table.store.url)
     assert_within("spark_upsert.table.table", found)

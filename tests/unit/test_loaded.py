@@ -27,6 +27,7 @@ def loaded_by(module: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("module", ["pyspark_upsertflow.stream", "pyspark_upsertflow.readers"])
+@pytest.mark.sweep(1)
 def test_a_process_that_plans_reads_loads_neither_writers_nor_flows(module: str) -> None:
     unwanted = ("spark_upsert_sink.writers", "spark_upsert.routed.commit", "spark_upsert.flow")
     assert loaded_by(module).isdisjoint(unwanted)
@@ -36,6 +37,7 @@ def test_a_process_that_plans_reads_loads_neither_writers_nor_flows(module: str)
     "module",
     ["pyspark_upsertflow.stream", "spark_upsert_sink.writers", "spark_upsert_sink.routed"],
 )
+@pytest.mark.sweep(1)
 def test_no_constant_of_a_module_makes_pyarrow_load_pandas(module: str) -> None:
     """pyarrow does for the first value that it makes of one of Python's: a third of a second."""
     assert "pandas" not in loaded_by(module)

@@ -427,6 +427,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_it_waits_ends_the_process() -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED],

@@ -81,6 +81,7 @@ def test_a_check_needs_no_java_and_runs_every_tool(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "bench", "chaos"])
+@pytest.mark.sweep(2)
 def test_what_starts_spark_asks_for_java_first(machine: Machine, target: str) -> None:
     done = machine.make(target)
     assert done.returncode != 0

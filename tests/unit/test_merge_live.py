@@ -252,6 +252,7 @@ def test_a_batch_larger_than_the_channel_is_cut_to_it() -> None:
 
 
 @pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.sweep(1)
 def test_thousands_of_inputs_are_open_a_few_at_a_time(
     merge: Callable[..., Merged],
 ) -> None:

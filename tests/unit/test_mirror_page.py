@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from click.testing import CliRunner, Result
 
 from integration.pages import code_of
@@ -104,6 +105,7 @@ def test_a_follower_publishes_each_new_version(tmp_path: Path) -> None:
     assert len(waits) == 6
 
 
+@pytest.mark.slow
 def test_a_process_that_commits_without_publishing_has_no_mirror_loaded(tmp_path: Path) -> None:
     program = (
         "import sys, pyarrow as pa\n"

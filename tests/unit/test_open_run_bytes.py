@@ -32,6 +32,7 @@ def touch(run: Run) -> None:
 
 
 @pytest.mark.parametrize("rows", [1_000, 20_000])
+@pytest.mark.slow
 def test_an_open_run_takes_kilobytes_beside_its_file(tmp_path: Path, rows: int) -> None:
     table, files = runs_of(tmp_path / "table", rows)
     cache = RunCache()

@@ -41,7 +41,7 @@ def kinds(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         pytest.param({}, {"ignoreDeletes": "true"}, "ignoreDeletes", id="deletes"),
     ],
 )
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_options_that_decide_rows_are_kept_by_an_exact_order(
     tmp_path: Path, order: dict[str, str], before: dict[str, str], then: dict[str, str], option: str
 ) -> None:
@@ -101,6 +101,7 @@ def test_a_first_batch_is_replayed_as_it_began_or_refused(
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.sweep(1)
 def test_offsets_that_say_nothing_of_options_are_gone_on_with(
     tmp_path: Path, order: dict[str, str]
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_file_is_read_in_portions(of: str, sizes: list[int], tmp_path: Path) -
     within(found)
 
 
+@pytest.mark.slow
 def test_a_text_that_stands_in_a_dictionary_once_is_counted_in_each_row(tmp_path: Path) -> None:
     same = pa.table({"id": range(2_100), "text": ["x" * 50_000] * 2_100}, schema=COLUMNS)
     path = tmp_path / "file"
@@ -167,6 +168,7 @@ def test_a_text_that_stands_in_a_dictionary_once_is_counted_in_each_row(tmp_path
     assert most < 8 * MB
 
 
+@pytest.mark.slow
 def test_short_lines_of_many_columns_are_decoded_in_portions(tmp_path: Path) -> None:
     many = pa.schema([(f"c{number}", pa.int64()) for number in range(200)])
     path = tmp_path / "file"
@@ -272,6 +274,7 @@ class Files:
 @pytest.mark.parametrize(
     ("inputs", "row_bytes"), [(8, 20_000), (16, 100_000)], ids=["8 of 20 kB", "16 of 100 kB"]
 )
+@pytest.mark.slow
 def test_wide_rows_that_are_read_and_not_taken_are_below_64_mb(
     inputs: int, row_bytes: int, tmp_path: Path
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_batch_read_shows_the_groups_of_each_version(
 
 
 @pytest.mark.parametrize("name", GROUPINGS)
+@pytest.mark.sweep(1)
 def test_a_stream_shows_how_groups_change_over_any_batches(name: str, tmp_path: Path) -> None:
     grouping = GROUPINGS[name]
     kept = kept_in(tmp_path, grouping)

@@ -80,6 +80,7 @@ def write_archive(file: Path) -> str:
         pytest.param(".", "files", id="the working folder"),
     ],
 )
+@pytest.mark.sweep(1)
 def test_the_archive_is_found_in(tmp_path: Path, place: str, root: str) -> None:
     archive = write_archive(tmp_path / place / "upsertflow.jar")
     driver = str(tmp_path / "driver" / "upsertflow.jar")

@@ -96,6 +96,7 @@ class Lived:
 
 @seeds(12)
 @pytest.mark.parametrize("scope", Scope)
+@pytest.mark.sweep(1)
 def test_a_restored_table_lives_on_as_if_nothing_had_come_since(scope: Scope, seed: int) -> None:
     # Ties are avoided: which of them wins is not what is tested here.
     lived = Lived(scope, seed, tombstoneRetention="forever")
@@ -123,6 +124,7 @@ ENGINES = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 @seeds(6)
+@pytest.mark.sweep(1)
 def test_a_restored_table_equals_a_twin_that_made_no_mistake(engine: Engine, seed: int) -> None:
     dice = random.Random(seed)
     columns = pa.schema({"k": pa.int64(), "v": pa.int64()})

@@ -855,6 +855,7 @@ def _dreamt(seen: int, *, before: bool) -> tuple[Lived, Table]:
 
 
 @pytest.mark.parametrize("seen", [0, 1, EVERY, 7], ids=lambda v: f"at version {v}")
+@pytest.mark.sweep(1)
 def test_a_writer_that_sleeps_before_its_put_is_committed_once(seen: int) -> None:
     """Its put hits the name of a removed version. The files are too old by then, so it is told."""
     lived, sleeper = _dreamt(seen, before=True)

@@ -116,6 +116,7 @@ def test_batches_that_are_missing_are_an_error() -> None:
     assert table.at().batch == batch(Q1, 0)
 
 
+@pytest.mark.slow
 def test_every_batch_is_found_among_many_versions_and_compactions() -> None:
     table = GroupTable(MemoryStore())
     for number in range(40):
@@ -143,6 +144,7 @@ def test_a_batch_that_is_forgotten_a_batch_to_come_and_one_left_out_are_told_apa
         table.of_batch(0)
 
 
+@pytest.mark.slow
 def test_a_group_gives_up_its_past_by_itself_and_says_from_where_on_it_knows(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

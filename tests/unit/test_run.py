@@ -315,6 +315,7 @@ def test_blocks_that_are_not_touched_are_not_verified() -> None:
 
 @pytest.mark.parametrize("mask", [0x80, 0x01], ids=["its highest bit", "a lower bit"])
 @pytest.mark.parametrize("place", [0, 1, 2, 4, 8, 16, 31, 32], ids=lambda n: f"at {n} of 32")
+@pytest.mark.sweep(5)
 def test_a_damaged_hash_misleads_no_search(place: int, mask: int) -> None:
     """A search probes the ends and the middle first: damage there must not hide other keys."""
     count = 20_000
@@ -552,6 +553,7 @@ def test_a_damaged_copy_is_named_once_and_then_fetched_again() -> None:
 
 
 @pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__.replace("_", " "))
+@pytest.mark.sweep(2)
 def test_hashes_out_of_order_are_named_or_harmless(read: Callable[[Table], Any]) -> None:
     """With right checksums: a merge and a look-up would take one key for two, or for none."""
     table, store = wide_table(1500)

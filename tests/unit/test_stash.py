@@ -67,6 +67,7 @@ def rows_of(batches: Sequence[pa.RecordBatch]) -> list[Command]:
 
 @pytest.mark.parametrize(("settle", "spill"), SIZES)
 @pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope {scope.value}")
+@pytest.mark.sweep(6)
 def test_the_seal_holds_the_winner_of_each_key(scope: Scope, settle: int, spill: int) -> None:
     schema, commands = schema_of(scope), workload(seed=1)
     batches, counters, _ = sealed(schema, cut(commands, 20), settle, spill)
@@ -202,6 +203,7 @@ def test_spilled_files_are_gone_after_an_error(
 
 @pytest.mark.parametrize(("settle", "spill"), SIZES)
 @pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope {scope.value}")
+@pytest.mark.sweep(6)
 def test_a_second_seal_gives_the_same_and_counts_nothing_twice(
     scope: Scope, settle: int, spill: int
 ) -> None:

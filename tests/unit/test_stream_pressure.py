@@ -208,6 +208,7 @@ def test_an_offset_says_nothing_of_pressure_where_nothing_waits(flooded: Flood) 
     ],
     ids=["null", "number", "empty", "not behind", "negative", "fraction"],
 )
+@pytest.mark.sweep(2)
 def test_a_memory_that_is_none_of_this_source_is_an_error(flooded: Flood, record: Any) -> None:
     flooded.batch()
     flooded.restart()

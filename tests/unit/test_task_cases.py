@@ -558,6 +558,7 @@ def _until_end(task: Task, sets: list[dict[str, list[Any]]]) -> list[Rows]:
 @pytest.mark.parametrize("name", PLANS)
 @settings(max_examples=12, deadline=None)
 @given(history=HISTORIES)
+@pytest.mark.sweep(2)
 def test_the_same_splits_give_the_same_rows(name: str, history: list[Any]) -> None:
     plan = PLANS[name]
     first = played(plan, history, 1)

@@ -36,6 +36,7 @@ def test_it_learns(whole: Model) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 7, CHECKPOINT_STEPS, 23])
+@pytest.mark.sweep(1)
 def test_the_losses_are_the_same_however_often_it_is_ended(
     files: str, whole: Model, tmp_path: Path, steps: int
 ) -> None:

@@ -75,6 +75,7 @@ FEED = {"readChangeFeed": "true"}
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+@pytest.mark.sweep(3)
 def test_the_changes_of_a_view_of_one_table_are_those_of_the_table(
     table: Table, version: int
 ) -> None:

@@ -98,7 +98,7 @@ def test_p7_an_epoch_costs_the_same_however_many_are_behind(tmp_path: Path, how:
 
 
 @pytest.mark.parametrize("how", ["enriched", "fans out"])
-@pytest.mark.sweep(1)
+@pytest.mark.slow
 def test_p7_a_limited_batch_does_not_look_at_what_lies_behind_it(tmp_path: Path, how: str) -> None:
     """An index that leads is read as it was: it is not bridged back from where it is."""
     few, many = Behind(tmp_path / "few", how), Behind(tmp_path / "many", how)

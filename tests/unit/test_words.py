@@ -50,6 +50,7 @@ def sign(left: Any, right: Any) -> int:
 
 @pytest.mark.parametrize("type_", ORDERED, ids=lambda t: f"for {t}")
 @given(data=st.data())
+@pytest.mark.sweep(4)
 def test_compare_is_the_order_of_the_values(type_: pa.DataType, data: Any) -> None:
     rows = data.draw(st.lists(st.tuples(ORDERED[type_], ORDERED[type_]), max_size=6))
     left, right = (pa.array([row[side] for row in rows], type=type_) for side in (0, 1))
@@ -58,6 +59,7 @@ def test_compare_is_the_order_of_the_values(type_: pa.DataType, data: Any) -> No
 
 @pytest.mark.parametrize("type_", ORDERED, ids=lambda t: f"for {t}")
 @given(data=st.data())
+@pytest.mark.sweep(4)
 def test_sorting_by_words_sorts_the_values(type_: pa.DataType, data: Any) -> None:
     values = data.draw(st.lists(ORDERED[type_], max_size=8))
     words = ordered_words(pa.array(values, type=type_))
@@ -201,6 +203,7 @@ def same(left: Any, right: Any) -> bool:
 
 @pytest.mark.parametrize("name", EQUATED, ids=lambda name: f"for {name}")
 @given(data=st.data())
+@pytest.mark.sweep(4)
 def test_equal_rows_is_the_equality_of_the_values(name: str, data: Any) -> None:
     type_, values = EQUATED[name]
     rows = data.draw(st.lists(st.tuples(values, values), max_size=5))
@@ -210,6 +213,7 @@ def test_equal_rows_is_the_equality_of_the_values(name: str, data: Any) -> None:
 
 @pytest.mark.parametrize("name", EQUATED, ids=lambda name: f"for {name}")
 @given(data=st.data())
+@pytest.mark.sweep(4)
 def test_equal_rows_of_slices_is_that_of_the_rows_that_they_show(name: str, data: Any) -> None:
     type_, values = EQUATED[name]
     rows = data.draw(st.lists(st.tuples(values, values), min_size=1, max_size=6))

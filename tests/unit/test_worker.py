@@ -36,6 +36,7 @@ def nothing_aside() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nothing_aside")
+@pytest.mark.slow
 def test_what_is_there_is_put_aside_where_spark_uses_a_process_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -45,6 +46,7 @@ def test_what_is_there_is_put_aside_where_spark_uses_a_process_again(
 
 
 @pytest.mark.usefixtures("nothing_aside")
+@pytest.mark.slow
 def test_it_is_put_aside_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     settle_in()
