@@ -54,6 +54,7 @@ def test_p3_a_consistent_read_is_that_of_one_batch_in_all_tables(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", [0])
+@pytest.mark.slow
 def test_p3_a_consistent_stream_with_a_limit_ends_behind_whole_batches(seed: int) -> None:
     dice = random.Random(f"limited {seed}")
     with tempfile.TemporaryDirectory() as folder:
@@ -79,6 +80,7 @@ def test_p3_a_consistent_stream_with_a_limit_ends_behind_whole_batches(seed: int
 
 
 @pytest.mark.parametrize("seed", [0])
+@pytest.mark.slow
 def test_p3_a_table_at_rest_is_read_however_its_past_is_given_up(seed: int) -> None:
     """Others compact, expire and cut at any time, and batches and processes go on between."""
     dice = random.Random(f"at rest {seed}")

@@ -123,6 +123,7 @@ def test_without_an_order_a_row_that_moves_there_and_back_stays_in_the_order_of_
         "no order",
     ],
 )
+@pytest.mark.sweep(5)
 def test_events_that_cannot_be_applied(tmp_path: Path, bad: dict[str, Any], reason: str) -> None:
     write(tmp_path / "fail", events(CREATE), **DEBEZIUM)
     with pytest.raises(DataError) as caught:

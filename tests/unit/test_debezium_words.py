@@ -166,7 +166,7 @@ def standing(path: Path) -> Standing:
 
 @pytest.mark.parametrize(("history", "expected"), HISTORIES.values(), ids=HISTORIES.keys())
 @pytest.mark.parametrize("way", ["at once", "one by one"])
-@pytest.mark.sweep(14)
+@pytest.mark.sweep(7)
 def test_a_key_is_judged_by_its_newest_word(
     tmp_path: Path, way: str, history: list[Record], expected: Standing
 ) -> None:
@@ -231,6 +231,7 @@ BEYOND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("more", BEYOND.values(), ids=BEYOND.keys())
+@pytest.mark.sweep(2)
 def test_in_avro_a_bad_value_leaves_its_event_the_order_and_the_key(
     tmp_path: Path, more: dict[str, Any]
 ) -> None:

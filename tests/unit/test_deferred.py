@@ -87,6 +87,7 @@ class Keeping:
 
 
 @pytest.mark.parametrize("fails_once", [False, True], ids=["once", "every task twice"])
+@pytest.mark.sweep(1)
 def test_what_is_kept_by_deferred_reads_is_the_view(tmp_path: Path, fails_once: bool) -> None:
     shop, chance = KeptShop(tmp_path), random.Random(7)
     shop.disturb(chance)

@@ -68,7 +68,7 @@ def test_all_functions_are_tried() -> None:
 
 
 @pytest.mark.parametrize("share", range(8))
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_no_raw_error_leaves_an_expression(share: int) -> None:
     for text in TEXTS[share::8]:
         with contextlib.suppress(PlanError, DataError):

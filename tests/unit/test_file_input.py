@@ -347,6 +347,7 @@ def test_limits_never_cut_a_file(
     assert [[row["v"] for row in batch] for batch in query.batches if batch] == expected
 
 
+@pytest.mark.slow
 def test_a_batch_without_limits_has_a_bounded_number_of_files(folder: MemoryFolder) -> None:
     for at in range(1001):
         folder.put(f"{at:04}", csv(at), at)
@@ -383,6 +384,7 @@ def test_an_idle_stream_keeps_its_offset_and_lists_once_a_look(folder: MemoryFol
     assert steps.names.count("list") == 11
 
 
+@pytest.mark.slow
 def test_a_query_that_asks_for_all_gets_all(folder: MemoryFolder) -> None:
     for at in range(1001):
         folder.put(f"{at:04}", csv(at), at)

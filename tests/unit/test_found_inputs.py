@@ -480,6 +480,7 @@ def test_what_a_thousand_tables_are_asked(thousand: Thousand) -> None:
     assert per_table <= 8
 
 
+@pytest.mark.slow
 def test_what_is_in_none_of_a_thousand_tables_is_not_planned(thousand: Thousand) -> None:
     thousand.query.drain()
     began_s = thousand.now()

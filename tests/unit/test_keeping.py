@@ -231,6 +231,7 @@ GO_ON: dict[str, GoOn] = {
 @pytest.mark.parametrize("another", [made_anew, set_back])
 @pytest.mark.parametrize("behind", [0, 3], ids="{} versions more".format)
 @pytest.mark.parametrize("by", GO_ON)
+@pytest.mark.sweep(3)
 def test_a_view_is_not_kept_on_from_a_table_that_was_replaced(
     shop: KeptShop, another: Callable[[KeptShop, Path], Table], behind: int, by: str
 ) -> None:

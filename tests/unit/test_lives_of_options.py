@@ -222,7 +222,7 @@ def test_what_is_refused_says_what_to_do(tmp_path: Path, base: dict[str, str], n
 
 
 @pytest.mark.parametrize("name", cases(Change.NEXT))
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 def test_what_takes_effect_later_leaves_no_epoch_out_and_none_twice(
     tmp_path: Path, base: dict[str, str], name: str
 ) -> None:
@@ -259,7 +259,7 @@ def test_an_exact_order_refuses_what_decides_its_rows(
 @pytest.mark.parametrize(
     "name", [name for name in cases(Change.FREE) if name not in ("autoPriority", "failOnDataLoss")]
 )
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 def test_what_is_free_changes_no_row_of_an_exact_order(
     tmp_path: Path, base: dict[str, str], name: str
 ) -> None:

@@ -145,6 +145,7 @@ def test_28_groups_over_an_expired_past_are_settled_as_a_whole(case: KeptCase) -
     case.look()
 
 
+@pytest.mark.slow
 def test_28_a_settled_table_keeps_no_more_than_its_mirror_needs(
     case: KeptCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

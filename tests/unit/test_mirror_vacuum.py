@@ -48,6 +48,7 @@ def test_a_vacuum_of_the_table_cleans_its_mirror() -> None:
     assert not list(check_mirror(lived.a_mirror()))
 
 
+@pytest.mark.slow
 def test_a_vacuum_keeps_what_a_reader_within_the_retention_reads() -> None:
     lived = Lived()
     lived.go(60, seconds=600)

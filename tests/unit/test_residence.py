@@ -31,6 +31,7 @@ def mapped_file(folder: Path) -> tuple[object, pa.Buffer, np.ndarray]:
     return store, store.map("file"), contents
 
 
+@pytest.mark.slow
 def test_what_is_touched_is_counted_and_given_back_and_stays_readable(tmp_path: Path) -> None:
     store, buffer, contents = mapped_file(tmp_path)
     before = resident_bytes()
@@ -62,6 +63,7 @@ def test_a_task_leaves_no_more_mapped_than_its_rows_call_for(
     assert table.snapshot() == expected
 
 
+@pytest.mark.slow
 def test_what_no_run_holds_is_not_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -654,6 +654,7 @@ def test_a_transaction_that_is_in_the_table_is_skipped_before_it_is_refused() ->
     assert lived.reopened().check().is_sound
 
 
+@pytest.mark.slow
 def test_merges_that_are_slower_than_the_grace_are_dropped() -> None:
     from spark_upsert.table.compaction import compact_runs
 

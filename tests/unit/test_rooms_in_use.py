@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -28,18 +27,18 @@ def pages() -> str:
     return "\n".join(path.read_text("utf-8") for path in paths if path.name not in AROUND)
 
 
-def imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the module and the name of each name that is imported from a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((node.module, each.name) for each in node.names)
+@cache
+def imported(path: Path) -> frozenset[tuple[str, str]]:
+    """Return the module and the name of each name that a file imports from a module."""
+    nodes = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom)]
+    return frozenset((node.module or "", each.name) for node in nodes for each in node.names)
 
 
 def homes(room: str) -> dict[str, str]:
     """Return the module that defines each public name of a room."""
     package = f"spark_upsert.{room}"
     public = import_module(package).__all__
-    found = {name: module for module, name in imported(tree_of(modules()[package]))}
+    found = {name: module for module, name in imported(modules()[package])}
     return {name: found[name] for name in public}
 
 
@@ -47,7 +46,7 @@ def used_elsewhere(room: str) -> set[str]:
     """Return the public names that modules of other rooms import."""
     package, home = f"spark_upsert.{room}", homes(room)
     outside = (path for name, path in modules().items() if not f"{name}.".startswith(f"{package}."))
-    found = {each for path in outside for each in imported(tree_of(path))}
+    found = {each for path in outside for each in imported(path)}
     return {name for name in home if {(package, name), (home[name], name)} & found}
 
 

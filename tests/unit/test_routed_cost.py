@@ -39,6 +39,7 @@ def of_one_row(root: MemoryStore) -> Steps:
     return steps
 
 
+@pytest.mark.slow
 def test_p7_one_row_costs_as_much_beside_many_tables_as_beside_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
