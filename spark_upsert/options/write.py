@@ -400,11 +400,13 @@ class WriteOptions:
         ),
         Option("rowTtlBy", Options.text, PROPERTY).means(
             "With `rowTtl`: the column of a timestamp or a date from which a row ages; a row "
-            "without one stays. A property of the table."
+            "without one stays. `_commit_timestamp`: the time of the commit that wrote the row "
+            "last; then the table keeps its versions of the last `rowTtl`. A property of the table."
         ),
         Option("rowTtlInterval", Options.text, PROPERTY).means(
             "With `rowTtl`: the time between two looks for rows that must go, each of which reads "
-            "the keys and `rowTtlBy` of all rows. A property of the table. Default: a 24th of "
+            "the keys and `rowTtlBy` of all rows (by `_commit_timestamp`: the keys, and changes of "
+            "the last `rowTtl`). A property of the table. Default: a 24th of "
             "`rowTtl`, a day at most."
         ),
         Option("onFull", Options.text, PROPERTY).means(

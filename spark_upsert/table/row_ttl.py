@@ -1,8 +1,12 @@
 """Row TTL: rows that are older than the table keeps them are deleted, each by one epoch.
 
-A row is as old as the time in one of its columns says. An expiry has a *cutoff*: all rows whose
-time is at or before it go, by deletes like any others, so that the changelog has each of them as a
-retraction, once. No compaction ever leaves a row out.
+A row is as old as the time in one of its columns says, or the commit that wrote it last. An expiry
+has a *cutoff*: all rows whose time is at or before it go, by deletes like any others, so that the
+changelog has each of them as a retraction, once. No compaction ever leaves a row out.
+
+Runs do not know when each of their rows came. So by the time of commits the rows go that no epoch
+has written since the last version at the cutoff: these epochs are still there, because retention
+keeps the versions of a TTL (`ages_ms`).
 
 The cutoff of an expiry behind a commit is the recorded time of that commit less the TTL, and the
 epoch of the expiry records it as its transaction: which rows went follows from the log alone, and
@@ -23,16 +27,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import ContentionError, OptionError, SchemaError, UpsertFlowError, masked
+from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.plan.kernels.equal_keys import is_among
 from spark_upsert.table.appends import commands_of
+from spark_upsert.table.changes.changes import Changes
+from spark_upsert.table.changes.read import changes_by_piece
+from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.deletes import deletes_of, require_deletes_win
+from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.clock import require_clock
 from spark_upsert.table.log.kept_position import KEPT_PROPERTIES
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
-from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL, parse_ttl
+from spark_upsert.table.log.properties import (
+    COMMITTED,
+    ROW_TTL,
+    ROW_TTL_BY,
+    ROW_TTL_INTERVAL,
+    ages_ms,
+    parse_ttl,
+)
 from spark_upsert.table.write.commands import GONE
 from spark_upsert.table.write.guards import Unchanged
 from spark_upsert.table.write.stage import stage
@@ -70,7 +87,8 @@ class RowTtl:
 
     ttl_ms: int
     interval_ms: int
-    column: str
+    column: str | None
+    """None: rows age from the commit that wrote them last."""
 
     @classmethod
     def of(cls, schema: TableSchema, properties: Mapping[str, str]) -> RowTtl | None:
@@ -87,18 +105,11 @@ class RowTtl:
         if ttl_ms is None:
             return None
         if ROW_TTL_BY not in properties:
-            raise OptionError.missing(ROW_TTL_BY, "the column with the time from which rows age")
-        column = find_column(
-            properties[ROW_TTL_BY], schema.columns.names, role=f"column of '{ROW_TTL_BY}'"
-        )
-        type_ = schema.columns.field(column).type
-        if not (pa.types.is_timestamp(type_) or pa.types.is_date32(type_)):
-            raise SchemaError(
-                f"the column '{column}' of '{ROW_TTL_BY}' has type {type_}, expected a timestamp "
-                "or a date.",
-                hint="name a column that says since when a row counts, or add one.",
-                column=column,
+            raise OptionError.missing(
+                ROW_TTL_BY, f"the column with the time from which rows age, or '{COMMITTED}'"
             )
+        is_by_commit = ages_ms(properties) is not None
+        column = None if is_by_commit else _time_column(schema, properties[ROW_TTL_BY])
         if not schema.engine.takes_deletes or any(name in properties for name in KEPT_PROPERTIES):
             raise OptionError(
                 f"option '{ROW_TTL}' is of a table whose rows can be deleted; this one holds what "
@@ -122,9 +133,25 @@ class RowTtl:
 
     def expired(self, rows: pa.RecordBatch, cutoff_ms: int) -> pa.RecordBatch:
         """Return the rows of a batch that are too old; null is never too old."""
+        assert self.column is not None, "rows do not know their commits"
         times = rows.column(self.column)
         limit = pa.scalar(_in_unit(cutoff_ms, times.type), times.type)
         return rows.filter(pc.less_equal(times, limit))
+
+
+def _time_column(schema: TableSchema, name: str) -> str:
+    """Return the column of some name, which must hold a time."""
+    column = find_column(name, schema.columns.names, role=f"column of '{ROW_TTL_BY}'")
+    type_ = schema.columns.field(column).type
+    if not (pa.types.is_timestamp(type_) or pa.types.is_date32(type_)):
+        raise SchemaError(
+            f"the column '{column}' of '{ROW_TTL_BY}' has type {type_}, expected a timestamp "
+            "or a date.",
+            hint="name a column that says since when a row counts, or add one; or "
+            f"'{COMMITTED}', the time of the commit that wrote a row last.",
+            column=column,
+        )
+    return column
 
 
 def _in_unit(time_ms: int, type_: pa.DataType) -> int:
@@ -177,12 +204,12 @@ def _expire(table: Table, head: Manifest, now_ms: int) -> ExpiredRows | None:
     if ttl is None:
         return None
     cutoff_ms = max(ttl.cutoff_ms(now_ms), last_cutoff_ms(head))
-    pieces = _keys(Snapshot(table.store, head), ttl, cutoff_ms)
+    pieces = _keys(table, Snapshot(table.store, head), ttl, cutoff_ms)
     piece, deletes, versions = next(pieces, None), 0, []
     while True:
         following = None if piece is None else next(pieces, None)
         recorded = None if following is not None else _transaction(cutoff_ms)
-        done = _delete(table, ttl, piece, cutoff_ms, recorded)
+        done = _delete(table, ttl, piece, head.version, cutoff_ms, recorded)
         if done is not None:
             deletes += done.counters.get("deletes", 0)
             versions.append(done.version)
@@ -195,15 +222,15 @@ def _transaction(cutoff_ms: int) -> Transaction:
     return Transaction(writer=f"{_WRITER}{cutoff_ms // _WRITER_MS}", number=cutoff_ms)
 
 
-def _keys(snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int) -> Iterator[pa.RecordBatch]:
+def _keys(
+    table: Table, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
+) -> Iterator[pa.RecordBatch]:
     """Yield the keys of the rows that are too old, `KEYS_MAX` or a few more at a time."""
-    names = list(dict.fromkeys((*snapshot.manifest.schema.keys, ttl.column)))
     held: list[pa.RecordBatch] = []
     count = 0
-    for batch in snapshot.read(names):
-        expired = ttl.expired(batch, cutoff_ms)
+    for expired in _expired(table, snapshot, ttl, cutoff_ms):
         if expired.num_rows:
-            held.append(expired.select(list(snapshot.manifest.schema.keys)))
+            held.append(expired)
             count += expired.num_rows
         if count >= KEYS_MAX:
             yield _joined(held)
@@ -212,32 +239,86 @@ def _keys(snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int) -> Iterator[pa.Record
         yield _joined(held)
 
 
+def _expired(
+    table: Table, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the keys of all rows that are too old at a version."""
+    manifest = snapshot.manifest
+    keys = list(manifest.schema.keys)
+    if ttl.column is not None:
+        for batch in snapshot.read(list(dict.fromkeys((*keys, ttl.column)))):
+            yield ttl.expired(batch, cutoff_ms).select(keys)
+        return
+    last = table.log.version_at(cutoff_ms)
+    # Of what came before the first version that can be read no row is known to be that old.
+    if last < 0 or last < manifest.since:
+        return
+    for piece in snapshot.chunks():
+        if held := list(snapshot.read(keys, hash_range=piece)):
+            yield _not_written(table, _joined(held), last + 1, manifest, piece)
+
+
+def _not_written(
+    table: Table,
+    keys: pa.RecordBatch,
+    lower: int,
+    head: Manifest,
+    hash_range: HashRange = ALL_HASHES,
+) -> pa.RecordBatch:
+    """Return the keys of which no epoch from ``lower`` to a version has written a row."""
+
+    def written(changes: Changes) -> list[pa.Array]:
+        rows = changes.new[changes.new != ABSENT]
+        return changes.rows.take(head.schema.keys, rows)
+
+    for stretch in cut_into_stretches(table.log, lower, head.upper, head.schema):
+        for others in changes_by_piece(
+            table.store, stretch, written, net=False, hash_range=hash_range
+        ):
+            keys = keys.filter(pa.array(~is_among(keys.columns, others)))
+    return keys
+
+
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     [joined] = pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=None)
     return joined
+
+
+def _still(
+    table: Table,
+    snapshot: Snapshot,
+    ttl: RowTtl,
+    keys: pa.RecordBatch,
+    seen: int,
+    cutoff_ms: int,
+) -> pa.RecordBatch:
+    """Return those of some keys whose rows are too old at a later version, too."""
+    if ttl.column is None:
+        return _not_written(table, keys, seen + 1, snapshot.manifest)
+    own = list(snapshot.manifest.schema.keys)
+    found = snapshot.look_up(keys.columns, list(dict.fromkeys((*own, ttl.column))))
+    return ttl.expired(found.rows, cutoff_ms).select(own)
 
 
 def _delete(
     table: Table,
     ttl: RowTtl,
     keys: pa.RecordBatch | None,
+    seen: int,
     cutoff_ms: int,
     recorded: Transaction | None,
 ) -> Commit | None:
-    """Delete those of some rows that are still too old, as one epoch.
+    """Delete those of some rows, too old at the version ``seen``, that still are, as one epoch.
 
     None if there is nothing to delete or to record, or another expiry has recorded this cutoff.
     """
     for _ in range(TRIES_MAX):
         snapshot = Snapshot(table.store, table.log.head())
-        schema = snapshot.manifest.schema
         if recorded is not None and snapshot.manifest.has(recorded):
             return None
         commands: Iterator[pa.RecordBatch] = iter(())
         if keys is not None:
-            found = snapshot.look_up(keys.columns, list(dict.fromkeys((*schema.keys, ttl.column))))
-            expired = ttl.expired(found.rows, cutoff_ms).select(list(schema.keys))
-            rows = deletes_of(snapshot, expired)
+            rows = deletes_of(snapshot, _still(table, snapshot, ttl, keys, seen, cutoff_ms))
             if not rows.num_rows and recorded is None:
                 return None
             commands = commands_of(snapshot.manifest, rows, GONE, None)

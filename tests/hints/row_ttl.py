@@ -27,7 +27,7 @@ def _expires(told: Told, name: str, column: str = "at", **types: pa.DataType) ->
     assert not table.snapshot().num_rows
 
 
-@follows("table.row_ttl:RowTtl.of")
+@follows("table.row_ttl:_time_column")
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "at": pa.int64()})
     with told:
@@ -35,9 +35,12 @@ def _(told: Told) -> None:
     told("name a column that says since when a row counts")
     told("or add one")
     _expires(told, "named", "seen", at=pa.int64(), seen=TIME)
+    told("'_commit_timestamp', the time of the commit that wrote a row last")
+    by = TTL | {"rowTtlBy": "_commit_timestamp"}
+    Table.create(str(told.folder / "by_commit"), columns, keys=["id"], properties=by)
 
 
-@follows("table.row_ttl:RowTtl.of:2")
+@follows("table.row_ttl:RowTtl.of")
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "at": TIME})
     engine = MergeEngine(Engine.AGGREGATION, {"at": Rule.MAX})

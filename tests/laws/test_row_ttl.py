@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.table import row_ttl
 from spark_upsert.table.changes.modes import ChangeOptions
-from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL
+from spark_upsert.table.log.properties import COMMITTED, ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.stores import Fault, FaultyStore, KilledError, Moment, Steps
@@ -46,14 +46,17 @@ Model = dict[int, tuple[int, int]]
 class Life:
     """A table and what it should hold, act by act."""
 
-    def __init__(self, *, ordered: bool, interval: str) -> None:
+    def __init__(self, *, ordered: bool, interval: str, by: str = "at") -> None:
         self.now = Now()
         self.store = ClockedStore(self.now)
         self.table = Table(self.store, clock=self.now)
         order = [COLUMNS.field("seq")] if ordered else []
         scope = Scope.TABLE if ordered else Scope.ARRIVAL
         schema = TableSchema.of(COLUMNS, keys=["k"], order=order, scope=scope)
-        ttl = {ROW_TTL: f"{TTL_S} seconds", ROW_TTL_BY: "at", ROW_TTL_INTERVAL: interval}
+        ttl = {ROW_TTL: f"{TTL_S} seconds", ROW_TTL_BY: by, ROW_TTL_INTERVAL: interval}
+        self.by_commit = by == COMMITTED
+        self.written: dict[int, int] = {}
+        """The time of the commit that wrote a key last, in us."""
         self.table.ensure(schema, ttl)
         self.model: Model = {}
         self.seq = 0
@@ -78,12 +81,16 @@ class Life:
         shown = self.table.snapshot().to_pylist()
         held = {row["k"]: (us_of(row["at"]), row["seq"]) for row in shown}
         old = {k: v for k, v in self.model.items() if k not in held}
-        assert all(at <= self.cutoff_us for at, _ in old.values())
+        assert all(self.time_of(k, at) <= self.cutoff_us for k, (at, _) in old.items())
         assert held == {k: v for k, v in self.model.items() if k in held}
         # What is gone was too old; what was too old at the last whole expiry is gone, unless it
         # came later.
         self.expired += len(old)
         self.model = held
+
+    def time_of(self, key: int, at: int) -> int:
+        """Return the time from which a row ages."""
+        return self.written[key] if self.by_commit else at
 
     def write(self, rows: list[tuple[int, int]]) -> None:
         taken = []
@@ -96,7 +103,9 @@ class Life:
         self.append([(key, *kept[key]) for key in kept])
 
     def append(self, rows: list[tuple[int, int, int]]) -> None:
-        self.table.append(table_of(rows))
+        done = self.table.append(table_of(rows))
+        assert done is not None
+        self.written |= dict.fromkeys((key for key, *_ in rows), done.timestamp_ms * 1000)
 
     def delete(self, keys: list[int]) -> None:
         for key in keys:
@@ -115,8 +124,13 @@ class Life:
         assert done is not None
         assert done.cutoff_ms * 1000 >= self.now_us - TTL_S * 1_000_000
         assert all(
-            us_of(r["at"]) > done.cutoff_ms * 1000 for r in self.table.snapshot().to_pylist()
+            self.time_of(r["k"], us_of(r["at"])) > done.cutoff_ms * 1000
+            for r in self.table.snapshot().to_pylist()
         )
+
+    def forget(self, _: None) -> None:
+        """Give up all versions that the table can do without."""
+        self.table.expire(retain_versions=0, safety_ms=0)
 
     def die(self, fault: tuple[int, Moment]) -> None:
         step, moment = fault
@@ -140,8 +154,14 @@ def us_of(time: Any) -> int:
 def assert_changes_fold(table: Table) -> None:
     """The changelog holds each expiry as one retraction, and folds to the table."""
     counted: Counter[tuple[Any, ...]] = Counter()
+    since = table.log.head().since
+    if since:
+        for row in table.snapshot(since).to_pylist():
+            counted[row["k"], row["at"], row["seq"]] += 1
     for batch in table.iter_changes(
-        0, table.log.head().upper, ChangeOptions(columns=tuple(COLUMNS.names))
+        table.log.head().first_changes,
+        table.log.head().upper,
+        ChangeOptions(columns=tuple(COLUMNS.names)),
     ):
         for row in batch.to_pylist():
             counted[row["k"], row["at"], row["seq"]] += row["_diff"]
@@ -157,6 +177,37 @@ def deletes_of_expiries(table: Table) -> int:
         if any(each.writer.startswith("rowTtl:") for each in commit.transactions)
     ]
     return sum(own)
+
+
+AGED = st.lists(
+    st.one_of(
+        ACTS.map(lambda acts: acts[0] if acts else ("expire", None)), st.just(("forget", None))
+    ),
+    max_size=14,
+)
+
+
+@example(
+    acts=[
+        ("write", [(1, 0)]),
+        ("advance", 500),
+        ("write", [(2, 0)]),
+        ("forget", None),
+        ("advance", 600),
+    ],
+    ordered=False,
+    interval="1 second",
+)
+@given(acts=AGED, ordered=st.booleans(), interval=st.sampled_from(["1 second", "300 seconds"]))
+def test_by_the_time_of_commits_rows_go_that_were_not_written_since(
+    acts: list[tuple[str, Any]], ordered: bool, interval: str
+) -> None:
+    life = Life(ordered=ordered, interval=interval, by=COMMITTED)
+    for what, how in acts:
+        life.act(what, how)
+    life.act("expire", None)
+    assert_changes_fold(life.table)
+    assert life.table.check().is_sound
 
 
 @example(acts=[("write", [(1, -999), (2, -1_000)])], ordered=True, interval="1 second")
@@ -202,11 +253,11 @@ def test_what_expired_follows_from_the_log_alone() -> None:
 
 def test_a_row_that_is_refreshed_meanwhile_stays() -> None:
     """Another writer refreshes the row behind each step of an expiry, in turn."""
-    for ordered in (False, True):
+    for ordered, by in itertools.product((False, True), ("at", COMMITTED)):
         for step in itertools.count():
-            life = Life(ordered=ordered, interval="1 second")
+            life = Life(ordered=ordered, interval="1 second", by=by)
             life.append([(1, life.now_us, 1), (2, life.now_us, 1)])
-            life.advance(TTL_S)
+            life.advance(TTL_S + 1)
             fresh = table_of([(1, life.now_us, 2)])
             came = itertools.count()
 

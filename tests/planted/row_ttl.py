@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from spark_upsert.table import row_ttl
+from spark_upsert.table.retention import worker
 from spark_upsert.table.row_ttl import RowTtl
 from spark_upsert.table.write.guards import Unchanged
 from tests.laws import test_row_ttl as laws
@@ -16,6 +17,10 @@ from tests.planted.bug import Patch, bug, wrapped
 
 def test_p1_old_rows_go_once() -> None:
     laws.test_rows_that_are_too_old_go_once_and_no_others()
+
+
+def test_p1_rows_age_from_their_commits() -> None:
+    laws.test_by_the_time_of_commits_rows_go_that_were_not_written_since()
 
 
 def test_p1_old_rows_are_not_late() -> None:
@@ -63,3 +68,13 @@ def _() -> Patch:
 @bug("an expiry is due only when the table is at rest", test_p1_old_rows_are_not_late)
 def _() -> Patch:
     return patch.object(RowTtl, "is_due", lambda *_: False)
+
+
+@bug("by commits, rows go that were written since", test_p1_rows_age_from_their_commits)
+def _() -> Patch:
+    return patch.object(row_ttl, "_not_written", lambda _, keys, *given: keys)
+
+
+@bug("no version is kept for the ages of rows", test_p1_rows_age_from_their_commits)
+def _() -> Patch:
+    return patch.object(worker, "ages_ms", lambda _: None)

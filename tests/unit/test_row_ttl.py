@@ -217,3 +217,81 @@ def test_a_table_whose_deletes_do_not_win_has_no_ttl() -> None:
     )
     with pytest.raises(OptionError, match="can be deleted"):
         of(summed)
+
+
+BY_COMMIT = TTL | {ROW_TTL_BY: "_commit_timestamp"}
+
+
+def test_by_commit_a_row_ages_from_the_commit_that_wrote_it_last() -> None:
+    now = Now()
+    table = made(now, properties=BY_COMMIT)
+    append(table, {1: None, 2: None})
+    now.advance(6 * DAY_S)
+    append(table, {2: None, 3: None})
+    table.compact(full=True)
+    now.advance(5 * DAY_S)
+    append(table, {4: None})
+    assert keys(table) == [2, 3, 4]
+    [*_, gone] = table.changes().to_pylist()
+    assert (gone["k"], gone["_change_type"]) == (1, "delete")
+    now.advance(6 * DAY_S)
+    done = table.expire_rows()
+    assert done is not None
+    assert (done.deletes, keys(table)) == (2, [4])
+
+
+def test_by_commit_an_update_to_the_same_values_is_a_write() -> None:
+    now = Now()
+    table = made(now, properties=BY_COMMIT)
+    append(table, {1: None})
+    now.advance(9 * DAY_S)
+    append(table, {1: None})
+    now.advance(9 * DAY_S)
+    append(table, {2: None})
+    assert keys(table) == [1, 2]
+
+
+def test_by_commit_a_late_row_that_lost_refreshes_nothing() -> None:
+    now = Now()
+    order = [pa.field("seq", pa.int64())]
+    table = made(now, properties=BY_COMMIT, order=order)
+
+    def put(key: int, seq: int) -> None:
+        table.append(pa.table({"k": [key], "at": pa.nulls(1, TIME), "seq": [seq]}))
+
+    put(1, 5)
+    now.advance(9 * DAY_S)
+    put(1, 3)
+    now.advance(2 * DAY_S)
+    put(2, 1)
+    assert keys(table) == [2]
+
+
+def test_by_commit_the_versions_of_a_ttl_stay_whatever_is_to_be_retained() -> None:
+    now = Now()
+    table = made(now, properties=BY_COMMIT)
+    for key in range(8):
+        now.advance(2 * DAY_S)
+        append(table, {key: None})
+    bound = table.expire(retain_versions=0, safety_ms=0).bound_by
+    assert bound == "rowTtl=10 days by the time of commits"
+    now.advance(2 * DAY_S)
+    append(table, {9: None})
+    assert keys(table) == [4, 5, 6, 7, 9]
+
+
+def test_by_commit_rows_from_before_the_first_readable_version_stay_for_a_ttl() -> None:
+    """The table was given its TTL when its past was gone already."""
+    now = Now()
+    table = made(now, properties={})
+    append(table, {1: None})
+    now.advance(30 * DAY_S)
+    append(table, {2: None})
+    table.expire(retain_versions=0, safety_ms=0)
+    since_ms = table.log.at(table.log.head().since).timestamp_ms
+    table.alter(table.schema, BY_COMMIT)
+    append(table, {3: None})
+    assert keys(table) == [1, 2, 3]
+    now.seconds = since_ms / 1000 + 10 * DAY_S
+    append(table, {4: None})
+    assert 1 not in keys(table)

@@ -64,6 +64,17 @@ ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL = "rowTtl", "rowTtlBy", "rowTtlInterval"
 """How long rows stay, from which time on, and how often those are looked for that must go."""
 
 
+COMMITTED = "_commit_timestamp"
+"""The value of `ROW_TTL_BY` by which a row ages from the commit that wrote it last."""
+
+
+def ages_ms(properties: Mapping[str, str]) -> int | None:
+    """Return for how long a table needs its versions to know how old rows are; None: not at all."""
+    if properties.get(ROW_TTL_BY, "").lower() != COMMITTED:
+        return None
+    return parse_ttl(ROW_TTL, properties.get(ROW_TTL, "none"))
+
+
 DROPPED = "droppedColumns"
 """Columns that the table has given up, as JSON (`table.drop`); set by no user."""
 

@@ -61,6 +61,7 @@ def bounds(
     retain_versions: int | None,
     at_age: tuple[int, int] | None,
     at_safety: tuple[int, int],
+    at_row_ttl: tuple[int, int] | None = None,
     leases: Iterable[Lease],
     now_ms: int,
 ) -> list[RetentionBound]:
@@ -74,6 +75,8 @@ def bounds(
         The changes of so many versions stay readable, and the state before them.
     at_age, at_safety : (int, int)
         An age in ms, and the version that was the newest so long ago.
+    at_row_ttl : (int, int), optional
+        The same for the age of rows that go by the time of their commit (`table.row_ttl`).
     leases : iterable of Lease
         Those that have lapsed bind nothing.
     now_ms : int
@@ -88,6 +91,9 @@ def bounds(
     if at_age is not None:
         reason = f"the retention of {render_ms(at_age[0])}"
         found.append(RetentionBound(since=at_age[1], reason=reason))
+    if at_row_ttl is not None:
+        reason = f"rowTtl={render_ms(at_row_ttl[0])} by the time of commits"
+        found.append(RetentionBound(since=at_row_ttl[1], reason=reason))
     found += [
         RetentionBound(since=lease.version, reason=f"the consumer '{lease.consumer}'")
         for lease in leases

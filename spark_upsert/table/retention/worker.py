@@ -37,6 +37,7 @@ from spark_upsert.table.log.cut import cut
 from spark_upsert.table.log.entries import LogEntry
 from spark_upsert.table.log.log import COMMIT_TRIES_MAX, Log
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
+from spark_upsert.table.log.properties import ages_ms
 from spark_upsert.table.log.tombstones import DEFAULT, PROPERTY, TombstoneRetention
 from spark_upsert.table.retention.leases import FOLDER as _LEASES
 from spark_upsert.table.retention.leases import leases
@@ -124,6 +125,7 @@ def expire(
         now_ms = log.now_ms()
         if head.timestamp_ms > now_ms + AHEAD_MS:
             raise ClockError.in_log(store.url, head.version, render_time(head.timestamp_ms))
+        row_ttl_ms = ages_ms(head.properties)
         choice = choose_since(
             bounds(
                 newest=head.version,
@@ -132,6 +134,9 @@ def expire(
                 if retain_ms is None
                 else (retain_ms, log.version_at(now_ms - retain_ms)),
                 at_safety=(safety_ms, log.version_at(now_ms - safety_ms)),
+                at_row_ttl=None
+                if row_ttl_ms is None
+                else (row_ttl_ms, log.version_at(now_ms - row_ttl_ms)),
                 leases=leases(store),
                 now_ms=now_ms,
             )
