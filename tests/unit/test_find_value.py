@@ -21,8 +21,10 @@ from integration.pages import code_of
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.find_value import BYTES, sightings
 from spark_upsert.model.schema import ErrorPolicy
+from spark_upsert.plan import agg
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
+from spark_upsert.views.builder import Plan
 
 PAGE = "docs/delete-a-person.md"
 HERE = "tests/unit/test_find_value.py"
@@ -154,7 +156,7 @@ def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page_deletes_a_person(tmp_path: Path) -> None:
-    made, cleaned = (code.replace('"/lake/', f'"{tmp_path}/') for code in python())
+    made, cleaned, _ = (code.replace('"/lake/', f'"{tmp_path}/') for code in python())
     names: dict[str, Any] = {}
     exec(made, names)
     everywhere = {path.split("/")[1] for path, _ in found(tmp_path, MAIL)}
@@ -170,6 +172,27 @@ def test_the_page_deletes_a_person(tmp_path: Path) -> None:
         program = Path(sys.executable).parent / "upsertflow"
         words = [str(program), *line.split()[1:]]
         assert subprocess.run(words, capture_output=True, check=False).returncode == 0, line
+
+
+def test_a_lease_of_a_kept_table_holds_a_person_until_it_is_past_the_merge(tmp_path: Path) -> None:
+    made, cleaned, behind = (code.replace('"/lake/', f'"{tmp_path}/') for code in python())
+    names: dict[str, Any] = {}
+    exec(made, names)
+    view = Plan.of_table(str(tmp_path / "people")).group_by("name").agg(n=agg.count())
+    names["names"] = view
+    view.refresh(str(tmp_path / "names"))
+    first, _, rest = cleaned.partition("\n\n")
+    deleted, _, rest = rest.partition("\n\n")
+    exec(f"{first}\n{deleted}", names)
+    view.refresh(str(tmp_path / "names"))
+    exec(rest, names)
+    assert found(tmp_path / "people", MAIL)
+    exec(behind, names)
+    assert not found(tmp_path / "people", MAIL)
+    assert not found(tmp_path / "names", "Ada", "name")
+    assert [
+        row["name"] for row in Plan.of_table(str(tmp_path / "names")).to_arrow().to_pylist()
+    ] == ["Bob"]
 
 
 def python() -> list[str]:
