@@ -23,6 +23,9 @@ _OF_TABLES = {
     "path": "the plan names its tables",
     "columns": "the plan says which columns there are",
     "metadata": "it is of one table",
+    "readHistory": "it is of one table, which may keep the rows of a view",
+    "validBy": "it is of a history",
+    "trackHistoryColumnList": "it is of a history",
 }
 """Options of one table, and why they mean nothing for a view."""
 

@@ -11,6 +11,7 @@ from spark_upsert.errors import DataLossError, OptionError, SchemaError
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.table.changes.modes import ValidBy
 from spark_upsert.table.table import Table
+from spark_upsert.views.builder import Plan
 from tests.hints.reads import batch
 from tests.support.clocked import ClockedStore, Now
 from tests.support.stores import MemoryStore
@@ -205,6 +206,11 @@ class TestARead:
         first = self.read(path, startingTimestamp=str(second - 1))
         assert first == [(1, "a", 1, 1, 2, False), (1, "a", 2, 2, 3, False)]
         assert self.read(path, startingTimestamp="2000-01-01") == first
+
+    @pytest.mark.parametrize("name", ["readHistory", "validBy", "trackHistoryColumnList"])
+    def test_a_view_has_none_of_its_own(self, path: str, name: str) -> None:
+        with pytest.raises(OptionError, match=f"'{name}' has no meaning beside 'plan'"):
+            batch({"plan": Plan.of_table(path).to_json(), name: "true"})
 
     def test_several_tables_have_their_histories_together(self, path: str, tmp_path: Any) -> None:
         other = Table.create(str(tmp_path / "u"), COLUMNS, keys=["id"], sequence_by=["seq"])
