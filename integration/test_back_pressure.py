@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from integration.queries import END_SECONDS, end, wait_until
-from pyspark_upsertflow.stream import ChangeStreamReader
+from pyspark_upsertflow.limited import LimitedStreamReader
 from spark_upsert.merge import CHANNEL_EVENTS
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.inputs.input import Backlog, ReadPiece
@@ -86,7 +86,7 @@ def noted(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-class CountingReader(ChangeStreamReader):
+class CountingReader(LimitedStreamReader):
     """Our reader, over inputs that count."""
 
     @cached_property

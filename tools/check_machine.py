@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 PYTHON_MIN = (3, 11)
-PYSPARK_MIN = (4, 2)
+PYSPARK_MIN = (4, 1)
 
 
 def python_problem(version: "tuple[int, ...]" = sys.version_info[:2]) -> "str | None":

@@ -15,7 +15,7 @@ from shutil import which
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "releases.md"
 FOLDER = ROOT / ".servers" / "matrix"
-SECONDS_MAX = 400
+SECONDS_MAX = 900
 BEGIN, END = "<!-- made by `make matrix` -->\n", "<!-- end -->\n"
 
 
@@ -33,7 +33,7 @@ class Cell:
         return " ".join((self.python, *self.packages))
 
 
-_REST = ("pandas>=2.2,<3", "numpy")
+_REST = ("pandas>=2.2,<3", "numpy", "grpcio", "grpcio-status", "zstandard")
 CELLS = (
     Cell("python3.11", ("pyspark[sql]==4.3.*", "pyarrow")),
     Cell("python3.11", ("pyspark[sql]==4.3.*", "pyarrow==20.*")),
@@ -55,11 +55,11 @@ def interpreter(name: str) -> str | None:
     return None
 
 
-def tried(cell: Cell) -> tuple[str, str]:
-    """Return what was found of a cell: releases, and what works."""
+def prepared(cell: Cell) -> Path | str:
+    """Return the interpreter of an environment with what a cell asks for, or why there is none."""
     python = interpreter(cell.python)
     if python is None:
-        return "", f"not tried: no {cell.python} on this machine"
+        return f"no {cell.python} on this machine"
     at = FOLDER / "".join(c if c.isalnum() else "-" for c in cell.name)
     own = at / "bin" / "python"
     if not (at / "complete").exists():
@@ -67,16 +67,21 @@ def tried(cell: Cell) -> tuple[str, str]:
         pip = [str(own), "-m", "pip", "install", "--quiet", *cell.packages, *_REST]
         done = subprocess.run(pip, capture_output=True, text=True)
         if done.returncode:
-            return "", "not tried: " + done.stderr.strip().splitlines()[-1]
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+            return said[-1] if said else "pip failed"
         (at / "complete").touch()
-    return asked(own, cell.kind)
+    return own
 
 
-def asked(python: Path, kind: str) -> tuple[str, str]:
-    """Return what the probe says in an environment."""
+def asked(python: Path, kind: str) -> tuple[str, dict[str, str]]:
+    """Return the releases that an environment has, and of each thing that is tried its problem.
+
+    What works has an empty one. Nothing is returned where not even a session begins.
+    """
     roots = os.pathsep.join(str(ROOT / each) for each in ("", "datasource", "sink"))
+    own = ("SPARK_HOME", "SPARK_CONF_DIR", "PYTHONPATH")
     environ = {
-        **{name: text for name, text in os.environ.items() if not name.startswith("SPARK_")},
+        **{name: text for name, text in os.environ.items() if name not in own},
         "PYTHONPATH": roots,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": str(python),
@@ -91,15 +96,28 @@ def asked(python: Path, kind: str) -> tuple[str, str]:
         timeout=SECONDS_MAX,
     )
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if not said:
-        return "", "not tried: " + done.stderr.strip().splitlines()[-1]
+    if len(said) < 2:
+        return done.stderr.strip().splitlines()[-1], {}
     releases = (
-        f"PySpark {said[0]['pyspark']}, pyarrow {said[0]['pyarrow']}, Python " + (said[0]["python"])
+        f"PySpark {said[0]['pyspark']}, pyarrow {said[0]['pyarrow']}, Python {said[0]['python']}"
     )
-    works = [line["tried"] for line in said[1:] if not line["problem"]]
-    fails = [f"{line['tried']} ({line['problem']})" for line in said[1:] if line["problem"]]
+    return releases, {line["tried"]: line["problem"] for line in said[1:]}
+
+
+def tried(cell: Cell) -> tuple[str, str]:
+    """Return what was found of a cell: releases, and what works."""
+    python = prepared(cell)
+    if isinstance(python, str):
+        return "", f"not tried: {python}"
+    releases, problems = asked(python, cell.kind)
+    if not problems:
+        return "", f"not tried: {releases}"
+    works = [name for name, problem in problems.items() if not problem]
+    fails = {name: problem for name, problem in problems.items() if problem}
     told = f"tried: {', '.join(works)}" if works else "tried: nothing works"
-    return releases, told + (f". Refused: {fails[0]}" if fails else "")
+    if fails:
+        told += f". Refused: {', '.join(fails)} ({next(iter(fails.values()))})"
+    return releases, told
 
 
 def main() -> None:

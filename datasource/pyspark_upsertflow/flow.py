@@ -20,7 +20,6 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from pyspark_upsertflow.registration import parallelism_of
 from spark_upsert.conversions import convert
@@ -38,6 +37,7 @@ from spark_upsert.flow.run.stages import Stages, staged, tell
 from spark_upsert.flow.run.tables import targets_of
 from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSource
 from spark_upsert.task import AssignUniqueId, Limit, Node
+from spark_upsert_sink.releases import arrow_of, spark_of, spark_type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -214,17 +214,17 @@ def _compiled(
 
 def carried(schema: pa.Schema) -> pa.Schema:
     """Return the columns under which Spark carries some columns."""
-    return to_arrow_schema(_shown(schema), timezone="UTC")
+    return arrow_of(_shown(schema))
 
 
 def _shown(schema: pa.Schema) -> StructType:
     # A time without a zone stays one: no session's zone may move it.
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    return spark_of(schema)
 
 
 def _columns(frame: DataFrame, said: pa.Schema | None) -> pa.Schema:
     """Return the columns of a source; those that it said, if Spark carries them as it has them."""
-    found = to_arrow_schema(frame.schema, timezone="UTC")
+    found = arrow_of(frame.schema)
     if said is None or said.names != found.names or carried(said).types != found.types:
         return found
     return said
@@ -386,7 +386,7 @@ def _require_carried(schemas: Mapping[str, pa.Schema]) -> None:
                 )
         for field in schema:
             try:
-                from_arrow_type(field.type)
+                spark_type_of(field.type)
             except PySparkTypeError as error:
                 raise GraphError(
                     f"'{name}' gives the column '{field.name}' of the type {field.type}, which "

@@ -12,8 +12,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.pandas.types import to_arrow_schema
-
 from pyspark_upsertflow.readers import read_schema
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import COMMIT_VERSION
@@ -28,6 +26,7 @@ from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.kept_rows import made_for_rows
 from spark_upsert.views.view import View
+from spark_upsert_sink.releases import arrow_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +87,7 @@ def planned(
         _require_own_checkpoint(table, checkpoint, storage)
         changes, puts = _rows(view)
         reads, writes = {**reads, **changes}, {**writes, **puts}
-        shown = to_arrow_schema(read_schema({**reads, **own}), timezone="UTC")
+        shown = arrow_of(read_schema({**reads, **own}))
         reads |= _consumer(made_for_rows(table, text, WriteOptions.parse(writes), shown))
     else:
         reads |= _groups(Kept.made(table, view.grouping, text))

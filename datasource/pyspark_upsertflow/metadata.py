@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_upsert.metadata import VIEWS
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.table.table import Table
+from spark_upsert_sink.releases import arrow_of, spark_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def metadata_schema(metadata: Metadata) -> StructType:
     """Return the columns of such a read."""
-    return from_arrow_schema(VIEWS[metadata].schema)
+    return spark_of(VIEWS[metadata].schema)
 
 
 @called_by_spark
@@ -41,7 +41,7 @@ class MetadataReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        target = to_arrow_schema(self._schema, timezone="UTC")
+        target = arrow_of(self._schema)
         for batch in VIEWS[self._metadata].read(self._open()):
             yield batch.cast(target)
 

@@ -31,7 +31,6 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import DataSourceReader
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -62,6 +61,7 @@ from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.reads.columns import chosen
 from spark_upsert.streams.reads.explain_words import columns_field, counted
 from spark_upsert.streams.reads.steps import CountedStep, StreamStep, refuse_gaps
+from spark_upsert_sink.releases import arrow_of
 
 _READERS_MAX = 16
 """Readers of others that a process keeps between its tasks."""
@@ -92,7 +92,7 @@ class PythonKind:
     def describe(self, options: InputOptions) -> Described:
         """Return the columns that a read has of the source (`Kind.describe`)."""
         source, of_query = _source(options)
-        columns = to_arrow_schema(source.schema, timezone="UTC")
+        columns = arrow_of(source.schema)
         return Described(chosen(columns, of_query.names("columns")), source.identity)
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> PythonInput:
@@ -353,7 +353,7 @@ def _batches(
     source: PythonSource, rows: SourceRows, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield what a source returns as batches of the columns that were planned."""
-    expected = to_arrow_schema(source.schema, timezone="UTC")
+    expected = arrow_of(source.schema)
     with failing(source.named, "read()"):
         for batch in _arrow_batches(source, rows):
             # Spark looks at the first one alone.

@@ -1,7 +1,7 @@
 """Another Python source: its class, found by name, and its stream reader, whatever its kind.
 
-Spark drives such sources by a few private helpers (`pyspark.sql.datasource_internal`, the same in
-4.2 and 4.3), which are named here and nowhere else. A source has one of two kinds of stream
+Spark drives such sources by a few private helpers (`pyspark.sql.datasource_internal`), which are
+named here and, where releases differ, in `spark_upsert_sink.releases`. A source has one of two kinds of stream
 readers, of which the *simple* one reads on the driver, while it is asked for the next offset.
 """
 
@@ -20,13 +20,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceStreamReader
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper, _streamReader
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_upsert.conversions import convert
 from spark_upsert.errors import OptionError, UpsertFlowError, did_you_mean
 from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert_sink.releases import ends_at_what_is_there, simple_latest, spark_of
 
 _PREFIX = "pyspark_"
 _DISCOVERED = "DefaultSource"
@@ -67,7 +66,7 @@ class PythonSource:
             found = self.made.schema()
         if isinstance(found, StructType):
             return found
-        return from_arrow_schema(parse_schema("schema", found, bare_name="value")[0])
+        return spark_of(parse_schema("schema", found, bare_name="value")[0])
 
     @property
     def identity(self) -> str:
@@ -106,16 +105,16 @@ class ForeignStream:
         """Return where a batch may end that begins at an offset."""
         with failing(self._named, "latestOffset()"):
             latest: Callable[..., Any] = self._reader.latestOffset
+            if self._simple is not None:
+                return simple_latest(self._simple, start)
             if not inspect.signature(latest).parameters:
                 return latest()
-            if self._simple is not None:
-                return latest(start, ReadAllAvailable())
             return latest(start, self._reader.getDefaultReadLimit())
 
     def prepare(self) -> bool:
         """Tell a source to end at what it has now; False if it does not know how."""
-        owner = self._reader if self._simple is None else self._simple.simple_reader
-        if not isinstance(owner, SupportsTriggerAvailableNow):
+        owner: Any = self._reader if self._simple is None else self._simple.simple_reader
+        if not ends_at_what_is_there(owner):
             return False
         with failing(self._named, "prepareForTriggerAvailableNow()"):
             owner.prepareForTriggerAvailableNow()

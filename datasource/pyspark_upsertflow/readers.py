@@ -8,12 +8,11 @@ batch has the rows of a version, and a stream their new values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from pyspark_upsertflow.catalog import found_options, is_made, refuse_secrets, with_options
 from pyspark_upsertflow.filters import pins_of_filters, takes_filters
@@ -33,6 +32,7 @@ from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.run.frugal import frugally
 from spark_upsert_sink.deferred import with_split
+from spark_upsert_sink.releases import arrow_of, spark_of, spark_type_of
 from spark_upsert_sink.worker import give_back, settle_in
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _shown(plan: ReadPlan) -> StructType:
     columns = plan_columns(plan, KINDS)
     for field in columns:
         _require_spark_has(field)
-    shown = from_arrow_schema(columns)
+    shown = spark_of(columns)
     return with_split(shown) if plan.query.deferred else shown
 
 
@@ -75,7 +75,7 @@ def _keys(plan: ReadPlan) -> tuple[str, ...]:
 def _require_spark_has(field: pa.Field) -> None:
     """Refuse a column that a program without Spark has made, and that Spark cannot show."""
     try:
-        from_arrow_type(field.type)
+        spark_type_of(field.type)
     except PySparkTypeError as error:
         raise SchemaError(
             f"column '{field.name}' has the type {field.type}, which Spark does not have.",
@@ -97,7 +97,7 @@ def to_spark(
     is_scan : bool
         Whether the files are read through, so that what was read is not wanted again soon.
     """
-    target = to_arrow_schema(schema, timezone="UTC")
+    target = arrow_of(schema)
     yield from frugally(_in_types(batches, target, is_scan=is_scan))
     give_back()
 
@@ -135,13 +135,18 @@ def _of_the_log(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
     return options, options.metadata
 
 
+def work_of(partition: InputPartition | None) -> Any:
+    """Return what a task reads; None where Spark makes an empty partition out of none."""
+    return None if partition is None else partition.value
+
+
 @called_by_spark
 class BatchReader(DataSourceReader):
     """Reads the rows of a version, its quarantine, or changes; of one table, or of inputs."""
 
     def __init__(self, plan: ReadPlan, schema: StructType) -> None:
         tell_merge(plan)
-        columns = to_arrow_schema(schema, timezone="UTC")
+        columns = arrow_of(schema)
         self._read = MergedRead(
             batch_inputs(plan, columns, KINDS), plan.query, columns=shared_columns(plan, columns)
         )
@@ -153,9 +158,9 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_in()
-        work = partition.value
+        work = work_of(partition)
         if work is None:
-            return  # Spark makes one empty partition out of none.
+            return
         is_scan = all(isinstance(split, RowsSplit) for split in splits_of(work))
         yield from to_spark(self._read.read(work), self._schema, is_scan=is_scan)
 

@@ -5,7 +5,6 @@ Each is imported only when it is asked for: Spark's discovery loads this module 
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -23,27 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-SPARK_MIN = (4, 2)
-"""The first release whose Python sources may limit a micro-batch."""
-
-
-def require_spark(version: str) -> None:
-    """Refuse a release of Spark that lacks what the source is built on.
-
-    Raises
-    ------
-    ImportError
-        It is too old.
-    """
-    if tuple(map(int, version.split(".")[:2])) < SPARK_MIN:
-        raise ImportError(
-            f"the format 'upsertflow' needs PySpark {'.'.join(map(str, SPARK_MIN))} or newer, found "
-            f"{version} in {sys.executable}.\n\nHint: install a newer PySpark, the same on the "
-            "driver and on every executor; plain Python reads and writes the same tables without "
-            "Spark (docs/without-spark.md)."
-        )
-
-
 class DefaultSource(DataSource):
     """A keyed table and its changelog, for reading and writing, in batch and as a stream.
 
@@ -51,6 +29,8 @@ class DefaultSource(DataSource):
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        from spark_upsert_sink.releases import require_spark
+
         require_spark(pyspark.__version__)
         super().__init__(options)
 
@@ -65,18 +45,26 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark_upsertflow.readers import batch_reader
+        from spark_upsert_sink.releases import columns_of
 
-        return batch_reader(self.options, schema)
+        return batch_reader(self.options, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from pyspark_upsertflow.stream import ChangeStreamReader
+        from spark_upsert_sink.releases import HAS_LIMITS
 
-        return ChangeStreamReader(self.options, schema)
+        if not HAS_LIMITS:
+            from pyspark_upsertflow.self_bounded import SelfBoundedStreamReader
+
+            return SelfBoundedStreamReader(self.options, schema)
+        from pyspark_upsertflow.limited import LimitedStreamReader
+
+        return LimitedStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_upsertflow.writers import batch_writer
+        from spark_upsert_sink.releases import columns_of
 
-        return batch_writer(self.options, schema, overwrite)
+        return batch_writer(self.options, columns_of(schema), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from pyspark_upsertflow.writers import stream_writer

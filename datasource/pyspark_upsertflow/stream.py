@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from pyspark_upsertflow.catalog import found_options
 from pyspark_upsertflow.kinds import KINDS
-from pyspark_upsertflow.readers import to_spark
+from pyspark_upsertflow.readers import to_spark, work_of
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.planner.kinds import (
@@ -33,20 +26,22 @@ from spark_upsert.streams.reads.explain_merge import tell_merge
 from spark_upsert.streams.reads.splits import RowsSplit
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert_sink.deferred import put_off, without_split
+from spark_upsert_sink.releases import arrow_of
 from spark_upsert_sink.worker import settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-_NO_BOUND = 2**62
 
 _QUERY_ID = "sql.streaming.queryId"
 """Spark tells it to each task of a streaming query."""
 
 
 @called_by_spark
-class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangeStreamReader(DataSourceStreamReader):
     """Reads inputs as a stream: the changelog of a table, whole or its new values, or of several.
+
+    How far a batch goes is asked in a way of its own by each release of Spark
+    (`pyspark_upsertflow.limited`, `pyspark_upsertflow.self_bounded`).
 
     The constructor never raises: Spark would stop the reader that it has not got, and what the user
     sees first would be its `UnboundLocalError`.
@@ -71,7 +66,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _stream(self) -> Stream:
         tell_merge(self._plan)
-        columns = to_arrow_schema(self._columns, timezone="UTC")
+        columns = arrow_of(self._columns)
         inputs = stream_inputs(self._plan, columns, KINDS)
         return Stream(
             inputs,
@@ -85,20 +80,6 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         return self._stream.initial()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        # The real limits are combined in `pace`; Spark can pass only one of its own.
-        return ReadMaxRows(self._plan.query.rows_max or _NO_BOUND)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._stream.freeze()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        everything = isinstance(limit, ReadAllAvailable)
-        return dict(self._stream.latest(start, everything=everything))
-
-    def reportLatestOffset(self) -> dict[str, Any]:
-        return self._stream.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [InputPartition(work) for work in self._stream.splits(start, end)]
@@ -115,12 +96,12 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_in()
-        if partition.value is None:
-            return  # Spark makes one empty partition out of none.
-        work = partition.value
+        work = work_of(partition)
+        if work is None:
+            return
         splits = list(splits_of(work))
         if self._plan.query.deferred:
-            schema = to_arrow_schema(self._schema, timezone="UTC")
+            schema = arrow_of(self._schema)
             yield put_off(splits, self._plan.view.plan, schema)
             return
         context = TaskContext.get()

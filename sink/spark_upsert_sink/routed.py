@@ -18,7 +18,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.routed import RoutedOptions
@@ -28,6 +27,7 @@ from spark_upsert.routed.stage import RoutedStaged, stage_routed
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert_sink.passing import passing_pickle
+from spark_upsert_sink.releases import arrow_of, sound
 from spark_upsert_sink.transactions import (
     of_application,
     of_batch,
@@ -64,7 +64,7 @@ class _RoutedWrite:
     ) -> None:
         require_kept(schema)
         self._options = options
-        self._incoming = to_arrow_schema(schema, timezone="UTC")
+        self._incoming = arrow_of(schema)
         self._overwrite = overwrite
         self._late_rows = late_rows
 
@@ -87,7 +87,7 @@ class _RoutedWrite:
         staged = stage_routed(
             self._plan,
             root_of(self._options),
-            batches,
+            sound(batches),
             transaction,
             context.partitionId() if context else 0,
         )

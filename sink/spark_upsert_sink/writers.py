@@ -19,7 +19,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_upsert.envelopes.write_plan import usual_late_rows
 from spark_upsert.errors import BatchTooLargeError, OptionError, TableFullError
@@ -38,6 +37,7 @@ from spark_upsert_sink.deferred import rows_behind, without_split
 from spark_upsert_sink.messages import StagedMessage
 from spark_upsert_sink.passing import passing_pickle
 from spark_upsert_sink.plan import SinkPlan, plan_sink
+from spark_upsert_sink.releases import arrow_of, sound
 from spark_upsert_sink.transactions import (
     of_application,
     of_batch,
@@ -83,7 +83,7 @@ class _Write:
                 hint="write the keys with mode 'append'.",
             )
         self._options = options
-        self._incoming = to_arrow_schema(schema, timezone="UTC")
+        self._incoming = arrow_of(schema)
         self._overwrite = overwrite
         self._late_rows = usual_late_rows(options, late_rows)
         self._transaction = transaction
@@ -126,7 +126,7 @@ class _Write:
         base = Snapshot(store, write.base)
         staged = stage(
             base,
-            write.commands(base, batches),
+            write.commands(base, sound(batches)),
             overwrite=self._overwrite,
             late_rows=self._late_rows,
         )

@@ -37,7 +37,7 @@ SECONDS_MAX = 120
 _SOURCE_RULES = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 _WORKER_RULES = ("PYSPARK_PYTHON",)
 
-MINIMA = {"pyspark": (4, 2), "pyarrow": (20,), "numpy": (1, 26)}
+MINIMA = {"pyspark": (4, 1), "pyarrow": (20,), "numpy": (1, 26)}
 
 _PROBE = """
 import importlib, json, pkgutil, sys

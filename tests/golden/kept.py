@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.options.view import ViewOptions, put_off_text
 from spark_upsert.plan import agg
 from spark_upsert.plan.nodes import Node
@@ -70,7 +70,7 @@ class Keeping:
         given = {"plan": plan, "splits": "2"}
         deferred = {**given, "deferred": "true"}
         self._schema = read_schema(deferred)
-        self._reader = ChangeStreamReader(deferred, self._schema)
+        self._reader = LimitedStreamReader(deferred, self._schema)
         self._writes = {
             "path": PUT_OFF,
             "checkpointLocation": "checkpoint",

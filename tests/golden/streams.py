@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.plan import agg
 from spark_upsert.plan.nodes import Node
 from spark_upsert.plan.text import plan_from_json
@@ -77,7 +77,7 @@ class Read:
     """A streaming query, as Spark drives it."""
 
     def __init__(self, options: Mapping[str, str], noted: list[str]) -> None:
-        self._reader = ChangeStreamReader(options, read_schema(options))
+        self._reader = LimitedStreamReader(options, read_schema(options))
         self.noted = noted or [_text(self._reader.initialOffset())]
         """The texts of the offsets: the first, then the end of each batch."""
 
@@ -104,7 +104,7 @@ class Read:
         self._reader.stop()
 
 
-def _limit(reader: ChangeStreamReader) -> ReadLimit:
+def _limit(reader: LimitedStreamReader) -> ReadLimit:
     return reader.getDefaultReadLimit()
 
 

@@ -13,8 +13,8 @@ from unittest.mock import patch
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_upsertflow.keeping import planned
+from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.plan.nodes import Node
 from spark_upsert.streams.inputs.table_position import TablePosition
@@ -59,7 +59,7 @@ class Keeper:
         paths = str(self._path), str(self.checkpoint)
         reads, self._writes = planned(self._plan, *paths, storage={}, options=options)
         self._schema = read_schema(reads)
-        self._reader = ChangeStreamReader(reads, self._schema)
+        self._reader = LimitedStreamReader(reads, self._schema)
         self.offset = self.offset or self._reader.initialOffset()
         self._options = options
 

@@ -92,12 +92,12 @@ def test_an_old_python_is_told_how_to_choose_another() -> None:
     assert "make PYTHON=" in problem
 
 
-@pytest.mark.parametrize("version", ["4.2.0", "4.3.0", "4.10.1", "5.0.0.dev1"])
+@pytest.mark.parametrize("version", ["4.1.1", "4.2.0", "4.3.0", "4.10.1", "5.0.0.dev1"])
 def test_a_new_enough_pyspark_is_no_problem(version: str) -> None:
     assert check_machine.pyspark_problem(version) is None
 
 
-@pytest.mark.parametrize("version", ["3.5.4", "4.0.0", "4.1.1"])
+@pytest.mark.parametrize("version", ["3.5.4", "4.0.0", "4.0.5"])
 def test_an_old_pyspark_is_told_how_to_upgrade(version: str) -> None:
     problem = check_machine.pyspark_problem(version)
     assert problem is not None

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructType
 
+from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import batch_reader, read_schema
-from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.errors import DataError, NewerFormatError, OptionError, SchemaError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.routed import RoutedOptions
@@ -51,7 +51,7 @@ class Keeping:
         self.kept = Kept.made(self.table, shop.grouping, shop.view.to_json())
         given = {"plan": shop.view.to_json(), **options}
         self.schema = read_schema({**given, **DEFERRED})
-        self.reader = ChangeStreamReader({**given, **DEFERRED}, self.schema)
+        self.reader = LimitedStreamReader({**given, **DEFERRED}, self.schema)
         self.writes = {
             "path": str(path),
             "checkpointLocation": "c",

@@ -1,29 +1,105 @@
-"""Which Spark the source takes, and that the page of releases says of each what was tried."""
+"""Which Spark the source takes, what differs between releases, and what the page of them says."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from pyspark_upsertflow.source import SPARK_MIN, DefaultSource, require_spark
+from pyspark_upsertflow.limited import LimitedStreamReader
+from pyspark_upsertflow.self_bounded import SelfBoundedStreamReader
+from pyspark_upsertflow.source import DefaultSource
+from spark_upsert.table.table import Table
+from spark_upsert_sink import releases
+from spark_upsert_sink.releases import SPARK_MIN, columns_of, require_spark, sound
 from tools.check_machine import PYSPARK_MIN
 from tools.matrix import BEGIN, CELLS, END, PAGE
 
+WANTED = StructType([StructField("k", LongType())])
 
-@pytest.mark.parametrize("version", ["4.0.0", "4.1.4", "3.5.9"])
-def test_a_release_without_limits_is_refused_by_a_sentence(
+
+@pytest.fixture
+def epochs(tmp_path: Path) -> Path:
+    """A table of four epochs with a row each."""
+    table = Table.create(str(tmp_path / "table"), pa.schema({"k": pa.int64()}), keys=["k"])
+    for key in range(4):
+        table.append(pa.table({"k": [key]}))
+    return tmp_path / "table"
+
+
+def follower(table: Path, **options: str) -> SelfBoundedStreamReader:
+    given = {"path": str(table), "startingVersion": "1", "maxEpochsPerTrigger": "1", **options}
+    return SelfBoundedStreamReader(given, WANTED)
+
+
+def keys(reader: SelfBoundedStreamReader, start: Any, end: Any) -> list[int]:
+    read = [reader.read(partition) for partition in reader.partitions(start, end)]
+    return [key for batches in read for batch in batches for key in batch.column("k").to_pylist()]
+
+
+@pytest.mark.parametrize("version", ["4.0.0", "4.0.5", "3.5.9"])
+def test_a_release_that_is_too_old_is_refused_by_a_sentence(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark.__version__", version)
-    with pytest.raises(ImportError, match=rf"needs PySpark 4\.2 or newer, found {version}"):
+    with pytest.raises(ImportError, match=rf"needs PySpark 4\.1 or newer, found {version}"):
         DefaultSource({})
 
 
-@pytest.mark.parametrize("version", ["4.2.0", "4.3.0", "4.10.0.dev0", "5.0.0"])
-def test_a_release_with_limits_is_taken(version: str) -> None:
+@pytest.mark.parametrize("version", ["4.1.1", "4.2.0", "4.3.0", "4.10.0.dev0", "5.0.0"])
+def test_other_releases_are_taken(version: str) -> None:
     require_spark(version)
+
+
+def test_the_release_decides_which_reader_a_stream_has(
+    epochs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = DefaultSource({"path": str(epochs)})
+    assert isinstance(source.streamReader(WANTED), LimitedStreamReader)
+    monkeypatch.setattr(releases, "HAS_LIMITS", False)
+    assert isinstance(source.streamReader(WANTED), SelfBoundedStreamReader)
+
+
+def test_a_reader_that_is_told_nothing_goes_on_where_its_last_batch_ended(epochs: Path) -> None:
+    reader = follower(epochs)
+    start, found = reader.initialOffset(), []
+    for _ in range(4):
+        end = reader.latestOffset()
+        found.append(keys(reader, start, end))
+        start = end
+    assert found == [[0], [1], [2], [3]]
+    assert reader.latestOffset() == start
+
+
+def test_behind_a_restart_it_goes_on_behind_the_last_batch_of_the_checkpoint(epochs: Path) -> None:
+    before = follower(epochs)
+    before.latestOffset()
+    last = before.latestOffset()
+    reader = follower(epochs)
+    assert reader.partitions(last, last) == []  # As Spark asks it there.
+    assert keys(reader, last, reader.latestOffset()) == [2]
+
+
+def test_lists_of_which_there_are_none_get_their_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "HAS_LIMITS", False)
+    type_ = pa.list_(pa.int32())
+    inner = pa.Array.from_buffers(type_, 0, [None, None], children=[pa.array([], pa.int32())])
+    offsets = pa.py_buffer(bytes(8))
+    outer = pa.Array.from_buffers(pa.list_(type_), 1, [None, offsets], children=[inner])
+    (batch,) = sound(iter([pa.RecordBatch.from_arrays([outer], ["v"])]))
+    assert batch.column("v").values.buffers()[1] is not None
+    assert batch.to_pylist() == [{"v": []}]
+
+
+def test_columns_of_arrow_are_taken_with_whatever_name_of_their_zone() -> None:
+    instants = StructType([StructField("t", TimestampType())])
+    for zone in ("UTC", "Etc/UTC", "+00:00"):
+        assert columns_of(pa.schema([("t", pa.timestamp("us", tz=zone))])) == instants
+    assert columns_of(instants) is instants
 
 
 def test_one_least_release_is_said_everywhere() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.errors import OtherTableError, TableNotFoundError
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
@@ -24,12 +24,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def reader(folder: Path, **options: str) -> ChangeStreamReader:
+def reader(folder: Path, **options: str) -> LimitedStreamReader:
     given = {"path": str(folder), "readChangeFeed": "true", **options}
-    return ChangeStreamReader(given, read_schema(given))
+    return LimitedStreamReader(given, read_schema(given))
 
 
-def advanced(stream: ChangeStreamReader, start: dict[str, Any]) -> dict[str, Any]:
+def advanced(stream: LimitedStreamReader, start: dict[str, Any]) -> dict[str, Any]:
     return stream.latestOffset(start, ReadAllAvailable())
 
 
