@@ -24,6 +24,8 @@ from spark_upsert.cli.parking import SHOWN, UNPARKED, advice_of, for_people, lin
 from spark_upsert.cli.render import (
     escaped,
     escaped_lines,
+    heading,
+    pretty,
     print_data,
     print_facts,
     print_rows,
@@ -295,10 +297,19 @@ def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
             "scope": schema.scope.value,
             "columns": {field.name: str(field.type) for field in schema.columns},
             "properties": dict(table.log.head().properties),
-            **({} if mirror is None else {"mirror": asdict(mirror)}),
+            **({} if mirror is None else {"mirror": _nested(asdict(mirror), as_json=as_json)}),
         },
         as_json=as_json,
     )
+
+
+def _nested(facts: Mapping[str, Any], *, as_json: bool) -> Mapping[str, Any]:
+    """Return facts that stand within others: for people in words, and without what is not known."""
+    if as_json:
+        return facts
+    return {
+        heading(name): pretty(name, value) for name, value in facts.items() if value is not None
+    }
 
 
 def _show(
@@ -871,7 +882,11 @@ def alter(
             named = {name.lower() for name in given.names}
             kept = [field for field in schema.columns if field.name.lower() not in named]
             schema = schema.accept(pa.schema([*kept, *given]), merge=True)
-        table.alter(schema, dict(properties))
+        try:
+            table.alter(schema, dict(properties))
+        except UpsertFlowError as error:
+            error.name_settings(as_flag)
+            raise
     head = table.drop_columns(*drop)
     print_facts(
         {

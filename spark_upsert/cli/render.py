@@ -75,13 +75,18 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column()
     for name, value in facts.items():
-        grid.add_row(name.removesuffix("_ms").replace("_", " "), Text(_pretty(name, value)))
+        grid.add_row(heading(name), Text(pretty(name, value)))
     _console().print(grid)
+
+
+def heading(name: str) -> str:
+    """Return the name of a fact in words; its unit stands in its text."""
+    return name.removesuffix("_ms").replace("_", " ")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
     """Print rows about a table. For people without columns that are empty or zero everywhere."""
-    _print_grid(rows, _filled(rows, names), _pretty, as_json=as_json)
+    _print_grid(rows, _filled(rows, names), pretty, as_json=as_json)
 
 
 def _filled(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
@@ -117,8 +122,8 @@ def _grid(
         is_number = any(isinstance(row[name], int | float | Decimal) for row in rows)
         justify: Literal["right", "left"] = "right" if is_number else "left"
         # The names of a table's own columns are its own; ours say a unit, which is in the text.
-        heading = name.removesuffix("_ms") if render is _pretty else name
-        grid.add_column(Text(escaped(heading)), justify=justify, overflow="fold")
+        shown = name.removesuffix("_ms") if render is pretty else name
+        grid.add_column(Text(escaped(shown)), justify=justify, overflow="fold")
     for row in rows:
         # Text, because data may look like rich's markup.
         grid.add_row(*(Text(render(name, row[name])) for name in names))
@@ -147,7 +152,7 @@ def screen() -> Iterator[Callable[[Sequence[Mapping[str, Any]], str], None]]:
         def shown(rows: Sequence[Mapping[str, Any]], below: str) -> None:
             if not live:  # Not before there is something to show.
                 live.append(stack.enter_context(Live(console=console, auto_refresh=False)))
-            grid = _grid(rows, _filled(rows, rows[0]), _pretty)
+            grid = _grid(rows, _filled(rows, rows[0]), pretty)
             live[0].update(Group(grid, Text(below)), refresh=True)
 
         yield shown
@@ -187,7 +192,7 @@ def _as_it_is(value: Any) -> str:
     return escaped(str(_plain(value)))
 
 
-def _pretty(name: str, value: Any) -> str:
+def pretty(name: str, value: Any) -> str:
     """Return a value about a table, for people."""
     if value is None:
         return ""

@@ -63,6 +63,15 @@ def test_info_shows_a_table_in_a_few_numbers(path: str) -> None:
     assert "write amplification  1.00" in run("info", path).stdout
 
 
+def test_info_tells_people_of_a_mirror_in_words(path: str) -> None:
+    Table.open(path).publish()
+    shown = run("info", path).stdout
+    for text in ("retention: 6 hours", "versions behind: 0", "has feed: no"):
+        assert text in shown
+    assert "changed by" not in shown
+    assert lines("info", path)[0]["mirror"]["retention_ms"] == 21_600_000
+
+
 def test_an_empty_table_has_no_write_amplification(tmp_path: Path) -> None:
     Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     assert lines("info", str(tmp_path / "t"))[0]["write_amplification"] is None

@@ -255,6 +255,11 @@ def test_the_command_adds_widens_drops_and_sets(table: Table) -> None:
     assert table.snapshot().to_pylist() == [{"k": 1, "n": 1, "x": None}]
 
 
+def test_what_the_command_refuses_is_told_in_words_of_the_command(table: Table) -> None:
+    done = CliRunner().invoke(upsertflow, ["alter", table.store.url, "--set", "rowTtl=1 day"])
+    assert "--set rowTtlBy=..." in done.output
+
+
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     columns = pa.schema({"id": pa.int64(), "n": pa.int32(), "note": pa.string()})
     made = Table.create(str(tmp_path / "notes"), columns, keys=["id"])
