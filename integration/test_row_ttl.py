@@ -61,3 +61,18 @@ def test_a_copy_by_the_changelog_loses_the_same_rows(spark: SparkSession, tmp_pa
     table.append(pa.Table.from_pylist([row(2, 11, 2)], schema=ROWS))
     drain(copy)
     assert {key for (key,) in rows_of(tmp_path / "copy")} == {1}
+
+
+def test_by_commit_the_rows_go_that_no_later_batch_wrote(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    by_commit = KEYED | {"rowTtl": "1 ms", "rowTtlBy": "_commit_timestamp"}
+    feed, path, checkpoint = Feed(tmp_path / "feed", ROWS), tmp_path / "t", tmp_path / "c"
+    for batch in ([row(1, 0, 1), row(2, 0, 1)], [row(2, 0, 2), row(3, 0, 1)]):
+        feed.add(batch)
+        drain(upserts(feed.stream(spark), path, checkpoint, **by_commit))
+    assert {key for (key,) in rows_of(path)} == {2, 3}
+    changes = Batches()
+    drain(changes.collect(changes_of(spark, path), tmp_path / "reader"))
+    assert [each["k"] for each in changes.rows if each["_change_type"] == "delete"] == [1]
+    assert_sound(path)
