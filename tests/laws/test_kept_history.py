@@ -129,6 +129,11 @@ def put(key: int, value: int | None, order: int) -> Written:
     by=ValidBy.VERSION,
     conditions=Conditions(hash_values=None, are_pieces_tiny=False),
 )
+@example(
+    acts=[("keep", None), Written([]), Written([]), ("keep", None), ("expire", None)],
+    by=ValidBy.TIME,
+    conditions=Conditions(hash_values=None, are_pieces_tiny=False),
+)
 @given(acts=ACTS, by=st.sampled_from(ValidBy), conditions=CONDITIONS)
 def test_a_kept_history_is_the_history_of_its_table(
     acts: list[Any], by: ValidBy, conditions: Conditions
