@@ -23,7 +23,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from spark_upsert._version import __version__
 from spark_upsert.cli.java import find_java
@@ -88,8 +90,19 @@ class Interpreter:
     @property
     def remedies(self) -> tuple[str, ...]:
         """The remedies if it lacks a package."""
-        install = f"{self.executable} -m pip install 'upsertflow[spark]=={__version__}'"
+        install = f"{self.executable} -m pip install '{requirement('spark')}'"
         return (install,) if self.prefix == sys.prefix else (_point_here(_SOURCE_RULES), install)
+
+
+def requirement(extra: str) -> str:
+    """Return what pip takes to install this very package: its release, or where it came from."""
+    told: dict[str, Any] = {}
+    with suppress(PackageNotFoundError):
+        told = json.loads(distribution("upsertflow").read_text("direct_url.json") or "{}")
+    if "url" not in told:
+        return f"upsertflow[{extra}]=={__version__}"
+    system = f"{told['vcs_info']['vcs']}+" if "vcs_info" in told else ""
+    return f"upsertflow[{extra}] @ {system}{told['url']}"
 
 
 def examine(

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from spark_upsert._version import __version__
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.cli.doctor import Check, examine
+from spark_upsert.cli.doctor import Check, examine, requirement
 from tests.support.stores import MemoryStore
 
 # It starts interpreters.
@@ -148,3 +149,32 @@ def test_the_command_prints_each_remedy_once_and_exits_with_1(
     assert "WRONG  upsertflow: " in result.stdout
     assert result.stdout.count("export PYSPARK_PYTHON=") == 1
     assert CliRunner().invoke(upsertflow, ["doctor", "--json"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        (None, f"upsertflow[spark]=={__version__}"),
+        (
+            '{"url": "file:///home/me/upsertflow", "dir_info": {}}',
+            "upsertflow[spark] @ file:///home/me/upsertflow",
+        ),
+        (
+            '{"url": "https://host/upsertflow.git", "vcs_info": {"vcs": "git", "commit_id": "1"}}',
+            "upsertflow[spark] @ git+https://host/upsertflow.git",
+        ),
+    ],
+    ids=["a release", "a checkout", "a repository"],
+)
+def test_a_remedy_installs_what_is_installed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, named: str
+) -> None:
+    about = tmp_path / f"upsertflow-{__version__}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: upsertflow\nVersion: {__version__}\n"
+    )
+    if told is not None:
+        (about / "direct_url.json").write_text(told)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert requirement("spark") == named
