@@ -50,13 +50,13 @@ def running(kind: str, folder: Path) -> Iterator[SparkSession]:
     if kind == "sail":
         from pysail.spark import SparkConnectServer  # type: ignore[import-not-found]
 
-        from pyspark_upsertflow import DefaultSource
+        from pyspark_upsertflow import register
 
         server = SparkConnectServer(port=0)  # It runs as long as this value lives.
         server.start(background=True)
         _, port = server.listening_address
         session = SparkSession.builder.remote(f"sc://localhost:{port}").getOrCreate()
-        session.dataSource.register(DefaultSource)
+        register(session)
         yield session
         session.stop()
         server.stop()

@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 
 from integration.servers.install import alone
-from tools.matrix import Cell, asked, prepared
+from tools.matrix import OLDEST, WITHOUT_JAVA, Cell, asked, prepared
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-OLDEST = Cell("python3.11", ("pyspark[sql]==4.1.1", "pyarrow"))
-"""What Fabric 2.0 and Glue 6.0 have."""
-
-WITHOUT_JAVA = Cell("python3.11", ("pysail", "pyspark-client==4.1.*", "pyarrow"), kind="sail")
 
 STREAM_READS = ("stream read", "stream in bounds", "batch again")
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
+from shutil import rmtree, which
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "releases.md"
 FOLDER = ROOT / ".servers" / "matrix"
 SECONDS_MAX = 900
+LANES = 2
 BEGIN, END = "<!-- made by `make matrix` -->\n", "<!-- end -->\n"
 
 
@@ -34,15 +37,21 @@ class Cell:
 
 
 _REST = ("pandas>=2.2,<3", "numpy", "grpcio", "grpcio-status", "zstandard")
+OLDEST = Cell("python3.11", ("pyspark[sql]==4.1.1", "pyarrow"))
+"""What Fabric 2.0 and Glue 6.0 have."""
+
+WITHOUT_JAVA = Cell("python3.11", ("pysail", "pyspark-client==4.1.*", "pyarrow"), kind="sail")
+
 CELLS = (
-    Cell("python3.11", ("pyspark[sql]==4.3.*", "pyarrow")),
+    OLDEST,
+    Cell("python3.12", ("pyspark[sql]==4.2.*", "pyarrow")),
     Cell("python3.11", ("pyspark[sql]==4.3.*", "pyarrow==20.*")),
     Cell("python3.13", ("pyspark[sql]==4.3.*", "pyarrow")),
     Cell("python3.14", ("pyspark[sql]==4.3.*", "pyarrow")),
-    Cell("python3.12", ("pyspark[sql]==4.2.*", "pyarrow")),
-    Cell("python3.11", ("pyspark[sql]==4.1.*", "pyarrow")),
     Cell("python3.11", ("pyspark[sql]==4.0.*", "pyarrow")),
+    WITHOUT_JAVA,
     Cell("python3.13", ("pysail", "pyspark-client==4.2.*", "pyarrow"), kind="sail"),
+    Cell("python3.11", ("pyspark[sql]==4.3.*", "pyarrow")),
 )
 
 
@@ -63,7 +72,8 @@ def prepared(cell: Cell) -> Path | str:
     at = FOLDER / "".join(c if c.isalnum() else "-" for c in cell.name)
     own = at / "bin" / "python"
     if not (at / "complete").exists():
-        subprocess.run([python, "-m", "venv", "--clear", str(at)], check=True)
+        rmtree(at, ignore_errors=True)
+        subprocess.run([python, "-m", "venv", str(at)], check=True)
         pip = [str(own), "-m", "pip", "install", "--quiet", *cell.packages, *_REST]
         done = subprocess.run(pip, capture_output=True, text=True)
         if done.returncode:
@@ -109,7 +119,10 @@ def tried(cell: Cell) -> tuple[str, str]:
     python = prepared(cell)
     if isinstance(python, str):
         return "", f"not tried: {python}"
-    releases, problems = asked(python, cell.kind)
+    try:
+        releases, problems = asked(python, cell.kind)
+    except subprocess.TimeoutExpired:
+        return "", f"not tried: it took longer than {SECONDS_MAX} s"
     if not problems:
         return "", f"not tried: {releases}"
     works = [name for name, problem in problems.items() if not problem]
@@ -120,16 +133,25 @@ def tried(cell: Cell) -> tuple[str, str]:
     return releases, told
 
 
-def main() -> None:
-    """Try all, and write the page."""
+def write(found: Mapping[Cell, tuple[str, str]]) -> None:
+    """Write the page: of each cell what was found, or that it was not reached."""
     lines = ["| asked for | found | result |", "|---|---|---|"]
     for cell in CELLS:
-        releases, told = tried(cell)
+        releases, told = found.get(cell, ("", "not tried: not reached"))
         lines.append(f"| `{cell.name}` | {releases} | {told.replace('|', '/')} |")
-        print(lines[-1], flush=True)
-    text = PAGE.read_text()
-    head, rest = text.split(BEGIN)
+    head, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(head + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + rest.split(END)[1])
+
+
+def main() -> None:
+    """Try all, a few at a time, and write the page behind each."""
+    found: dict[Cell, tuple[str, str]] = {}
+    with ThreadPoolExecutor(LANES) as lanes:
+        tries = {lanes.submit(tried, cell): cell for cell in CELLS}
+        for done in as_completed(tries):
+            found[tries[done]] = done.result()
+            print(tries[done].name, *done.result(), flush=True)
+            write(found)
 
 
 if __name__ == "__main__":

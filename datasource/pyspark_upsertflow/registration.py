@@ -111,10 +111,10 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
             import os
             import sys
 
-            from pyspark import SparkFiles
-
             places: list[str] = []
             if archive:
+                from pyspark import SparkFiles  # A client of Spark Connect does not have it.
+
                 # The session's own copy first; a streaming source is given a root one folder below
                 # it, and a path to an archive that is not there. The driver's path helps in local
                 # mode, the working folder on YARN and Kubernetes.

@@ -171,3 +171,12 @@ class Context:
 def test_how_many_tasks_a_session_runs_at_once(context: Context | None, expected: int) -> None:
     session: Any = types.SimpleNamespace(**({} if context is None else {"sparkContext": context}))
     assert parallelism_of(session) == expected
+
+
+def test_a_client_of_spark_connect_has_no_files_of_a_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # `pyspark-client` lacks the name, and an installed package needs none.
+    monkeypatch.delattr("pyspark.SparkFiles")
+    source: Any = by_value(None)({"path": "/lake/orders"})
+    assert type(source.real()).__name__ == "DefaultSource"
