@@ -31,6 +31,7 @@ LONGEST = (
     "integration/test_crash.py",
     "integration/test_debezium_flow.py",
     "integration/test_deployment.py",
+    "integration/test_mirror_readers.py",
     "tests/simulation/test_simulation.py",
 )
 """What takes a minute or two (`make times`): whichever came last would run alone."""
