@@ -217,7 +217,10 @@ def tell(probe: Probe) -> None:
             work(probe)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the matrix says
             # What Python raised stands at the end of what Spark tells.
-            told = " ".join(str(error).split()).rpartition("Error: ")[2]
+            text = " ".join(str(error).split())
+            told = text.rpartition("Error: ")[2]
+            if told.startswith("Traceback"):  # Sail tells it before what led there.
+                told = text.partition(" Traceback")[0]
             problem = told[:WORDS_MAX] or type(error).__name__
         print(json.dumps({"tried": name, "problem": problem}), flush=True)
 

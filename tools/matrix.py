@@ -129,7 +129,8 @@ def tried(cell: Cell) -> tuple[str, str]:
     fails = {name: problem for name, problem in problems.items() if problem}
     told = f"tried: {', '.join(works)}" if works else "tried: nothing works"
     if fails:
-        told += f". Refused: {', '.join(fails)} ({next(iter(fails.values()))})"
+        why = next(iter(fails.values())).partition(" Hint: ")[0].replace(str(python), "python")
+        told += f". Refused: {', '.join(fails)} ({why})"
     return releases, told
 
 
