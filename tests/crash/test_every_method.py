@@ -27,7 +27,7 @@ from spark_upsert.mirror.refusals import MirroredTypeError, NotMirroredError
 from spark_upsert.model.engines import Rule
 from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.changes.modes import ChangeOptions
+from spark_upsert.table.changes.modes import ChangeOptions, ValidBy
 from spark_upsert.table.compaction import Compacted, Job, compact_runs
 from spark_upsert.table.log import checkpoints
 from spark_upsert.table.log.caps import EPOCHS, ON_FULL
@@ -311,6 +311,7 @@ class Life:
         self.see("to_polars", lambda: rows([self.table.to_polars().collect().to_arrow()]))
         self.see("get", lambda: rows([self.table.get(self._keys(), columns=columns)]))
         self.see("scan_changes", lambda: rows([self.table.scan_changes(1).read_all()]))
+        self.see("history", lambda: rows([self.table.history(by=ValidBy.VERSION).read_all()]))
         self.see("quarantine", lambda: rows(self.table.quarantine()))
         self.see("changes", lambda: rows([self.table.changes(1)]))
         self.see("iter_changes", lambda: rows(self.table.iter_changes(1, head.upper, options)))
