@@ -180,7 +180,10 @@ def _mirror_rows(sections: Sections) -> Iterator[Row]:
             lambda value: value < 0.5,
             "{:.2f} s",
             f"{count(took['rows'])} rows into {count(took['keys'])} keys; published after "
-            f"{times(took['published_s'])}; the question alone: {times(took['again_s'])}",
+            f"{times(took['published_s'])}; the question alone, with nothing new: "
+            f"{times(took['again_s'])}. What lies between is the reader's own: to take up a version "
+            "that another process has put, Delta on Spark lists the log, reads what is new and makes "
+            "its list of files anew, by jobs of Spark; delta-rs reads one file of the log",
         )
     if "scan" in readers:
         scan = readers["scan"]
