@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test times lint style types pages changelog package bench chaos topics matrix clean machine
+.PHONY: help demo check test times lint style types pages changelog package bench conformance chaos topics matrix clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -41,7 +41,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: machine $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/any/checkout; VIEW=1 keeps a view of it
 	@$(BIN)/python examples/git_history/$(if $(VIEW),owners,demo).py --repo "$(REPO)"
@@ -85,6 +85,9 @@ package: $(STAMP) ## wheel, sdist, jar and a local Maven repository, into dist/
 bench: machine $(STAMP) ## the figures in docs, measured on this machine
 	@$(BIN)/python -m pip install --quiet --group bench
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+conformance: machine $(STAMP) ## what each system gets right: run all, and write docs/conformance.md; ARGS='delta_rs' for one
+	@cd changelog-conformance && $(CURDIR)/$(BIN)/python -m changelog_conformance $(ARGS)
 
 chaos: machine $(STAMP) ## live 5000 simulated worlds, then kill drivers and executors of running queries
 	@$(BIN)/python -m tests.simulation --seeds 5000
