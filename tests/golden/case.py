@@ -22,6 +22,9 @@ from spark_upsert.table.log.log import Log
 
 DATA = Path(__file__).parent / "data"
 
+RELEASES = Path(__file__).parent / "releases"
+"""An archive for each release, with all cases as that release wrote them."""
+
 Seen: TypeAlias = dict[str, Any]
 """What is seen of a case, as JSON has it."""
 
@@ -52,11 +55,13 @@ class Case:
     """Returns what is seen in that, given what ``build`` returned."""
     go_on: Callable[[Seen], Seen]
     """Adds to it as code that goes on does, and returns what is seen then."""
+    home: Path = DATA
+    """The folder that has a folder of each case."""
 
     @property
     def folder(self) -> Path:
         """Where its data lie."""
-        return DATA / self.name
+        return self.home / self.name
 
     @property
     def expected(self) -> Seen:

@@ -1,20 +1,56 @@
-"""Make golden data anew: all cases, or those that are named (``python -m tests.golden.make``)."""
+"""Make golden data anew: all cases, or those that are named (``python -m tests.golden.make``).
+
+``python -m tests.golden.make --release`` adds the archive of the release that is being made, with
+all cases as its code writes them. Later code must read it, and it is never made anew.
+"""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from spark_upsert._version import __version__
+from tests.golden.case import RELEASES, Case
 from tests.golden.cases import CASES
 
 
-def main(names: list[str]) -> None:
-    """Write the data of cases."""
-    for case in CASES:
-        if not names or case.name in names:
-            with tempfile.TemporaryDirectory() as scratch:
-                case.make(Path(scratch) / "case")
+def main(arguments: list[str]) -> None:
+    """Write the data of cases, or the archive of a release."""
+    if arguments == ["--release"]:
+        print(make_release(RELEASES, __version__))
+        return
+    _make(case for case in CASES if not arguments or case.name in arguments)
+
+
+def make_release(folder: Path, version: str) -> Path:
+    """Write the archive of a release, and return its path.
+
+    Raises
+    ------
+    FileExistsError
+        The release has one.
+    """
+    archive = folder / f"{version}.zip"
+    if archive.exists():
+        raise FileExistsError(
+            f"{archive.name} is what release {version} wrote, and stays as it is; "
+            "delete it only while that release is not out"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        _make(replace(case, home=Path(scratch)) for case in CASES)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.make_archive(str(archive.with_suffix("")), "zip", scratch)
+    return archive
+
+
+def _make(cases: Iterable[Case]) -> None:
+    for case in cases:
+        with tempfile.TemporaryDirectory() as scratch:
+            case.make(Path(scratch) / "case")
 
 
 if __name__ == "__main__":
