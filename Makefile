@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test times lint style types pages changelog package bench conformance chaos topics matrix clean machine
+.PHONY: help demo check test times lint style types pages changelog package release bench conformance chaos topics matrix clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -81,6 +81,9 @@ changelog: $(STAMP) ## what the next release will say; ARGS=--yes writes it and 
 
 package: $(STAMP) ## wheel, sdist, jar and a local Maven repository, into dist/
 	@$(BIN)/python tools/package.py
+
+release: $(STAMP) ## the package twice, and only if both builds are equal, with notes and checksums, into dist/
+	@$(BIN)/python tools/release.py
 
 bench: machine $(STAMP) ## the figures in docs, measured on this machine
 	@$(BIN)/python -m pip install --quiet --group bench

@@ -44,7 +44,7 @@ def test_what_a_release_wrote_is_read_and_gone_on_with(
 
 def test_a_release_is_made_once(tmp_path: Path) -> None:
     (tmp_path / "9.9.9.zip").touch()
-    with pytest.raises(FileExistsError, match="is what release 9.9.9 wrote"):
+    with pytest.raises(FileExistsError, match=r"is what release 9\.9\.9 wrote"):
         make_release(tmp_path, "9.9.9")
 
 
