@@ -80,7 +80,7 @@ def _(told: Told) -> None:
     assert table.get(("eu", 7)).num_rows == 1
 
 
-@follows("cli.commands:_keys")
+@follows("cli.commands.rows:_keys")
 def _(told: Told) -> None:
     path = _pairs(told).store.url.removeprefix("file://")
     command = upsertflow.commands["get"].callback

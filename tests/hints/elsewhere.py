@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ELSEWHERE: dict[str, str] = {
-    "cli.commands:consumers": (
+    "cli.commands.facts:consumers": (
         "tests/unit/test_cli.py::test_a_consumer_that_is_not_there_is_told_from_those_that_are"
     ),
     **dict.fromkeys(

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import _version_behind, upsertflow
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.commands.reads import _version_behind
 from spark_upsert.cli.routed import list_tables, open_in
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.model.template import Template
@@ -403,7 +404,7 @@ def _(told: Told) -> None:
     assert result.exit_code == 0, result.output
 
 
-@follows("cli.commands:_version_behind")
+@follows("cli.commands.reads:_version_behind")
 def _(told: Told) -> None:
     table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     table.append(pa.table({"id": [1]}))

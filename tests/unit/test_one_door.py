@@ -18,7 +18,7 @@ SHOWN = "into the text that a person is shown"
 
 OWN = {
     "table.changes.render:_change_columns": (1, "the times of our own commits"),
-    "cli.commands:_values": (1, SHOWN),
+    "cli.commands.rows:_values": (1, SHOWN),
     "flow.hashing:_fixed_codes": (1, "dates in the unit that is hashed; not stored"),
     "table.index.rows:_bridged": (1, STORED),
     "table.index.rows:rows_at": (1, STORED),

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from spark_upsert.cli import commands, render, top
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli import render, top
+from spark_upsert.cli.commands import machines, upsertflow
 from spark_upsert.cli.top import Lag, Top
 from spark_upsert.errors import StorageError
 from spark_upsert.store.local import LocalStore
@@ -249,7 +249,7 @@ def test_it_looks_again_until_it_is_interrupted(
 ) -> None:
     table = make(tmp_path, "a", 1)
     pauses = Pauses(lambda: append(table, 2))
-    monkeypatch.setattr(commands, "Top", partial(Top, sleep=pauses))
+    monkeypatch.setattr(machines, "Top", partial(Top, sleep=pauses))
     result = run(tmp_path, "--json", "--interval", 0.5)
     assert result.exit_code == 0
     found = [json.loads(line) for line in result.stdout.splitlines()]
@@ -262,7 +262,7 @@ def test_in_a_terminal_a_look_takes_the_place_of_the_one_before(
 ) -> None:
     written = io.StringIO()
     table = make(tmp_path, "a", 1)
-    monkeypatch.setattr(commands, "Top", partial(Top, sleep=Pauses(lambda: append(table, 41))))
+    monkeypatch.setattr(machines, "Top", partial(Top, sleep=Pauses(lambda: append(table, 41))))
     console = Console(file=written, force_terminal=True, width=120)
     monkeypatch.setattr(render, "_console", lambda: console)
     assert run(tmp_path, "--interval", 1).exit_code == 0

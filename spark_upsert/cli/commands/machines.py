@@ -1,0 +1,115 @@
+"""A machine and its tables at a glance: what is wrong, what goes on, once or again and again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+
+import click
+
+from spark_upsert.cli.commands.program import json_option, storage_options, upsertflow
+from spark_upsert.cli.doctor import examine, rendered
+from spark_upsert.cli.render import escaped_lines, print_rows, screen
+from spark_upsert.cli.serve import Looks, server_of
+from spark_upsert.cli.top import Top
+
+
+@upsertflow.command()
+@click.argument("path", required=False)
+@storage_options
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, path: str | None, storage: Mapping[str, str], as_json: bool) -> None:
+    """Look for what keeps Spark from finding the source; exit with 1 if something is wrong.
+
+    Looks at Java, at the interpreters of driver and workers, at versions, and at how Spark
+    searches for sources; with PATH also at whether a table there can be written. Run it on each
+    node, in the environment in which Spark is started.
+    """
+    checks = examine(os.environ, path, storage)
+    if as_json:
+        print_rows([asdict(check) for check in checks], asdict(checks[0]), as_json=True)
+    else:
+        click.echo(escaped_lines("\n".join(rendered(checks))))
+    if any(check.problem for check in checks):
+        ctx.exit(1)
+
+
+@upsertflow.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@storage_options
+@click.option(
+    "--pattern",
+    default="*",
+    show_default=True,
+    help="Which folders below a PATH that is no table itself may be tables, such as 'eu/*'.",
+)
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Tables.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
+@click.option("--once", is_flag=True, help="Look once.")
+@json_option
+@click.pass_context
+def top(
+    ctx: click.Context,
+    paths: Sequence[str],
+    storage: Mapping[str, str],
+    pattern: str,
+    limit: int,
+    interval: float,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Show many tables, again and again: size, age, lagging consumers, priority, pressure.
+
+    Each PATH is a table, or a folder of tables. A table that cannot be read is shown with what is
+    wrong. In a pipe the lines of each look follow those of the look before.
+    """
+    view = Top(paths, pattern=pattern, limit=limit, storage=storage)
+    with suppress(KeyboardInterrupt), screen() as show:
+        for lines in view.looks(interval):
+            if not lines:
+                click.echo(f"There is no table at or below {', '.join(paths)}.", err=True)
+                ctx.exit(1)
+            more = f"and {view.left_out:,} more tables (--limit)" if view.left_out else ""
+            if as_json:
+                print_rows([line.to_json() for line in lines], (), as_json=True)
+            else:
+                show([line.for_people() for line in lines], more)
+            if once:
+                return
+            sys.stdout.flush()
+
+
+@upsertflow.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@storage_options
+@click.option("--pattern", default="*", show_default=True, help="As of top.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Tables.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to answer at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
+def serve(
+    paths: Sequence[str],
+    storage: Mapping[str, str],
+    pattern: str,
+    limit: int,
+    host: str,
+    port: int,
+) -> None:
+    """Show many tables on one page in a browser, until it is interrupted.
+
+    Each PATH is a table, or a folder of tables, as of top. The page only reads; whatever reaches
+    the address can see it.
+    """
+    looks = Looks(Top(paths, pattern=pattern, limit=limit, storage=storage))
+    with suppress(KeyboardInterrupt), server_of(looks, host, port) as server:
+        click.echo(f"http://{host}:{server.server_address[1]}/")
+        server.serve_forever()

@@ -1,0 +1,278 @@
+"""A table, or all below a root, kept in order: checked, compacted, and rid of what is old."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from spark_upsert.cli.commands.program import (
+    all_tables_option,
+    as_duration,
+    json_option,
+    on_table,
+    upsertflow,
+)
+from spark_upsert.cli.render import print_facts, print_rows
+from spark_upsert.cli.routed import NEVER_WHOLE, THREADS, TableWork, for_each_table, open_in
+from spark_upsert.mirror.check import check_mirror
+from spark_upsert.mirror.facts import default_mirror
+from spark_upsert.model.durations import render_ms, render_time
+from spark_upsert.table.retention.policy import GRACE_MS, SAFETY_MS
+from spark_upsert.table.table import Table
+from spark_upsert.views.groups.settled import check_settled
+
+_EXAMPLES = 5
+"""Files that are shown by name where there may be thousands."""
+
+_REASONS = 3
+"""Why tables keep their past: each may have a consumer of its own."""
+
+
+def _keep_in_order(
+    path: str,
+    storage: Mapping[str, str],
+    work: TableWork,
+    *,
+    of_root: bool,
+    as_json: bool,
+    is_news: Callable[[Mapping[str, Any]], object],
+    quiet: str = "unchanged",
+    threads: int = 1,
+) -> None:
+    """Work on a table, or on each below a root, and print what was done; exit with 1 on failures.
+
+    Parameters
+    ----------
+    is_news : callable
+        Takes what `work` returned; says whether anything was done, so that the table is shown.
+    quiet : str
+        The word for the tables that are not shown.
+    """
+    if of_root:
+        failed = _work_on_all(path, storage, work, as_json, is_news, quiet, threads)
+    else:
+        facts = work(open_in(path, storage))
+        failed = not facts.get("is_sound", True)
+        print_facts(facts, as_json=as_json)
+    if failed:
+        click.get_current_context().exit(1)
+
+
+def _work_on_all(
+    root: str,
+    storage: Mapping[str, str],
+    work: TableWork,
+    as_json: bool,
+    is_news: Callable[[Mapping[str, Any]], object],
+    quiet: str,
+    threads: int,
+) -> bool:
+    """Return whether a table failed, or is not sound."""
+    count = failed = 0
+    shown: list[dict[str, Any]] = []
+    kept_by = Counter[str]()
+    for done in for_each_table(root, storage, work, threads=threads):
+        count += 1
+        failed += done.problem is not None or not done.facts.get("is_sound", True)
+        if done.problem is None and not is_news(done.facts):
+            if (reason := done.facts.get("bound_by")) is not None:
+                kept_by[reason] += 1
+            continue
+        shown.append({"table": done.table, **done.facts, "problem": done.problem})
+        if as_json:
+            print_rows(shown[-1:], (), as_json=True)
+    if shown and not as_json:
+        names = list(dict.fromkeys(name for line in shown for name in line))
+        print_rows([dict.fromkeys(names) | line for line in shown], names, as_json=False)
+    rest = {"shown": len(shown)} if as_json else {quiet: count - len(shown)}
+    total: dict[str, Any] = {"tables": count, **rest, "failed": failed}
+    if kept_by:  # Else the user would not know why nothing was done.
+        few = kept_by.most_common(_REASONS)
+        total["bound_by"] = "; ".join(f"{why} ({tables} tables)" for why, tables in few)
+    print_facts({"table": "", **total} if as_json else total, as_json=as_json)
+    return failed > 0
+
+
+@upsertflow.command()
+@on_table
+@all_tables_option
+@json_option
+def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
+    """Verify every file and every number; exit with 1 if something is wrong."""
+
+    def work(table: Table) -> dict[str, Any]:
+        report = table.check()
+        found = (*report.findings, *check_settled(table), *check_mirror(default_mirror(table)))
+        findings = [str(finding) for finding in found]
+        return {"is_sound": not findings, **asdict(report), "findings": findings}
+
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
+        as_json=as_json,
+        is_news=lambda facts: not facts["is_sound"] or NEVER_WHOLE in facts,
+        quiet="sound",
+    )
+
+
+@upsertflow.command()
+@on_table
+@all_tables_option
+@click.option("--full", is_flag=True, help="Leave one run everywhere, whatever the sizes.")
+@json_option
+def compact(
+    path: str, storage: Mapping[str, str], of_root: bool, full: bool, as_json: bool
+) -> None:
+    """Merge runs in this process. For large tables: pyspark_upsertflow.compact(spark, path)."""
+
+    def work(table: Table) -> dict[str, Any]:
+        before = table.log.head().run_count
+        compactions = table.compact(full=full)
+        runs = table.log.head().run_count
+        return {"compactions": compactions, "runs_before": before, "runs": runs}
+
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
+        as_json=as_json,
+        is_news=lambda facts: facts["compactions"],
+    )
+
+
+@upsertflow.command()
+@on_table
+@all_tables_option
+@click.option("--retain", callback=as_duration, help="Keep every time within this, such as 7d.")
+@click.option("--retain-versions", type=int, help="Keep the changes of so many versions.")
+@json_option
+def expire(
+    path: str,
+    storage: Mapping[str, str],
+    of_root: bool,
+    retain: int | None,
+    retain_versions: int | None,
+    as_json: bool,
+) -> None:
+    """Give up old versions that no consumer needs. Files go with the next vacuum."""
+    if retain is None and retain_versions is None:
+        raise click.UsageError("Say how much to keep: --retain 7d, or --retain-versions 1000.")
+
+    if retain is not None and retain < SAFETY_MS:
+        hour = render_ms(SAFETY_MS)
+        raise click.UsageError(
+            f"--retain is {hour} at least, found {render_ms(retain)}: what was the newest version "
+            f"within the last {hour} is kept in any case, because running queries read it. Say "
+            "--retain 1h."
+        )
+
+    def work(table: Table) -> dict[str, Any]:
+        outcome = table.expire(retain_ms=retain, retain_versions=retain_versions)
+        return {**asdict(outcome), "has_advanced": outcome.has_advanced}
+
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
+        as_json=as_json,
+        is_news=lambda facts: facts["has_advanced"],
+        threads=THREADS,
+    )
+
+
+@upsertflow.command("expire-rows")
+@on_table
+@all_tables_option
+@json_option
+def expire_rows(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
+    """Delete the rows that are older than the property rowTtl says, as behind a commit."""
+
+    def work(table: Table) -> dict[str, Any]:
+        done = table.expire_rows()
+        return {
+            "cutoff": None if done is None else render_time(done.cutoff_ms),
+            "deletes": 0 if done is None else done.deletes,
+            "versions": [] if done is None else list(done.versions),
+        }
+
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
+        as_json=as_json,
+        is_news=lambda facts: facts["deletes"],
+        threads=THREADS,
+    )
+
+
+@upsertflow.command("repair-clock")
+@on_table
+@json_option
+def repair_clock(path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Let versions that were committed far in the future count as committed now."""
+    done = open_in(path, storage).repair_clock()
+    print_facts(
+        {
+            "version": done and done.version,
+            "repaired_from": done and done.wrong_from,
+            "repaired_to": done and done.version - 1,
+        },
+        as_json=as_json,
+    )
+
+
+@upsertflow.command()
+@on_table
+@all_tables_option
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option(
+    "--grace",
+    callback=as_duration,
+    default=render_ms(GRACE_MS),
+    show_default=True,
+    help="How long what a writer has staged may wait for its commit.",
+)
+@json_option
+def vacuum(
+    path: str,
+    storage: Mapping[str, str],
+    of_root: bool,
+    dry_run: bool,
+    grace: int,
+    as_json: bool,
+) -> None:
+    """Remove the files of expired versions, and what crashes left behind."""
+
+    def work(table: Table) -> dict[str, Any]:
+        done = table.vacuum(grace_ms=grace, dry_run=dry_run)
+        return {
+            "is_dry_run": done.is_dry_run,
+            "expired_files": len(done.expired),
+            "orphans": len(done.orphans),
+            "leftovers": len(done.leftovers),
+            "bytes": done.bytes,
+            "log_objects": len(done.log),
+            "too_young": done.waiting_count,
+            "foreign": len(done.foreign),
+            "foreign_examples": list(done.foreign[:_EXAMPLES]),
+        }
+
+    removed = ("expired_files", "orphans", "leftovers", "log_objects", "foreign")
+    _keep_in_order(
+        path,
+        storage,
+        work,
+        of_root=of_root,
+        as_json=as_json,
+        is_news=lambda facts: any(facts[name] for name in removed),
+        threads=THREADS,
+    )
