@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -183,3 +184,42 @@ print({m.__name__: m.__file__ for m in (pyspark_upsertflow, spark_upsert, spark_
 """
     files = ast.literal_eval(run(program, wheel))
     assert files == {package: str(wheel / package / "__init__.py") for package in PACKAGES}
+
+
+OF_THE_COMMAND = ("numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "click", "rich", "pygments")
+OFFLINE = """
+import socket
+def refuse(*_, **__): raise OSError("the network was asked for")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+"""
+
+
+def test_the_wheel_shows_what_it_does_without_java_a_network_or_a_checkout(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """In an environment with what pip installs for `upsertflow[cli]`, linked, and nothing else."""
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True
+    )
+    bin_ = tmp_path / "env" / "bin"
+    install = [sys.executable, "-m", "pip", "--python", str(bin_ / "python"), "install"]
+    options = ["--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([*install, *options], check=True, capture_output=True)
+    (site,) = (tmp_path / "env").glob("lib/*/site-packages")
+    packages = Path(sysconfig.get_path("purelib"))
+    for name in (*OF_THE_COMMAND, "markdown_it", "mdurl"):  # The last two are rich's.
+        if (packages / name).exists():
+            (site / name).symlink_to(packages / name)
+    (site / "sitecustomize.py").write_text(OFFLINE)
+    done = subprocess.run(
+        [str(bin_ / "upsertflow"), "demo", "shown"],
+        cwd=tmp_path,
+        env={"PATH": str(bin_), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "The table: the late rows lost, and the deleted one is gone." in done.stdout
+    assert "pip install polars deltalake" in done.stdout
+    assert (tmp_path / "shown" / "orders" / "_delta" / "_delta_log").is_dir()

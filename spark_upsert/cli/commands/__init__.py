@@ -9,8 +9,19 @@ from spark_upsert.cli.commands import (
     reads,
     roots,
     rows,
+    start,
     upkeep,
 )
 from spark_upsert.cli.commands.program import upsertflow
 
-__all__ = ["altering", "facts", "machines", "reads", "roots", "rows", "upkeep", "upsertflow"]
+__all__ = [
+    "altering",
+    "facts",
+    "machines",
+    "reads",
+    "roots",
+    "rows",
+    "start",
+    "upkeep",
+    "upsertflow",
+]

@@ -1,0 +1,73 @@
+"""The first hour: a demonstration that needs nothing but the package."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from spark_upsert.cli.commands.program import json_option, upsertflow
+from spark_upsert.cli.demo import ROWS, steps, what_next
+from spark_upsert.cli.render import escaped, print_data, print_rows
+
+
+def as_new_folder(
+    ctx: click.Context, param: click.Parameter, directory: Path | None
+) -> Path | None:
+    """Return a folder that is not there yet, or has nothing in it."""
+    if directory is None or not directory.exists():
+        return directory
+    if not directory.is_dir():
+        raise click.BadParameter(f"expected a new or an empty folder, found the file {directory}.")
+    found = sorted(each.name for each in directory.iterdir())
+    if found:
+        raise click.BadParameter(
+            f"expected a new or an empty folder, found {len(found)} files or folders in "
+            f"{directory}, such as {found[0]!r}. Nothing is overwritten: name another one."
+        )
+    return directory
+
+
+@upsertflow.command()
+@click.argument(
+    "directory", required=False, type=click.Path(path_type=Path), callback=as_new_folder
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(10, 10_000_000),
+    default=ROWS,
+    show_default=True,
+    help="Orders that come first.",
+)
+@json_option
+def demo(directory: Path | None, rows: int, as_json: bool) -> None:
+    """Show what upsertflow does, on a table that it makes: no Java, no server, no network.
+
+    The table stays in DIRECTORY, or in a folder for temporary files, for you to look at. Exits
+    with 1 if a sum is not what it has to be.
+    """
+    began_s = time.monotonic()
+    path = str(
+        (directory or Path(tempfile.mkdtemp(prefix="upsertflow-demo-"))).resolve() / "orders"
+    )
+    is_right = True
+    for step in steps(path, rows, time.monotonic):
+        is_right &= step.is_right
+        if as_json:
+            print_rows([asdict(step)], (), as_json=True)
+            continue
+        click.echo(escaped(f"{'' if step.is_right else 'WRONG: '}{step.title}"))
+        if step.rows:
+            print_data(step.rows, step.rows[0], as_json=False)
+    seconds = time.monotonic() - began_s
+    if as_json:
+        print_rows([{"path": path, "seconds": seconds, "is_right": is_right}], (), as_json=True)
+    else:
+        click.echo(f"\nAll of it took {seconds:.1f} s. Type next:\n")
+        for command, purpose in what_next(path):
+            click.echo(escaped(f"  {command}  # {purpose}"))
+    if not is_right:
+        click.get_current_context().exit(1)

@@ -1,0 +1,138 @@
+"""`upsertflow demo`: the claim of the project, on rows it makes, with the packages of pip alone.
+
+The amounts of orders are summed up twice: over the table, and over all changes that it ever had,
+each counted by its `_diff`. The two are equal after late rows, updates and deletes, or the demo
+fails. Nothing is drawn: the same command makes the same rows.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.table.table import Table
+
+ROWS = 100_000
+"""Orders that come first: enough to be no toy, and a second of work."""
+
+COLUMNS = pa.schema(
+    {"order_id": pa.int64(), "country": pa.string(), "amount": pa.int64(), "at": pa.int64()}
+)
+
+_COUNTRIES = ("DE", "FR", "NL")
+
+LATER = (
+    {"order_id": 7, "country": "NL", "amount": 500, "at": 5, "gone": False},
+    {"order_id": 7, "country": "NL", "amount": 300, "at": 3, "gone": False},
+    {"order_id": 8, "country": None, "amount": None, "at": 5, "gone": True},
+    {"order_id": 9, "country": "DE", "amount": 900, "at": 0, "gone": False},
+)
+"""An update; an older one of the same order that comes behind it; a delete; and an update that is
+older than the row of the table."""
+
+_SHOWN = {"order_id": [7, 8, 9]}
+
+_CHANGE = ("order_id", "country", "amount", "_change_type", "_diff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that was done, and what shows it."""
+
+    title: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    seconds: float
+    """Time that the step took."""
+    is_right: bool = True
+
+
+def steps(path: str, rows: int, clock: Callable[[], float]) -> Iterator[Step]:
+    """Make a table of so many orders at a path, change it, and read it in every way there is."""
+    began_s = clock()
+
+    def step(title: str, *, is_right: bool = True, rows: Sequence[Mapping[str, Any]] = ()) -> Step:
+        nonlocal began_s
+        ended_s = clock()
+        took, began_s = ended_s - began_s, ended_s
+        return Step(title=title, rows=rows, seconds=took, is_right=is_right)
+
+    table = Table.create(path, COLUMNS, keys=["order_id"], sequence_by=["at"])
+    table.append(orders(rows))
+    table.publish()
+    yield step(f"{rows:,} orders came; each order_id is one row, of the newest `at`.")
+    yield step("The rows of three of them:", rows=table.get(_SHOWN).to_pylist())
+
+    table.append(pa.Table.from_pylist(list(LATER)), deletes="gone")
+    yield step("Then four changes come, two of them late, and one that deletes:", rows=LATER)
+    yield step(
+        "The table: the late rows lost, and the deleted one is gone.",
+        rows=table.get(_SHOWN).to_pylist(),
+    )
+    changes = table.changes(2).select(_CHANGE).to_pylist()
+    yield step("Its changes, exact: what each row was (-1), and what it is (+1).", rows=changes)
+    yield step("Version 1 is still there:", rows=table.get(_SHOWN, version=1).to_pylist())
+
+    total = _total(table)
+    summed = sum(_summed(batch) for batch in table.scan_changes(1))
+    yield step(
+        f"The sum of amount is {total:,}, and over all changes ever, times _diff: {summed:,}.",
+        is_right=total == summed,
+    )
+    mirror = table.publish().place
+    yield step(f"A Delta table follows it, by what changed: {mirror}")
+    for name, found in answers(table, mirror):
+        text = f"{found:,}" if isinstance(found, int) else found
+        yield step(f"{name}: {text}", is_right=found == total or isinstance(found, str))
+
+
+def orders(count: int) -> pa.Table:
+    """Return orders with the numbers from 0 on, and amounts of 0 to 99."""
+    ids = np.arange(count)
+    columns = [ids, pa.array(_COUNTRIES).take(pa.array(ids % 3)), ids % 100, np.ones_like(ids)]
+    return pa.table(columns, schema=COLUMNS)
+
+
+def _total(table: Table) -> int:
+    return int(pc.sum(table.snapshot(columns=["amount"])["amount"]).as_py())
+
+
+def _summed(changes: pa.RecordBatch) -> int:
+    """Return the sum of amounts, each times the `_diff` of its row."""
+    return int(pc.sum(pc.multiply(changes["amount"], changes["_diff"])).as_py() or 0)
+
+
+def answers(table: Table, mirror: str) -> Iterator[tuple[str, int | str]]:
+    """Yield what other engines that are installed find for the sum, or what to install."""
+    if find_spec("polars") and find_spec("deltalake"):
+        import polars as pl
+
+        try:
+            found = pl.scan_delta(mirror).select(pl.col("amount").sum()).collect().item()
+            yield "Polars reads the Delta table, and finds", int(found)
+        except OSError as error:  # Polars 2.1 finds no file below a folder with a space.
+            yield "Polars cannot read the Delta table", str(error)
+    else:
+        yield "To read the Delta table by Polars", "pip install polars deltalake"
+    if find_spec("duckdb"):
+        import duckdb
+
+        relation = duckdb.from_arrow(table.scan(columns=["amount"]))
+        yield "DuckDB reads the table, and finds", int(relation.sum("amount").fetchall()[0][0])
+    else:
+        yield "To read the table by DuckDB", "pip install duckdb"
+
+
+def what_next(path: str) -> Iterator[tuple[str, str]]:
+    """Yield commands to type next, and what each does."""
+    at = shlex.quote(path)
+    yield f"upsertflow info {at}", "the table in a few numbers"
+    yield f"upsertflow changes {at} --from 2", "what the second version changed"
+    yield f"upsertflow get {at} 7 --version 1", "an order as it was"
+    yield f"rm -r {at}", "when you have seen enough"
