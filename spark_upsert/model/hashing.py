@@ -49,6 +49,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.model.arrays import Positions
 from spark_upsert.model.words import (
     Text,
     Words,
@@ -85,6 +86,10 @@ _SHORT_WORDS = 8
 
 _FLAT_WORDS = 1 << 20
 """Words of long texts that are expanded at once: 8 MiB, whatever the length of a text."""
+
+
+_MERGED_PIECES = 64
+"""Below so many sorted pieces, a merge of them is faster than a sort."""
 
 
 def mix(words: Words) -> Words:
@@ -127,6 +132,18 @@ def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Wor
         block = [column.slice(begin, _BLOCK_ROWS) for column in columns]
         hashes[begin : begin + _BLOCK_ROWS] = _hash_block(block, seed, prefix)
     return hashes
+
+
+def order_of(hashes: Words) -> Positions:
+    """Return the places of hashes in ascending order; equal ones stay as they stand.
+
+    Hashes are uniform, so that a count by their upper 16 bits brings each close to its place: a
+    third of the time of a sort. Some sorted pieces, one behind the other, are merged instead.
+    """
+    if np.count_nonzero(hashes[1:] < hashes[:-1]) < _MERGED_PIECES:
+        return np.argsort(hashes, kind="stable")
+    order = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
+    return order[np.argsort(hashes[order], kind="stable")]
 
 
 def prefix_ends(columns: Sequence[pa.Array], *, seed: int) -> tuple[Words, Words]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +11,10 @@ import pyarrow as pa
 from spark_upsert.table.entries import snapshot
 from spark_upsert.table.entries.found import RowsByKey
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.run import search
 from tests.laws import test_look_ups as laws
 from tests.planted.bug import Patch, bug, wrapped
+from tests.unit import test_search
 
 
 def test_p2_rows_are_found_by_their_keys() -> None:
@@ -21,6 +24,12 @@ def test_p2_rows_are_found_by_their_keys() -> None:
 
 def test_p2_a_row_is_found_once() -> None:
     laws.test_rows_come_in_the_order_of_their_hashes_with_all_columns()
+
+
+def test_p2_a_search_learns_nothing_wrong(seed: int) -> None:
+    for space in test_search.SPACES:
+        test_search.test_a_search_finds_the_same_places_whatever_it_learned(seed, space)
+        test_search.test_no_hash_that_is_there_is_left_out(seed, space)
 
 
 FOUND = test_p2_rows_are_found_by_their_keys
@@ -62,3 +71,25 @@ def _() -> Patch:
         return RowsByKey(rows, np.sort(at))
 
     return wrapped(Snapshot, "look_up", as_sorted)
+
+
+@bug(
+    "a filter leaves out what a run holds",
+    test_p2_a_search_learns_nothing_wrong,
+)
+def _() -> Patch:
+    def passing(original: Any, *args: Any) -> Any:
+        return original(*args)[1:]
+
+    return wrapped(search._Filter, "passing", passing)
+
+
+@bug(
+    "a search by a sample takes the end of a stretch for its beginning",
+    test_p2_a_search_learns_nothing_wrong,
+)
+def _() -> Patch:
+    def within(self: Any, sample: Any, probes: Any) -> Any:
+        return np.maximum(np.searchsorted(sample, probes) - 1, 0) * search.STRIDE
+
+    return patch.object(search.HashSearch, "_within", within)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.hashing import HASH_BITS, hash_keys, is_injective
+from spark_upsert.model.hashing import HASH_BITS, hash_keys, is_injective, order_of
 from spark_upsert.model.words import Words, equal_rows
 from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes
 
@@ -32,7 +32,7 @@ class KeyIndex:
     def __init__(self, keys: Sequence[pa.Array]) -> None:
         self._is_injective = is_injective([key.type for key in keys])
         hashes = hash_keys(keys, seed=_SEED)
-        order = np.argsort(hashes, kind="stable")
+        order = order_of(hashes)
         same = self._has_same_key(keys, hashes, order)
         if not bool((same == _is_as_before(hashes[order])).all()):
             # Two keys share a hash: among such rows, those of one key must be brought together.

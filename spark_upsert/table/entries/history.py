@@ -54,14 +54,17 @@ def chosen_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> Histor
 def _with_state(commands: Rows, probes: Positions, look_up: LookUp) -> tuple[Rows, Positions]:
     """Add what the state holds of some keys; return also where, or `ABSENT`."""
     schema = commands.schema
-    found = look_up(commands.hashes[probes], commands.take(schema.identity, probes))
+    hashes = commands.hashes[probes]
+    found = look_up(hashes, commands.take(schema.identity, probes))
     # What was found is gathered once, whole: it lies scattered over many files.
     hit = np.flatnonzero(found.present)
     names = [name for name in schema.run.names if name != HASH]
-    known = pa.RecordBatch.from_arrays(found.rows.take(names, found.at[hit]), names=names)
+    columns = [pa.array(hashes[hit]), *found.rows.take(names, found.at[hit])]
+    known = BatchPart(pa.RecordBatch.from_arrays(columns, names=[HASH, *names]))
     base = np.full(len(found.at), ABSENT, dtype=np.int64)
     base[hit] = np.arange(len(hit)) + len(commands)
-    return Rows(schema, [*commands.parts, BatchPart(known)]), base
+    # In one part, so that all further looks at them are one call each.
+    return Rows(schema, [*commands.parts, known]).gathered(schema.run.names), base
 
 
 def _winners_by_epoch(commands: Rows, epoch_of: EpochOf) -> tuple[Positions, Positions]:

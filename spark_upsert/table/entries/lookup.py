@@ -25,8 +25,8 @@ from spark_upsert.table.run.rows import Part, Rows
 
 HASHES_PER_BLOCK = BLOCK_BYTES // 8
 
-_LIKE = 4
-"""A part that is at most so many times as long as the probes is of about their number."""
+_RARE = 0.3
+"""The share of the probes that are found, below which it pays to leave others out first."""
 
 
 def find(
@@ -115,42 +115,17 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
         return hit + low, places
     # Nearly every block would be touched: all are verified, once, and nothing is left to prove.
     own = part.hashes
-    if (
-        len(own) <= _LIKE * len(probes)
-        and _share_found(probes[:: 1 + len(probes) // 64], own) < 0.1
-    ):
-        hit, places = _intersect(probes, own)
-        return hit + low, places
-    places = np.searchsorted(own, probes)
-    hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
-    return hit + low, places[hit]
+    is_rare = _share_found(probes[:: 1 + len(probes) // 64], own) < _RARE
+    chosen = low + (part.likely(probes) if is_rare else np.arange(len(probes)))
+    places = part.places(hashes[chosen])
+    hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == hashes[chosen])
+    return chosen[hit], places[hit]
 
 
 def _share_found(probes: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]) -> float:
     """Return which part of some probes stands in a sequence."""
     places = np.minimum(np.searchsorted(own, probes), len(own) - 1)
     return float((own[places] == probes).mean())
-
-
-def _intersect(
-    probes: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]
-) -> tuple[Positions, Positions]:
-    """Return which probes stand in a sequence of about their number, and where first.
-
-    Both are ascending, so that one merge finds what is there twice: cheaper than a search for
-    one probe after the other, as long as few are found.
-    """
-    both = np.concatenate([own, probes])
-    both.sort(kind="stable")
-    twice = both[1:][both[1:] == both[:-1]]
-    twice = twice[np.append(True, twice[1:] != twice[:-1])[: len(twice)]]
-    places = np.searchsorted(own, twice)
-    inside = own[np.minimum(places, len(own) - 1)] == twice
-    twice, places = twice[inside], places[inside]
-    begins = np.searchsorted(probes, twice, side="left")
-    counts = np.searchsorted(probes, twice, side="right") - begins
-    hit = np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-    return hit, np.repeat(places, counts)
 
 
 def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
@@ -161,7 +136,7 @@ def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, 
     """
     if not len(probes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    places = np.searchsorted(part.unverified_hashes, probes).astype(np.int64)
+    places = part.places(probes)
     count = len(part)
     around = np.concatenate([np.maximum(places - 1, 0), np.minimum(places, count - 1)])
     found = part.hashes_at(around)

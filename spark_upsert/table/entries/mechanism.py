@@ -22,7 +22,12 @@ from spark_upsert.table.entries.content import equal_contents, have_reasons
 from spark_upsert.table.entries.fold import fold, fold_arranged
 from spark_upsert.table.entries.found import ABSENT, Found, LookUp
 from spark_upsert.table.entries.history import History, chosen_history, folded_history
-from spark_upsert.table.entries.resolve import beaten_by_others, beats, epochs_by_part, resolve
+from spark_upsert.table.entries.resolve import (
+    beaten_by_others,
+    best_of_groups,
+    epochs_by_part,
+    resolve,
+)
 from spark_upsert.table.run.rows import Rows
 
 
@@ -168,16 +173,17 @@ class Choosing:
 
     def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
         at = np.full(count, ABSENT, dtype=np.int64)
-        known = np.array(epochs)
-        for part, probes, found in hits:
-            contested = np.flatnonzero(at[probes] != ABSENT)
-            if len(contested):
-                ours, theirs = found[contested], at[probes[contested]]
-                is_later = known[part] > known[rows.part_of(theirs)]
-                wins = np.ones(len(probes), dtype=np.bool_)
-                wins[contested] = beats(rows, ours, theirs, is_later)
-                probes, found = probes[wins], found[wins]
-            at[probes] = found
+        probes, found = _lined_up(hits)
+        contested = (np.bincount(probes, minlength=count) > 1)[probes]
+        at[probes[~contested]] = found[~contested]
+        probes, found = probes[contested], found[contested]
+        if len(probes):
+            # Parts come in the order of time, and each is sorted: this merges them.
+            order = np.argsort(probes, kind="stable")
+            probes, found = probes[order], found[order]
+            firsts = np.flatnonzero(np.diff(probes, prepend=ABSENT))
+            of_part = epochs_by_part(rows, epochs)
+            at[probes[firsts]] = best_of_groups(rows, found, firsts, epochs=of_part)
         return Found(rows, at)
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
@@ -221,9 +227,7 @@ class Folding:
         return rows, _NOTHING
 
     def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
-        parts = list(hits)
-        probes = np.concatenate([_NOTHING, *(part.probes for part in parts)])
-        found = np.concatenate([_NOTHING, *(part.rows for part in parts)])
+        probes, found = _lined_up(hits)
         at = np.full(count, ABSENT, dtype=np.int64)
         if rows.schema.order:
             order = np.argsort(found)
@@ -251,6 +255,13 @@ class Folding:
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return folded_history(commands, epoch_of, look_up)
+
+
+def _lined_up(hits: Iterable[Hits]) -> tuple[Positions, Positions]:
+    """Return the probes of all parts, one part behind the other, and their entries."""
+    parts = list(hits)
+    probes = np.concatenate([_NOTHING, *(part.probes for part in parts)])
+    return probes, np.concatenate([_NOTHING, *(part.rows for part in parts)])
 
 
 REPLACING: Mechanism = Choosing(NEW_CONTENTS)

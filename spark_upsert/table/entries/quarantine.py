@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.hashing import order_of
 from spark_upsert.model.schema import DIFF, EPOCH, ERROR, RAW_KEY, RAW_VALUE, REASON, TableSchema
 from spark_upsert.table.entries.lookup import find
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -61,7 +62,7 @@ def read_quarantine(
             continue
         [diffs] = rows.take([DIFF], np.arange(len(rows)))
         errors = np.flatnonzero(diffs.to_numpy() == ERROR)
-        batch = _standing(snapshot, rows, errors[np.argsort(rows.hashes[errors])])
+        batch = _standing(snapshot, rows, errors[order_of(rows.hashes[errors])])
         if batch.num_rows:
             yield batch
 

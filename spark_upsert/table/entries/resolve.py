@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.model.arrays import Mask, Positions, Signs
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.hashing import order_of
 from spark_upsert.model.precedence import EpochOf, Precedence
 from spark_upsert.model.schema import HASH
-from spark_upsert.model.words import Words, compare, compare_words, equal_rows, sort_words
+from spark_upsert.model.words import Words, equal_rows, sort_words
 from spark_upsert.table.entries.content import content_words
 from spark_upsert.table.run.rows import Rows
 
@@ -134,7 +135,7 @@ def resolve(
 def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:
     """Return rows sorted by (hash, key), those of one key in any order."""
     hashes = rows.hashes if chosen is None else rows.hashes[chosen]
-    places = np.argsort(hashes)
+    places = order_of(hashes)
     order: Positions = places if chosen is None else chosen[places]
     begins = _begins(hashes[places])
     if bool(begins.all()) or rows.schema.hash_is_identity:
@@ -191,32 +192,6 @@ def best_of_groups(
         epochs=epochs,
         contents=None if is_one_task else partial(content_words, whole),
     )
-
-
-def beats(rows: Rows, newer: Positions, older: Positions, later: Mask) -> Mask:
-    """Return which rows of a later part win over rows of earlier parts (`model.precedence`).
-
-    Parameters
-    ----------
-    later : numpy.ndarray of bool
-        Whether the epoch is a later one; otherwise both are of one epoch, and of two tasks.
-    """
-    precedence = Precedence.of(rows.schema)
-    order = np.zeros(len(newer), dtype=np.int8)
-    if precedence.has_order:
-        names = rows.schema.order_columns
-        order = compare(rows.take(names, newer), rows.take(names, older))
-    signs = precedence.compare(order=order, epoch=later.view(np.int8), place=1)
-    tied = np.flatnonzero(signs == 0)
-    signs[tied] = _compare_contents(rows, newer[tied], older[tied])
-    return signs > 0
-
-
-def _compare_contents(rows: Rows, one: Positions, other: Positions) -> Signs:
-    if not len(one):
-        return np.empty(0, dtype=np.int8)
-    words = content_words(rows, np.concatenate([one, other]))
-    return compare_words(((w[: len(one)], w[len(one) :]) for w in words), len(one))
 
 
 def beaten_by_others(rows: Rows, epochs: Sequence[int]) -> Positions:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.hashing import hash_keys, order_of
 from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
 from spark_upsert.plan.kernels.equal_keys import codes, firsts
 from spark_upsert.store import Store
@@ -97,13 +97,13 @@ class Snapshot:
         names = list(schema.columns.names) if columns is None else list(columns)
         keys = [as_stored(v, schema, name) for v, name in zip(keys, schema.keys, strict=True)]
         hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
-        order = np.argsort(hashes, kind="stable")
+        order = order_of(hashes)
         asked: Positions | None = None
         if not bool((np.diff(hashes[order]) > 0).all()):
             # An engine that folds would fold the entry of a key that is sought twice with itself.
             [numbers] = codes(keys)
             first = firsts(numbers)
-            asked, order = first[numbers], first[np.argsort(hashes[first], kind="stable")]
+            asked, order = first[numbers], first[order_of(hashes[first])]
         sought = [key.take(pa.array(order)) for key in keys]
         if RAW_KEY in schema.identity:
             sought.append(pa.nulls(len(order), pa.binary()))
@@ -227,7 +227,7 @@ class Snapshot:
         else:
             at = np.flatnonzero(wins)
             # A run is sorted already, and what was folded, too: most of the work is done.
-            found = rows.take(columns, at[np.argsort(rows.hashes[at], kind="stable")])
+            found = rows.take(columns, at[order_of(rows.hashes[at])])
         return pa.Table.from_arrays(found, schema=fields)
 
     def chunks(self, hash_range: HashRange = ALL_HASHES, *, at_least: int = 1) -> list[HashRange]:

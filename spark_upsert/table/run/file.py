@@ -50,6 +50,7 @@ from spark_upsert.table.run.blocks import (
 from spark_upsert.table.run.frame import MAGIC_BYTES, PREFIX_BYTES, parse
 from spark_upsert.table.run.frugal import is_frugal
 from spark_upsert.table.run.layout import NO_BLOCKS, Layout
+from spark_upsert.table.run.search import HashSearch
 from spark_upsert.table.run.soundness import require_sound
 
 _OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
@@ -288,6 +289,8 @@ class Run:
             raise self._unsound(error) from error
         self._layouts: dict[str, Layout] = {}
         self.hashes: npt.NDArray[np.uint64] = self._batch.column(HASH).to_numpy()
+        self.search = HashSearch(self.hashes)
+        """Finds hashes by ones that are not verified."""
 
     def __repr__(self) -> str:
         checked = f"{self._blocks.verified_count}/{len(self._blocks)}"

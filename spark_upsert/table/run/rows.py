@@ -47,6 +47,14 @@ class Part(Protocol):
         """Return the verified hashes of the rows at some positions."""
         ...
 
+    def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        """Return where ascending hashes stand first, or would stand, by unverified ones."""
+        ...
+
+    def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        """Return the places of the hashes that may be there, none of them beyond the ends."""
+        ...
+
     @property
     def hash_ends(self) -> tuple[int, int]:
         """The hashes of the first and the last row, verified."""
@@ -108,6 +116,12 @@ class RunPart:
         self._run.verify_at([HASH], positions + self._start)
         return self.unverified_hashes[positions]
 
+    def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        return np.clip(self._run.search.places(probes) - self._start, 0, self._count)
+
+    def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        return self._run.search.likely(probes)
+
     @property
     def hash_ends(self) -> tuple[int, int]:
         if self._count == self._run.file.rows:
@@ -142,6 +156,12 @@ class PickedPart:
         picked = self._positions[positions]
         self._run.verify_at([HASH], picked)
         return self._run.hashes[picked]
+
+    def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        return np.searchsorted(self.unverified_hashes, probes)
+
+    def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        return np.arange(len(probes))
 
     @property
     def hash_ends(self) -> tuple[int, int]:
@@ -182,6 +202,12 @@ class BatchPart:
 
     def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
         return self.hashes[positions]
+
+    def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        return np.searchsorted(self.hashes, probes)
+
+    def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        return np.arange(len(probes))
 
     @property
     def hash_ends(self) -> tuple[int, int]:

@@ -37,6 +37,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import HashRange
+from spark_upsert.model.hashing import order_of
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.shared_calls import told_to_another
 from spark_upsert.store import Store
@@ -396,7 +397,7 @@ class _Judge:
 
     def _admit_at_once(self, rows: Rows, chosen: Positions) -> list[Counters] | None:
         """Admit rows that share no hash with others; return the counters of each append."""
-        chosen = chosen[np.argsort(rows.hashes[chosen])]
+        chosen = chosen[order_of(rows.hashes[chosen])]
         try:
             outcomes = outcomes_of(
                 self._snapshot,
@@ -485,7 +486,7 @@ class _Judge:
         both = Rows(self._schema, [BatchPart(self._alone), *rows.parts])
         return _Judged(
             self._verdicts,
-            _batch(both, np.argsort(both.hashes, kind="stable")),
+            _batch(both, order_of(both.hashes)),
             self._counters + count(outcomes),
             {**self._examples, **examples},
         )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.hashing import order_of
 from spark_upsert.table.entries.counters import EMPTY, Counters
 from spark_upsert.table.entries.cuts import cut_evenly
 from spark_upsert.table.entries.mechanism import mechanism_of
@@ -277,7 +278,7 @@ class Sealed(NamedTuple):
 
 def shared_hashes(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]) -> Mask:
     """Return which hashes stand twice among their own, or among the others."""
-    order = np.argsort(own)
+    order = order_of(own)
     ordered = own[order]
     same = ordered[1:] == ordered[:-1]
     shared = np.zeros(len(own), dtype=np.bool_)
