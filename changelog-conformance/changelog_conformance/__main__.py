@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from changelog_conformance import generator, histories, oracle, page, peers, runner
@@ -27,6 +28,7 @@ def main(arguments: list[str]) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("peers", nargs="*", metavar="SYSTEM", help="default: all")
     parser.add_argument("--page", action="store_true", help="write the page alone")
+    parser.add_argument("--only", metavar="HISTORY", help="this one; the others keep their results")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"default: {SEEDS}")
     parser.add_argument("--results", type=Path, default=HOME / "results")
     parser.add_argument("--out", type=Path, default=HOME.parent / "docs" / "conformance.md")
@@ -35,12 +37,19 @@ def main(arguments: list[str]) -> None:
     names = {each.name for each in peers.PEERS}
     if unknown := set(told.peers) - names:
         parser.error(f"expected systems of {sorted(names)}, found {sorted(unknown)}")
+    drawn = [generator.draw(seed) for seed in range(told.seeds)]
+    asked = [each for each in (*histories.load(), *drawn) if told.only in (None, each.name)]
+    if not asked:
+        parser.error(f"expected a history of {histories.HISTORIES}, found {told.only!r}")
     told.results.mkdir(parents=True, exist_ok=True)
     for peer in () if told.page else peers.PEERS:
         if not told.peers or peer.name in told.peers:
-            result = run(peer, seeds=told.seeds, cache=told.cache)
+            file = told.results / f"{peer.name}.json"
+            result = run(peer, asked, cache=told.cache)
+            if told.only and file.exists():
+                result["histories"] = {**page.load(file)["histories"], **result["histories"]}
             text = json.dumps(result, indent=1, ensure_ascii=False)
-            (told.results / f"{peer.name}.json").write_text(text + "\n", encoding="utf-8")
+            file.write_text(text + "\n", encoding="utf-8")
             print(peer.title, page.summary(result), flush=True)
     results = {
         peer.name: page.load(told.results / f"{peer.name}.json")
@@ -51,9 +60,8 @@ def main(arguments: list[str]) -> None:
     print(told.out)
 
 
-def run(peer: peers.Peer, *, seeds: int, cache: Path) -> page.Result:
-    """Run a system through all histories, and judge what it showed."""
-    asked = [*histories.load(), *(generator.draw(seed) for seed in range(seeds))]
+def run(peer: peers.Peer, asked: Sequence[histories.History], *, cache: Path) -> page.Result:
+    """Run a system through histories, and judge what it showed."""
     home = Path(tempfile.mkdtemp(prefix=f"conformance-{peer.name}-"))
     try:
         runner.ask(home, asked)

@@ -145,11 +145,17 @@ def to_json(history: History) -> dict[str, Any]:
     }
 
 
+def key_of(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...]:
+    """Return the key of a row, in which a null equals a null and NaN equals NaN."""
+    values = (row.get(name) for name in keys)
+    return tuple("NaN" if value != value else value for value in values)
+
+
 def newest(rows: Sequence[Row], keys: Sequence[str], order: str) -> list[Row]:
     """Return the newest command of each key: a ``MERGE`` takes at most one."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        key = tuple(row.get(name) for name in keys)
+        key = key_of(row, keys)
         if key not in found or row[order] >= found[key][order]:
             found[key] = row
     return list(found.values())

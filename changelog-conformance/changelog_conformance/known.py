@@ -1,23 +1,46 @@
-"""What is known upstream about a cell that is not green: by system and row of the table."""
+"""What is known about a cell that is not green: by system and row of the table.
+
+A thread is cited where it is about the same thing; where there is none, the page says so.
+"""
 
 from __future__ import annotations
 
 _TOMBSTONE = (
-    "A `MERGE` cannot see the order of a row that is gone. "
-    "The column to the right shows what helps; no thread about it is known to us."
+    "A statement cannot see the order of a row that is gone. Deletes that are kept as rows help "
+    "(the column *Delta, deletes kept as rows*). Upstream: none known, and none of its pages promises "
+    "otherwise."
 )
+_SAME = "The same cause: what comes again or late has a row that was deleted since."
 
 KNOWN: dict[tuple[str, str], str] = {
-    ("delta_rs", "deleted"): _TOMBSTONE,
-    ("delta_rs", "replay"): "The same cause: the old batch has a row that was deleted since.",
-    ("delta_rs", "drawn"): "The same cause.",
-    ("ducklake", "deleted"): (
-        "A row that is gone has no order to compare, and deletes kept as rows would help here, too. "
-        "That deletes need a statement of their own is told in "
-        "[duckdb/ducklake#351](https://github.com/duckdb/ducklake/pull/351); that `table_changes` "
-        "told an update four times where two `MERGE` shared a transaction, in "
-        "[duckdb/ducklake#1387](https://github.com/duckdb/ducklake/issues/1387)."
+    **{(each, "deleted"): _TOMBSTONE for each in ("delta_rs", "delta_spark", "iceberg_spark")},
+    **{
+        (each, row): _SAME
+        for each in ("delta_rs", "delta_spark", "iceberg_spark", "ducklake")
+        for row in ("replay", "drawn")
+    },
+    ("paimon_spark", "deleted"): (
+        "A compaction leaves out deletes, and their order with them; an older row that comes behind "
+        "it stands: [apache/paimon#5387](https://github.com/apache/paimon/issues/5387)."
     ),
-    ("ducklake", "replay"): "The same cause: the old batch has a row that was deleted since.",
-    ("ducklake", "drawn"): "The same cause.",
+    ("paimon_spark", "drawn"): "The same cause: deletes that a compaction has left out.",
+    ("ducklake", "deleted"): (
+        f"{_TOMBSTONE} That deletes need a statement of their own is told in "
+        "[duckdb/ducklake#351](https://github.com/duckdb/ducklake/pull/351)."
+    ),
 }
+
+NOT_TRIED = {
+    "AUTO CDC of Spark": (
+        "`create_auto_cdc_flow` came with Spark 4.3, and asks for a target of a connector with "
+        "`MERGE`. None that was found runs on that Spark; Delta 4.4.0 is refused "
+        "([pipelines](pipelines.md#the-same-feed-through-both))."
+    ),
+    "Iceberg, PyIceberg": (
+        "`Table.upsert` neither deletes rows nor compares an order, and there is no change feed."
+    ),
+    "Paimon on Spark, newer than 0.9.0": (
+        "Maven found no newer connector; pypaimon stands for what is newer."
+    ),
+}
+"""Systems and releases that are missing, each with the reason."""

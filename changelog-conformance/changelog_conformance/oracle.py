@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from changelog_conformance.histories import GONE, Batch, History, Row
+from changelog_conformance.histories import GONE, Batch, History, Row, key_of
 
 Key: TypeAlias = tuple[Any, ...]
 Cells: TypeAlias = tuple[tuple[str, str], ...]
@@ -58,7 +58,7 @@ class Oracle:
     def apply(self, rows: Iterable[Row]) -> None:
         """Apply the commands of a batch."""
         for row in rows:
-            key = tuple(row.get(name) for name in self.keys)
+            key = key_of(row, self.keys)
             order, shown = row[self.order], None if row.get(GONE) else cells(row)
             entry = self.entries.get(key)
             if entry is None or order > entry.order:
@@ -132,7 +132,7 @@ def wrong_rows(
     """Return what is wrong with the rows of a table; nothing is an empty text."""
     found: dict[Key, list[Cells]] = {}
     for row in rows:
-        found.setdefault(tuple(row.get(name) for name in keys), []).append(cells(row))
+        found.setdefault(key_of(row, keys), []).append(cells(row))
     for key in sorted(found.keys() | expected.keys(), key=repr):
         shown, may = found.get(key, []), expected.get(key, frozenset([None]))
         if len(shown) > 1 or (shown[0] if shown else None) not in may:

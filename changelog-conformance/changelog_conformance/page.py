@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TypedDict
 
 from changelog_conformance import histories, peers
-from changelog_conformance.known import KNOWN
+from changelog_conformance.known import KNOWN, NOT_TRIED
 from changelog_conformance.oracle import Finding, Verdict
 
 
@@ -38,7 +39,7 @@ COLUMNS = {
     "replay": "a batch that comes again changes nothing",
     "ties": "ties: one of both",
     "values": "nulls and NaN",
-    "keys": "keys of two columns, nulls in them",
+    "keys": "keys: two columns, null, NaN",
     "schema": "a column is added",
     "drawn": "drawn histories",
 }
@@ -74,9 +75,8 @@ def summary(result: Result) -> str:
 def text(results: Mapping[str, Result]) -> str:
     """Return the page."""
     tried = [peer for peer in peers.PEERS if peer.name in results]
-    return "\n".join(
-        [_HEAD, *_table(tried, results), "", *_reasons(tried, results), *_used(tried, results)]
-    )
+    parts = (_table(tried, results), [""], _reasons(tried, results), _missing())
+    return "\n".join([_HEAD, *chain(*parts), *_used(tried, results)])
 
 
 def _shown() -> dict[str, histories.History]:
@@ -171,6 +171,14 @@ def _smallest(
 
 def _line(told: str) -> str:
     return " ".join(told.replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def _missing() -> Iterator[str]:
+    yield "## Not tried"
+    yield ""
+    for name, reason in NOT_TRIED.items():
+        yield f"- **{name}**: {reason}"
+    yield ""
 
 
 def _used(tried: list[peers.Peer], results: Mapping[str, Result]) -> Iterator[str]:

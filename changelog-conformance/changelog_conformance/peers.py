@@ -130,6 +130,15 @@ PEERS = (
         groups=("org.apache.paimon",),
     ),
     Peer(
+        name="paimon_python",
+        title="Paimon, pypaimon",
+        runner="paimon_python:PaimonPython",
+        used="`primary_keys`, `sequence.field`, `rowkind.field`, bucket 1; its writer has no "
+        "changelog of lookups, so that no changes are read",
+        source="https://paimon.apache.org/docs/master/pypaimon/python-api/",
+        needs=("pypaimon==2.1.*",),
+    ),
+    Peer(
         name="ducklake",
         title="DuckLake",
         runner="ducklake:DuckLake",

@@ -84,7 +84,7 @@ class Naive:
         for batch in batches(history):
             before = dict(rows)
             for row in batch.rows:
-                key = tuple(row.get(name) for name in history.keys)
+                key = histories.key_of(row, history.keys)
                 if self._wins(rows.get(key), row):
                     rows[key] = row
             lost = [(row, -1) for key, row in before.items() if rows[key] is not row]

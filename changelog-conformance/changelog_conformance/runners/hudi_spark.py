@@ -56,20 +56,22 @@ class HudiSpark(OnSpark):
         return self.collected(self.spark.read.format("hudi").load(self.path))
 
     def changes(self) -> list[tuple[Row, int]]:
+        # From the first commit each time: a beginning is a time of completion, which a row lacks.
         reader = self.spark.read.format("hudi").options(
             **{
                 "hoodie.datasource.query.type": "incremental",
                 "hoodie.datasource.query.incremental.format": "cdc",
-                "hoodie.datasource.read.begin.instanttime": self._seen,
+                "hoodie.datasource.read.begin.instanttime": "0",
             }
         )
+        rows = [row for row in reader.load(self.path).collect() if row["ts_ms"] > self._seen]
         found: list[tuple[Row, int]] = []
-        for row in reader.load(self.path).collect():
-            self._seen = max(self._seen, row["ts_ms"])
+        for row in rows:
             for side, diff in (("before", -1), ("after", 1)):
-                if row[side]:
-                    image = json.loads(row[side])
+                image = json.loads(row[side] or "null")
+                if image is not None:
                     found.append(({name: image.get(name) for name in self.columns}, diff))
+        self._seen = max([self._seen, *(row["ts_ms"] for row in rows)])
         return found
 
 
