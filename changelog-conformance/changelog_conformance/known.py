@@ -19,6 +19,13 @@ KNOWN: dict[tuple[str, str], str] = {
         for each in ("delta_rs", "delta_spark", "iceberg_spark", "ducklake")
         for row in ("replay", "drawn")
     },
+    ("hudi_cow", "deleted"): (
+        "A delete takes the row out of its file, and a later row is inserted whatever its order: so "
+        "described in [apache/hudi#19979](https://github.com/apache/hudi/pull/19979), whose thread "
+        "[apache/hudi#19978](https://github.com/apache/hudi/issues/19978) is about how the two kinds "
+        "of table differ."
+    ),
+    **{("hudi_cow", row): _SAME for row in ("replay", "drawn")},
     ("paimon_spark", "deleted"): (
         "A compaction leaves out deletes, and their order with them; an older row that comes behind "
         "it stands: [apache/paimon#5387](https://github.com/apache/paimon/issues/5387)."

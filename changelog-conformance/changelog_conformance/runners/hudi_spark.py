@@ -70,9 +70,17 @@ class HudiSpark(OnSpark):
             for side, diff in (("before", -1), ("after", 1)):
                 image = json.loads(row[side] or "null")
                 if image is not None:
-                    found.append(({name: image.get(name) for name in self.columns}, diff))
+                    found.append((self._row(image), diff))
         self._seen = max([self._seen, *(row["ts_ms"] for row in rows)])
         return found
+
+    def _row(self, image: Row) -> Row:
+        """Return a row of its image, which is JSON and has no number for NaN."""
+        return {
+            name: float(image[name]) if kind == "float64" else image[name]
+            for name, kind in self.columns.items()
+            if image.get(name) is not None
+        }
 
 
 class HudiSparkMergeOnRead(HudiSpark):
