@@ -18,4 +18,5 @@ def main() -> None:
         if error.name is None or error.name.partition(".")[0] not in ("click", "rich"):
             raise
         sys.exit(f"The command needs {error.name}: run pip install 'upsertflow[cli]'")
-    upsertflow()
+    # Shells that complete it ask by this name, whatever the program file is called.
+    upsertflow(prog_name="upsertflow")

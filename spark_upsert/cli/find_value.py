@@ -14,7 +14,7 @@ import binascii
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,13 @@ class Sighting:
     """How many of its values do."""
 
 
-def sightings(store: Store, value: str, *, column: str | None = None) -> Iterator[Sighting]:
+def sightings(
+    store: Store,
+    value: str,
+    *,
+    column: str | None = None,
+    told: Callable[[str], object] | None = None,
+) -> Iterator[Sighting]:
     """Yield where a value is, file by file.
 
     Parameters
@@ -59,9 +65,13 @@ def sightings(store: Store, value: str, *, column: str | None = None) -> Iterato
         As text. Of columns of another type the values that it means.
     column : str, optional
         The only column, or field at any depth, that is looked at; bytes are not.
+    told : callable, optional
+        Told which file is looked at next.
     """
     wanted = _Wanted(value, column)
-    for path in paths(store):
+    for number, path in enumerate(paths(store), start=1):
+        if told is not None:
+            told(f"file {number:,}, {path}")
         try:
             data = store.map(path)
         except FileNotFoundError:

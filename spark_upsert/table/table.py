@@ -741,9 +741,12 @@ class Table:
         """Drop the lease of a consumer; return whether it had one."""
         return release(self.store, consumer)
 
-    def check(self) -> Report:
-        """Verify all files, counts and orders that readable versions depend on, and the indexes."""
-        return upkeep.check(self)
+    def check(self, told: Callable[[int, int], object] | None = None) -> Report:
+        """Verify all files, counts and orders that readable versions depend on, and the indexes.
+
+        `told` is told before each file: how many were looked at, and how many there are.
+        """
+        return upkeep.check(self, told)
 
     # -- indexes ---------------------------------------------------------------------
 

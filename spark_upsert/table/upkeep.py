@@ -6,7 +6,7 @@ path of correctness: a table that nothing keeps up is slower and larger, and say
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from spark_upsert.store import Store
@@ -96,8 +96,8 @@ def vacuum(table: Table, *, grace_ms: int, dry_run: bool) -> Vacuumed:
     return vacuum_mirrors(table, done)
 
 
-def check(table: Table) -> Report:
+def check(table: Table, told: Callable[[int, int], object] | None) -> Report:
     """Verify a table and its indexes (`Table.check`)."""
-    report = check_entries(table.store, table.log)
+    report = check_entries(table.store, table.log, told)
     below = [finding for index in table.indexes() for finding in check_index(index)]
     return replace(report, findings=(*report.findings, *below))

@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_upsert.cli.commands.facts import show_view
 from spark_upsert.cli.commands.program import as_pairs, json_option, on_table, upsertflow
 from spark_upsert.cli.mirrors import follow
+from spark_upsert.cli.progress import progress
 from spark_upsert.cli.render import print_facts, print_rows
 from spark_upsert.cli.routed import open_in
 from spark_upsert.errors import UpsertFlowError, as_flag
@@ -93,7 +94,8 @@ def index(
     table = open_in(path, storage)
     if by is not None:
         table.alter(table.schema, {INDEX_BY: by})
-    table.build_indexes(rebuild=rebuild)
+    with progress("index", as_json=as_json):
+        table.build_indexes(rebuild=rebuild)
     show_view(Metadata.INDEXES, path, storage, None, as_json=as_json)
 
 
@@ -143,7 +145,8 @@ def publish(
             storage=storage,
         )
 
-    done = step(rebuild)
+    with progress("publish", as_json=as_json):
+        done = step(rebuild)
     print_facts({**asdict(done), "has_changed": done.has_changed}, as_json=as_json)
     if follows:
         for done in follow(table, step):
@@ -177,13 +180,14 @@ def keep_history(
 ) -> None:
     """Bring the table that keeps the history of another one up to date, or make it."""
     table, kept = open_in(path, storage), Table(open_store(place, storage))
-    done = keep(
-        table,
-        kept,
-        columns=None if columns is None else split_names("--columns", columns),
-        by=ValidBy(by),
-        tracked=() if track is None else split_names("--track", track),
-    )
+    with progress("keep history", as_json=as_json):
+        done = keep(
+            table,
+            kept,
+            columns=None if columns is None else split_names("--columns", columns),
+            by=ValidBy(by),
+            tracked=() if track is None else split_names("--track", track),
+        )
     head = kept.log.head() if done is None else kept.log.at(done.version)
     facts = {"history": place, "version": head.version, "rows": head.live_rows}
     print_facts({**facts, "has_changed": done is not None}, as_json=as_json)
@@ -196,7 +200,8 @@ def keep_history(
 def restore(path: str, storage: Mapping[str, str], version: int, as_json: bool) -> None:
     """Turn the table into what it was at a version, by a new version with all retractions."""
     table = open_in(path, storage)
-    commit = table.restore(version)
+    with progress("restore", as_json=as_json):
+        commit = table.restore(version)
     head = table.log.head() if commit is None else table.log.at(commit.version)
     print_facts(
         {

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import click
 
-from spark_upsert.cli.commands.program import json_option, storage_options, upsertflow
+from spark_upsert.cli.commands.program import folders, json_option, storage_options, upsertflow
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.render import escaped_lines, print_rows, screen
 from spark_upsert.cli.serve import Looks, server_of
@@ -18,7 +18,7 @@ from spark_upsert.cli.top import Top
 
 
 @upsertflow.command()
-@click.argument("path", required=False)
+@click.argument("path", required=False, shell_complete=folders)
 @storage_options
 @json_option
 @click.pass_context
@@ -39,7 +39,7 @@ def doctor(ctx: click.Context, path: str | None, storage: Mapping[str, str], as_
 
 
 @upsertflow.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=folders)
 @storage_options
 @click.option(
     "--pattern",
@@ -90,12 +90,13 @@ def top(
 
 
 @upsertflow.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=folders)
 @storage_options
 @click.option("--pattern", default="*", show_default=True, help="As of top.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Tables.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to answer at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
+@json_option
 def serve(
     paths: Sequence[str],
     storage: Mapping[str, str],
@@ -103,6 +104,7 @@ def serve(
     limit: int,
     host: str,
     port: int,
+    as_json: bool,
 ) -> None:
     """Show many tables on one page in a browser, until it is interrupted.
 
@@ -111,5 +113,10 @@ def serve(
     """
     looks = Looks(Top(paths, pattern=pattern, limit=limit, storage=storage))
     with suppress(KeyboardInterrupt), server_of(looks, host, port) as server:
-        click.echo(f"http://{host}:{server.server_address[1]}/")
+        url = f"http://{host}:{server.server_address[1]}/"
+        if as_json:
+            print_rows([{"url": url}], (), as_json=True)
+        else:
+            click.echo(url)
+        sys.stdout.flush()
         server.serve_forever()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from spark_upsert._version import __version__
 from spark_upsert.cli.render import escaped_lines
@@ -75,6 +76,11 @@ def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -
     return found
 
 
+def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let a shell complete the path of a table by the folders that are there."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
 storage_options = click.option(
     "-o",
     "--option",
@@ -88,7 +94,7 @@ storage_options = click.option(
 
 def on_table(command: Command) -> Command:
     """Give a command the argument PATH and the options of the storage."""
-    return click.argument("path")(storage_options(command))
+    return click.argument("path", shell_complete=folders)(storage_options(command))
 
 
 all_tables_option = click.option(

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import click
 
-from spark_upsert.cli.commands.program import as_pairs, storage_options, upsertflow
-from spark_upsert.cli.render import escaped_lines
+from spark_upsert.cli.commands.program import (
+    as_pairs,
+    folders,
+    json_option,
+    storage_options,
+    upsertflow,
+)
+from spark_upsert.cli.render import escaped_lines, print_rows
 from spark_upsert.errors import OptionError, about
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.parse import STORAGE_PREFIX
@@ -17,9 +25,12 @@ from spark_upsert.streams.planner.explain_read import explain_read
 from spark_upsert.streams.planner.kinds import with_found_inputs
 from spark_upsert.table.table import Table
 
+_FACT = re.compile(r"  (?P<name>[a-z-]{1,9}) +(?<=^.{12})(?P<value>\S.*)")
+"""A line of an explanation that is a field (`explain_words.field`)."""
+
 
 @upsertflow.command()
-@click.argument("path", required=False)
+@click.argument("path", required=False, shell_complete=folders)
 @storage_options
 @click.option(
     "--input",
@@ -48,6 +59,7 @@ from spark_upsert.table.table import Table
 @click.option("--columns", help="Columns, separated by commas. Default: all.")
 @click.option("--mode", help="none, dropCarryovers (the default) or netChanges.")
 @click.option("--splits", help="How many splits. Default: by size, and by this machine's cores.")
+@json_option
 def explain(
     path: str | None,
     storage: Mapping[str, str],
@@ -62,6 +74,7 @@ def explain(
     columns: str | None,
     mode: str | None,
     splits: str | None,
+    as_json: bool,
 ) -> None:
     """Show what a read will do: versions, files, look-ups and splits. Reads the log alone.
 
@@ -90,7 +103,21 @@ def explain(
             raise click.UsageError(f"'{name}' is given twice.")
         options[name] = text
     plan = ReadPlan.parse(options)
-    click.echo(escaped_lines(explain_read(plan if consumer is None else _behind(plan, consumer))))
+    text = explain_read(plan if consumer is None else _behind(plan, consumer))
+    if as_json:
+        print_rows(list(_sections(text)), (), as_json=True)
+    else:
+        click.echo(escaped_lines(text))
+
+
+def _sections(text: str) -> Iterator[dict[str, Any]]:
+    """Yield each line at the margin, with the facts and the other lines that stand below it."""
+    for section in re.split(r"\n(?! )", text):
+        title, *below = section.splitlines()
+        named = [_FACT.fullmatch(line) for line in below]
+        facts = {found["name"]: found["value"] for found in named if found is not None}
+        lines = [line.strip() for line, found in zip(below, named, strict=True) if found is None]
+        yield {"title": title, "facts": facts, "lines": lines}
 
 
 def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:

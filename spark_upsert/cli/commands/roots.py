@@ -8,8 +8,15 @@ from dataclasses import asdict
 
 import click
 
-from spark_upsert.cli.commands.program import as_pairs, json_option, storage_options, upsertflow
+from spark_upsert.cli.commands.program import (
+    as_pairs,
+    folders,
+    json_option,
+    storage_options,
+    upsertflow,
+)
 from spark_upsert.cli.parking import SHOWN, UNPARKED, advice_of, for_people, line_of, open_root
+from spark_upsert.cli.progress import progress
 from spark_upsert.cli.render import escaped, print_facts, print_rows
 from spark_upsert.cli.routed import list_tables
 from spark_upsert.errors import UpsertFlowError, as_flag
@@ -18,7 +25,7 @@ from spark_upsert.routed.unpark import Unparked, drop, unpark
 
 
 @upsertflow.command()
-@click.argument("root")
+@click.argument("root", shell_complete=folders)
 @storage_options
 @json_option
 def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
@@ -39,7 +46,7 @@ def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
 
 
 @upsertflow.command()
-@click.argument("root")
+@click.argument("root", shell_complete=folders)
 @storage_options
 @json_option
 def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
@@ -59,7 +66,7 @@ def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
 
 
 @upsertflow.command("unpark")
-@click.argument("root")
+@click.argument("root", shell_complete=folders)
 @click.argument("names", nargs=-1)
 @storage_options
 @click.option(
@@ -107,7 +114,13 @@ def unpark_rows(
             done = drop(store, names, nameless=nameless)
         else:
             told = {**dict.fromkeys(taken_back, ""), **dict(given)}
-            unpark(store, names, given=told, told=done.append)
+            with progress("unpark", as_json=as_json) as shown:
+
+                def note(batch: Unparked) -> None:
+                    done.append(batch)
+                    shown(f"{len(done):,} batches")
+
+                unpark(store, names, given=told, told=note)
     except UpsertFlowError as error:
         error.name_settings(as_flag)
         raise

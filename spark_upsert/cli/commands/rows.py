@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from spark_upsert.cli.commands.program import (
     filter_option,
+    folders,
     json_option,
     limit_option,
     on_table,
@@ -20,6 +21,7 @@ from spark_upsert.cli.commands.program import (
     version_option,
 )
 from spark_upsert.cli.find_value import sightings
+from spark_upsert.cli.progress import progress
 from spark_upsert.cli.render import print_data, print_facts, print_rows
 from spark_upsert.cli.routed import open_in
 from spark_upsert.errors import SchemaError
@@ -147,7 +149,7 @@ def changes(
 
 
 @upsertflow.command()
-@click.argument("path")
+@click.argument("path", shell_complete=folders)
 @click.argument("value")
 @storage_options
 @click.option("--column", help="Look at this column alone, and not at bytes.")
@@ -160,7 +162,9 @@ def find(
     PATH is a table, the root of many, or any other folder. Every file is read. Texts are found
     within longer ones, all other values where they are equal.
     """
-    found = [asdict(each) for each in sightings(open_store(path, storage), value, column=column)]
+    with progress("find", as_json=as_json) as told:
+        store = open_store(path, storage)
+        found = [asdict(each) for each in sightings(store, value, column=column, told=told)]
     if found or as_json:
         print_rows(found, ("path", "column", "values"), as_json=as_json)
     if found:

@@ -1,4 +1,4 @@
-"""The first hour: a demonstration that needs nothing but the package."""
+"""The first hour: a demonstration that needs nothing but the package, and completion by TAB."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.shell_completion import get_completion_class
 
 from spark_upsert.cli.commands.program import json_option, upsertflow
 from spark_upsert.cli.demo import ROWS, steps, what_next
@@ -71,3 +72,21 @@ def demo(directory: Path | None, rows: int, as_json: bool) -> None:
             click.echo(escaped(f"  {command}  # {purpose}"))
     if not is_right:
         click.get_current_context().exit(1)
+
+
+_WHERE = """\b
+Type once:
+  echo 'eval "$(upsertflow completion bash)"' >> ~/.bashrc
+  echo 'eval "$(upsertflow completion zsh)"' >> ~/.zshrc
+  upsertflow completion fish > ~/.config/fish/completions/upsertflow.fish
+"""
+
+
+@upsertflow.command(epilog=_WHERE)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what lets SHELL complete commands, options and paths by TAB."""
+    made = get_completion_class(shell)
+    assert made is not None, shell
+    # It asks the command itself at each TAB, so that it is never older than what is installed.
+    click.echo(made(upsertflow, {}, "upsertflow", "_UPSERTFLOW_COMPLETE").source())

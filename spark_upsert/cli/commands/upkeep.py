@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,11 +16,14 @@ from spark_upsert.cli.commands.program import (
     on_table,
     upsertflow,
 )
+from spark_upsert.cli.progress import Told, progress
 from spark_upsert.cli.render import print_facts, print_rows
-from spark_upsert.cli.routed import NEVER_WHOLE, THREADS, TableWork, for_each_table, open_in
+from spark_upsert.cli.routed import NEVER_WHOLE, THREADS, for_each_table, open_in
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.facts import default_mirror
 from spark_upsert.model.durations import render_ms, render_time
+from spark_upsert.table.compaction import Compacted, Job, compact_runs
+from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.retention.policy import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
 from spark_upsert.views.groups.settled import check_settled
@@ -32,11 +35,20 @@ _REASONS = 3
 """Why tables keep their past: each may have a consumer of its own."""
 
 
+Work = Callable[[Table, Told], Mapping[str, Any]]
+"""Does something with a table, tells how far it is, and returns what it did."""
+
+
+def _untold(_: str) -> None:
+    """Tell nothing."""
+
+
 def _keep_in_order(
     path: str,
     storage: Mapping[str, str],
-    work: TableWork,
+    work: Work,
     *,
+    doing: str,
     of_root: bool,
     as_json: bool,
     is_news: Callable[[Mapping[str, Any]], object],
@@ -47,15 +59,18 @@ def _keep_in_order(
 
     Parameters
     ----------
+    doing : str
+        What a terminal shows meanwhile.
     is_news : callable
         Takes what `work` returned; says whether anything was done, so that the table is shown.
     quiet : str
         The word for the tables that are not shown.
     """
     if of_root:
-        failed = _work_on_all(path, storage, work, as_json, is_news, quiet, threads)
+        failed = _work_on_all(path, storage, work, doing, as_json, is_news, quiet, threads)
     else:
-        facts = work(open_in(path, storage))
+        with progress(doing, as_json=as_json) as told:
+            facts = work(open_in(path, storage), told)
         failed = not facts.get("is_sound", True)
         print_facts(facts, as_json=as_json)
     if failed:
@@ -65,7 +80,8 @@ def _keep_in_order(
 def _work_on_all(
     root: str,
     storage: Mapping[str, str],
-    work: TableWork,
+    work: Work,
+    doing: str,
     as_json: bool,
     is_news: Callable[[Mapping[str, Any]], object],
     quiet: str,
@@ -75,16 +91,20 @@ def _work_on_all(
     count = failed = 0
     shown: list[dict[str, Any]] = []
     kept_by = Counter[str]()
-    for done in for_each_table(root, storage, work, threads=threads):
-        count += 1
-        failed += done.problem is not None or not done.facts.get("is_sound", True)
-        if done.problem is None and not is_news(done.facts):
-            if (reason := done.facts.get("bound_by")) is not None:
-                kept_by[reason] += 1
-            continue
-        shown.append({"table": done.table, **done.facts, "problem": done.problem})
-        if as_json:
-            print_rows(shown[-1:], (), as_json=True)
+    with progress(doing, as_json=as_json) as told:
+        # Several are at work at once, so that only those that are done are told.
+        found = for_each_table(root, storage, lambda each: work(each, _untold), threads=threads)
+        for done in found:
+            count += 1
+            told(f"{count:,} tables")
+            failed += done.problem is not None or not done.facts.get("is_sound", True)
+            if done.problem is None and not is_news(done.facts):
+                if (reason := done.facts.get("bound_by")) is not None:
+                    kept_by[reason] += 1
+                continue
+            shown.append({"table": done.table, **done.facts, "problem": done.problem})
+            if as_json:
+                print_rows(shown[-1:], (), as_json=True)
     if shown and not as_json:
         names = list(dict.fromkeys(name for line in shown for name in line))
         print_rows([dict.fromkeys(names) | line for line in shown], names, as_json=False)
@@ -104,8 +124,8 @@ def _work_on_all(
 def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
     """Verify every file and every number; exit with 1 if something is wrong."""
 
-    def work(table: Table) -> dict[str, Any]:
-        report = table.check()
+    def work(table: Table, told: Told) -> dict[str, Any]:
+        report = table.check(lambda done, files: told(f"file {done + 1:,} of {files:,}"))
         found = (*report.findings, *check_settled(table), *check_mirror(default_mirror(table)))
         findings = [str(finding) for finding in found]
         return {"is_sound": not findings, **asdict(report), "findings": findings}
@@ -114,6 +134,7 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
         path,
         storage,
         work,
+        doing="check",
         of_root=of_root,
         as_json=as_json,
         is_news=lambda facts: not facts["is_sound"] or NEVER_WHOLE in facts,
@@ -131,9 +152,14 @@ def compact(
 ) -> None:
     """Merge runs in this process. For large tables: pyspark_upsertflow.compact(spark, path)."""
 
-    def work(table: Table) -> dict[str, Any]:
+    def work(table: Table, told: Told) -> dict[str, Any]:
+        def run(base: Manifest, jobs: Sequence[Job]) -> Iterator[Compacted]:
+            for number, job in enumerate(jobs, start=1):
+                told(f"{number:,} of {len(jobs):,} merges of this round")
+                yield compact_runs(table.store, base, job)
+
         before = table.log.head().run_count
-        compactions = table.compact(full=full)
+        compactions = table.compact(full=full, run=run)
         runs = table.log.head().run_count
         return {"compactions": compactions, "runs_before": before, "runs": runs}
 
@@ -141,6 +167,7 @@ def compact(
         path,
         storage,
         work,
+        doing="compact",
         of_root=of_root,
         as_json=as_json,
         is_news=lambda facts: facts["compactions"],
@@ -173,7 +200,7 @@ def expire(
             "--retain 1h."
         )
 
-    def work(table: Table) -> dict[str, Any]:
+    def work(table: Table, _: Told) -> dict[str, Any]:
         outcome = table.expire(retain_ms=retain, retain_versions=retain_versions)
         return {**asdict(outcome), "has_advanced": outcome.has_advanced}
 
@@ -181,6 +208,7 @@ def expire(
         path,
         storage,
         work,
+        doing="expire",
         of_root=of_root,
         as_json=as_json,
         is_news=lambda facts: facts["has_advanced"],
@@ -195,7 +223,7 @@ def expire(
 def expire_rows(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
     """Delete the rows that are older than the property rowTtl says, as behind a commit."""
 
-    def work(table: Table) -> dict[str, Any]:
+    def work(table: Table, _: Told) -> dict[str, Any]:
         done = table.expire_rows()
         return {
             "cutoff": None if done is None else render_time(done.cutoff_ms),
@@ -207,6 +235,7 @@ def expire_rows(path: str, storage: Mapping[str, str], of_root: bool, as_json: b
         path,
         storage,
         work,
+        doing="expire rows",
         of_root=of_root,
         as_json=as_json,
         is_news=lambda facts: facts["deletes"],
@@ -252,7 +281,7 @@ def vacuum(
 ) -> None:
     """Remove the files of expired versions, and what crashes left behind."""
 
-    def work(table: Table) -> dict[str, Any]:
+    def work(table: Table, _: Told) -> dict[str, Any]:
         done = table.vacuum(grace_ms=grace, dry_run=dry_run)
         return {
             "is_dry_run": done.is_dry_run,
@@ -271,6 +300,7 @@ def vacuum(
         path,
         storage,
         work,
+        doing="vacuum",
         of_root=of_root,
         as_json=as_json,
         is_news=lambda facts: any(facts[name] for name in removed),

@@ -15,7 +15,7 @@ Findings are values: a damaged table is what this is made for, so that it does n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -74,8 +74,15 @@ class Report:
         return not self.findings
 
 
-def check(store: Store, log: LogReader) -> Report:
+def check(store: Store, log: LogReader, told: Callable[[int, int], object] | None = None) -> Report:
     """Verify all that the readable versions of a table depend on.
+
+    Parameters
+    ----------
+    store : Store
+    log : LogReader
+    told : callable, optional
+        Told before each file: how many were looked at, and how many there are.
 
     Notes
     -----
@@ -90,7 +97,9 @@ def check(store: Store, log: LogReader) -> Report:
     for commit in commits:
         files |= {slice_.file.path: slice_.file for slice_ in commit.slices()}
     findings = [*_check_counts(base, commits)]
-    for file in files.values():
+    for done, file in enumerate(files.values()):
+        if told is not None:
+            told(done, len(files))
         findings += _check_file(store, head.schema, file)
     findings += _check_snapshot(store, head)
     return Report(
