@@ -185,10 +185,8 @@ def _settled(schema: TableSchema, lined: _Lined) -> Mask:
         [diffs] = made.take([DIFF], np.arange(len(made)))
         dead[lasts[is_live(diffs)]] = False
         return dead
-    _, losers = mechanism_of(schema).settle(rows, lined.epochs)
-    dead = ~is_live(_diffs(rows))
-    dead[losers] = True
-    return dead
+    _, wins = mechanism_of(schema).settle(rows, lined.epochs)
+    return ~(is_live(_diffs(rows)) & wins)
 
 
 def _diffs(rows: Rows) -> pa.Array:

@@ -73,7 +73,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(
-        mechanism, "beaten_by_others", lambda rows, epochs: np.empty(0, dtype=np.int64)
+        mechanism, "unbeaten", lambda rows, epochs: np.ones(len(rows), dtype=np.bool_)
     )
 
 

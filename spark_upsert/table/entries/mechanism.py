@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.arrays import Positions
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.precedence import NEW_CONTENTS, EpochOf, Precedence, Standing
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.model.words import compare
@@ -23,10 +23,10 @@ from spark_upsert.table.entries.fold import fold, fold_arranged
 from spark_upsert.table.entries.found import ABSENT, Found, LookUp
 from spark_upsert.table.entries.history import History, chosen_history, folded_history
 from spark_upsert.table.entries.resolve import (
-    beaten_by_others,
     best_of_groups,
     epochs_by_part,
     resolve,
+    unbeaten,
 )
 from spark_upsert.table.run.rows import Rows
 
@@ -101,8 +101,8 @@ class Mechanism(Protocol):
         """
         ...
 
-    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
-        """Return rows, and which of them do not count, ascending; the others are of a key each.
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
+        """Return rows, and which of them count: those are of a key each.
 
         For a read, which wants no order and passes on whole parts: most rows lie alone.
 
@@ -168,8 +168,8 @@ class Choosing:
         found = resolve(rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task)
         return Reduced(rows, *found)
 
-    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
-        return rows, beaten_by_others(rows, epochs)
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
+        return rows, unbeaten(rows, epochs)
 
     def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
         at = np.full(count, ABSENT, dtype=np.int64)
@@ -221,10 +221,10 @@ class Folding:
         count = len(rows) if chosen is None else len(chosen)
         return Reduced(made, np.arange(len(made)), _NOTHING, _NOTHING, count - len(made))
 
-    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Positions]:
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         if len(rows.parts) > 1:
             rows = fold(rows, epochs=epochs_by_part(rows, epochs)).rows
-        return rows, _NOTHING
+        return rows, np.ones(len(rows), dtype=np.bool_)
 
     def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
         probes, found = _lined_up(hits)

@@ -116,20 +116,49 @@ def resolve(
     of each key is found in a few passes over them. Only where different keys share a hash
     are they sorted by key.
     """
-    order, begins = _grouped(rows, chosen)
-    if bool(begins.all()):
+    decided = _decided(rows, chosen, epochs, contents, is_one_task)
+    order, begins = decided.arrangement
+    if not len(decided.members):
         none = np.empty(0, dtype=np.int64)
         return Resolution(order, none, none)
-    shared = _shared(begins)
+    order[decided.firsts] = decided.best
+    winner = np.repeat(decided.best, np.diff(decided.groups, append=len(decided.members)))
+    loses = np.flatnonzero(decided.members != winner)
+    return Resolution(order[np.flatnonzero(begins)], decided.members[loses], winner[loses])
+
+
+class _Decided(NamedTuple):
+    """The keys of which there are several rows, and their winners."""
+
+    arrangement: Arrangement
+    members: Positions
+    """Their rows, key by key."""
+    groups: Positions
+    """Where each key begins among the members."""
+    firsts: Positions
+    """Where each key begins in the arrangement."""
+    best: Positions
+    """The winner of each key."""
+
+
+def _decided(
+    rows: Rows,
+    chosen: Positions | None,
+    epochs: EpochOf | None,
+    contents: Rows | None,
+    is_one_task: bool = False,
+) -> _Decided:
+    """Decide between the rows of each key; parameters as of `resolve`."""
+    order, begins = _grouped(rows, chosen)
+    shared = np.flatnonzero(_shared(begins))
     members = order[shared]
-    firsts = np.flatnonzero(begins[shared])
-    best = best_of_groups(
-        rows, members, firsts, epochs=epochs, contents=contents, is_one_task=is_one_task
-    )
-    winner = np.repeat(best, np.diff(firsts, append=len(members)))
-    loses = members != winner
-    order[begins & shared] = best
-    return Resolution(order[begins], members[loses], winner[loses])
+    groups = np.flatnonzero(begins[shared])
+    best = members[:0]
+    if len(members):
+        best = best_of_groups(
+            rows, members, groups, epochs=epochs, contents=contents, is_one_task=is_one_task
+        )
+    return _Decided(Arrangement(order, begins), members, groups, shared[groups], best)
 
 
 def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:
@@ -194,38 +223,44 @@ def best_of_groups(
     )
 
 
-def beaten_by_others(rows: Rows, epochs: Sequence[int]) -> Positions:
-    """Return the rows that another part's entry of the same key beats, ascending.
+def unbeaten(rows: Rows, epochs: Sequence[int]) -> Mask:
+    """Return which rows no other part's entry of the same key beats.
 
     Only hashes that the largest part shares with the others are compared: the rest of it
     wins unseen, so that a large run under small ones costs a search, not a sort.
     """
+    wins = np.ones(len(rows), dtype=np.bool_)
     if len(rows.parts) < 2:
-        return np.empty(0, dtype=np.int64)
+        return wins
     largest = int(np.argmax(np.diff(rows.starts)))
     start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
     keys = () if rows.schema.hash_is_identity else rows.schema.identity
     identity = rows.gathered([HASH, *keys, *rows.schema.order_columns])
     row_epochs = np.repeat(np.asarray(epochs, dtype=np.uint64), np.diff(rows.starts))
-    if len(rows) > 1.25 * (stop - start):
-        # Most of the largest part is likely to be shared: to look which would cost more.
-        return np.sort(resolve(identity, epochs=lambda at: row_epochs[at], contents=rows).losers)
-    others = np.concatenate([np.arange(start), np.arange(stop, len(rows))])
-    own = identity.hashes[start:stop]
-    wanted = np.sort(identity.hashes[others])
+    # If most of the largest part is likely to be shared, to look which would cost more.
+    chosen = None if len(rows) > 1.25 * (stop - start) else _sharing(identity, start, stop)
+    decided = _decided(identity, chosen, lambda at: row_epochs[at], rows)
+    wins[decided.members] = False
+    wins[decided.best] = True
+    return wins
+
+
+def _sharing(rows: Rows, start: int, stop: int) -> Positions:
+    """Return the rows beside the sorted ones of a part, and those of it that share their hashes."""
+    shares = np.ones(len(rows), dtype=np.bool_)
+    own = rows.hashes[start:stop]
+    wanted = np.concatenate([rows.hashes[:start], rows.hashes[stop:]])
+    wanted = wanted[order_of(wanted)]
     low = np.searchsorted(own, wanted, side="left")
     hit = low < len(own)
     hit[hit] = own[low[hit]] == wanted[hit]
     hit[1:] &= wanted[1:] != wanted[:-1]
-    # Where a hash stands in the largest part: +1 at its first row, -1 behind its last.
+    # Where a hash stands in the part: +1 at its first row, -1 behind its last.
     marks = np.zeros(len(own) + 1, dtype=np.int64)
     marks[low[hit]] += 1
     marks[np.searchsorted(own, wanted[hit], side="right")] -= 1
-    shared = np.flatnonzero(np.cumsum(marks[:-1]) > 0) + start
-    chosen = np.sort(np.concatenate([shared, others]))
-    return np.sort(
-        resolve(identity, chosen=chosen, epochs=lambda at: row_epochs[at], contents=rows).losers
-    )
+    shares[start:stop] = np.cumsum(marks[:-1]) > 0
+    return np.flatnonzero(shares)
 
 
 def epochs_by_part(rows: Rows, epochs: Sequence[int]) -> EpochOf:

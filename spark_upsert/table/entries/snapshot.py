@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.model.arrays import Positions
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys, order_of
 from spark_upsert.model.schema import DIFF, RAW_KEY, is_live
@@ -202,8 +202,8 @@ class Snapshot:
         schema = self.manifest.schema
         fields = pa.schema([schema.columns.field(name) for name in names])
         rows = Rows(schema, [part for part, _ in parts])
-        rows, losers = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
-        found = (_live_rows(rows, i, names, fields, losers) for i in range(len(rows.parts)))
+        rows, wins = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
+        found = (_live_rows(rows, i, names, fields, wins) for i in range(len(rows.parts)))
         return [batch for batch in found if batch.num_rows]
 
     def by_hash(self, columns: Sequence[str], *, hash_range: HashRange = ALL_HASHES) -> pa.Table:
@@ -214,13 +214,12 @@ class Snapshot:
         schema = self.manifest.schema
         parts = self.parts(hash_range)
         rows = Rows(schema, [part for part, _ in parts])
-        rows, losers = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
+        rows, wins = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
         live = [
             is_live(rows.slice(index, [DIFF], 0, len(part))[0])
             for index, part in enumerate(rows.parts)
         ]
-        wins = np.concatenate([np.empty(0, dtype=np.bool_), *live])
-        wins[losers] = False
+        wins &= np.concatenate([np.empty(0, dtype=np.bool_), *live])
         fields = pa.schema([schema.columns.field(name) for name in columns])
         if len(rows.parts) == 1 and bool(wins.all()):
             found = rows.slice(0, columns, 0, len(rows))
@@ -275,14 +274,12 @@ def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _live_rows(
-    rows: Rows, index: int, names: list[str], fields: pa.Schema, losers: Positions
+    rows: Rows, index: int, names: list[str], fields: pa.Schema, wins: Mask
 ) -> pa.RecordBatch:
     """Return the entries of one part that win and are rows of the table."""
     start, stop = int(rows.starts[index]), int(rows.starts[index + 1])
     *columns, diffs = rows.slice(index, [*names, DIFF], 0, stop - start)
-    live = is_live(diffs)
-    low, high = np.searchsorted(losers, [start, stop])
-    live[losers[low:high] - start] = False
+    live = is_live(diffs) & wins[start:stop]
     # Without columns there is still a number of rows.
     batch = pa.RecordBatch.from_arrays([*columns, diffs], schema=fields.append(_DIFF_FIELD))
     if not bool(live.all()):

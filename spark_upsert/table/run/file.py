@@ -287,6 +287,8 @@ class Run:
             self._batch = parse(buffer.slice(0, file.body_bytes), rows=file.rows)
         except (pa.ArrowException, OSError, ValueError, EOFError) as error:
             raise self._unsound(error) from error
+        self.names: tuple[str, ...] = tuple(self._batch.schema.names)
+        """Names of the stored columns."""
         self._layouts: dict[str, Layout] = {}
         self.hashes: npt.NDArray[np.uint64] = self._batch.column(HASH).to_numpy()
         self.search = HashSearch(self.hashes)
@@ -318,11 +320,6 @@ class Run:
                     self.file.path, f"two messages in {limit} bytes", f"one of them ends at {begin}"
                 )
             self._verify_range(content, begin)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the stored columns."""
-        return list(self._batch.schema.names)
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return verified views of rows ``start <= i < stop`` of some columns."""
