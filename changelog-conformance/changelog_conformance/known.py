@@ -26,6 +26,27 @@ KNOWN: dict[tuple[str, str], str] = {
         "of table differ."
     ),
     **{("hudi_cow", row): _SAME for row in ("replay", "drawn")},
+    ("hudi_mor", "deleted"): (
+        "A delete in a log file keeps its order, so that late rows behind it lose; one of a key that "
+        "the table lacks is not kept. Upstream: none known."
+    ),
+    ("hudi_mor", "changes"): (
+        "The rows are right, and the feed tells of commands that lost as if they had won: of a late "
+        "delete, and of rows behind a delete. That log files keep the order of a delete for the rows "
+        "is [apache/hudi#4880](https://github.com/apache/hudi/pull/4880). Upstream: none known of "
+        "the feed."
+    ),
+    ("hudi_mor", "drawn"): "The same cause: a delete of a key that the table lacks.",
+    ("paimon_spark", "keys"): (
+        "The row of another key is gone: NaN and 1.5 count as one key. Upstream: none known."
+    ),
+    ("paimon_python", "deleted"): (
+        "The delete itself is shown as a row where a file holds no other row of its key. The reader in "
+        "Java once did the same, [apache/paimon#2586](https://github.com/apache/paimon/pull/2586); "
+        "kinds of rows in pypaimon are asked for in "
+        "[apache/paimon#6735](https://github.com/apache/paimon/issues/6735)."
+    ),
+    ("paimon_python", "drawn"): "The same cause: a delete that is shown as a row.",
     ("paimon_spark", "deleted"): (
         "A compaction leaves out deletes, and their order with them; an older row that comes behind "
         "it stands: [apache/paimon#5387](https://github.com/apache/paimon/issues/5387)."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -75,7 +76,7 @@ def summary(result: Result) -> str:
 def text(results: Mapping[str, Result]) -> str:
     """Return the page."""
     tried = [peer for peer in peers.PEERS if peer.name in results]
-    parts = (_table(tried, results), [""], _reasons(tried, results), _missing())
+    parts = (_table(tried, results), [""], _reasons(tried, results), [_BEYOND], _missing())
     return "\n".join([_HEAD, *chain(*parts), *_used(tried, results)])
 
 
@@ -160,13 +161,16 @@ def _smallest(
         place = f"[{name}](../changelog-conformance/histories/{name}.json)"
     others = f" ({len(wrong)} of {len(names)} histories)" if len(names) > 1 else ""
     label = f"{title}, refused" if kind == "refused" else title
-    lines = [f"- *{label}*{others}: {place}: {_line(str(by_name[name][kind]))}"]
-    known = KNOWN.get((peer, word))
-    if known:
-        lines.append(f"  {known}")
-    elif kind != "refused":
-        lines.append("  Upstream: none known.")
-    return lines
+    told = str(by_name[name][kind])
+    if kind == "refused":
+        return [f"- *{label}*{others}: {place}: {_line(_cause(told))}"]
+    known = KNOWN.get((peer, word), "Upstream: none known.")
+    return [f"- *{label}*{others}: {place}: {_line(told)}", f"  {known}"]
+
+
+def _cause(refused: str) -> str:
+    """Return what an error says at its root, without paths of the machine that ran it."""
+    return re.split(r"(?:Exception|Error): ", re.sub(r"/\S+: ", "", refused))[-1]
 
 
 def _line(told: str) -> str:
@@ -216,6 +220,17 @@ a system is not told the same thing twice.
 
 ✔ right in all histories of the row; ✘ a wrong answer in one of them; *refused* an error, and no
 wrong answer; – there is nothing to judge.
+"""
+
+
+_BEYOND = """\
+## What is not asked
+
+Speed, which the [report](benchmarks/report.md) has; concurrent writers; statements of people, for
+which `MERGE` is made and upsertflow is not. And how long a delete is remembered: upsertflow forgets
+one after `tombstoneRetention` (7 days, or as long as a table says), and counts an older row that
+comes later still as `rejected`; deletes that are kept as rows are remembered for as long as the rows
+stay.
 """
 
 

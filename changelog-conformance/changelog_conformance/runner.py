@@ -21,7 +21,7 @@ from changelog_conformance.histories import (
 )
 from changelog_conformance.oracle import Observed
 
-REFUSED_CHARS = 300
+REFUSED_CHARS = 400
 """Of an error: its first lines say what it is about, and a stack of Java has a hundred more."""
 
 
