@@ -135,4 +135,5 @@ def what_next(path: str) -> Iterator[tuple[str, str]]:
     yield f"upsertflow info {at}", "the table in a few numbers"
     yield f"upsertflow changes {at} --from 2", "what the second version changed"
     yield f"upsertflow get {at} 7 --version 1", "an order as it was"
+    yield "upsertflow init polars my-project", "a project of your own, with tests, without Java"
     yield f"rm -r {at}", "when you have seen enough"

@@ -19,6 +19,7 @@ from pyspark import cloudpickle
 import pyspark_upsertflow
 import spark_upsert
 import spark_upsert_sink
+from spark_upsert.cli.projects import KINDS
 
 pytestmark = pytest.mark.slow
 
@@ -211,15 +212,20 @@ def test_the_wheel_shows_what_it_does_without_java_a_network_or_a_checkout(
         if (packages / name).exists():
             (site / name).symlink_to(packages / name)
     (site / "sitecustomize.py").write_text(OFFLINE)
-    done = subprocess.run(
-        [str(bin_ / "upsertflow"), "demo", "shown"],
-        cwd=tmp_path,
-        env={"PATH": str(bin_), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "The table: the late rows lost, and the deleted one is gone." in done.stdout
-    assert "pip install polars deltalake" in done.stdout
+    environ = {"PATH": str(bin_), "HOME": str(tmp_path)}
+
+    def upsertflow(*arguments: str) -> str:
+        command = [str(bin_ / "upsertflow"), *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    shown = upsertflow("demo", "shown")
+    assert "The table: the late rows lost, and the deleted one is gone." in shown
+    assert "pip install polars deltalake" in shown
+    for kind in KINDS:
+        upsertflow("init", kind, kind)
+        assert (tmp_path / kind / "README.md").is_file()
     assert (tmp_path / "shown" / "orders" / "_delta" / "_delta_log").is_dir()

@@ -86,7 +86,10 @@ def test_what_a_block_imports_of_the_engine_is_there(block: Block) -> None:
 
 def test_commands_of_the_pages_exist() -> None:
     shown = "\n".join(page.read_text() for page in pages())
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    makefiles = [ROOT / "Makefile", *(ROOT / "examples" / "projects").glob("*/Makefile")]
+    targets = [
+        found for path in makefiles for found in re.findall(r"(?m)^([a-z]+):", path.read_text())
+    ]
     assert set(re.findall(r"(?:^|`)make ([a-z]+)\b", shown, re.MULTILINE)) <= set(targets)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(",".join(re.findall(r"upsertflow\[([a-z,]+)\]", shown)).split(","))

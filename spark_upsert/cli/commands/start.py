@@ -1,7 +1,8 @@
-"""The first hour: a demonstration that needs nothing but the package, and completion by TAB."""
+"""The first hour: a demonstration, a project of one's own, and completion by TAB."""
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import time
 from dataclasses import asdict
@@ -10,8 +11,9 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from spark_upsert.cli.commands.program import json_option, upsertflow
+from spark_upsert.cli.commands.program import folders, json_option, upsertflow
 from spark_upsert.cli.demo import ROWS, steps, what_next
+from spark_upsert.cli.projects import KINDS, write_project
 from spark_upsert.cli.render import escaped, print_data, print_rows
 
 
@@ -72,6 +74,27 @@ def demo(directory: Path | None, rows: int, as_json: bool) -> None:
             click.echo(escaped(f"  {command}  # {purpose}"))
     if not is_right:
         click.get_current_context().exit(1)
+
+
+@upsertflow.command()
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument(
+    "directory", type=click.Path(path_type=Path), callback=as_new_folder, shell_complete=folders
+)
+@json_option
+def init(kind: str, directory: Path | None, as_json: bool) -> None:
+    """Write a project that runs as it is into DIRECTORY: a job, its tests, a Makefile, a README.
+
+    DIRECTORY must be new or empty: nothing is overwritten.
+    """
+    assert directory is not None
+    names = write_project(kind, directory)
+    if as_json:
+        print_rows([{"directory": str(directory), "files": names}], (), as_json=True)
+        return
+    click.echo(escaped(f"{directory} has {', '.join(names)}. Type next:") + "\n")
+    for command in (f"cd {shlex.quote(str(directory))}", "make install", "make test", "make run"):
+        click.echo(escaped(f"  {command}"))
 
 
 _WHERE = """\b
