@@ -49,6 +49,7 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
     if "lived" in sections.get("views", {}):  # Its long run can be left out.
         yield _lived_row(sections["views"]["lived"])
     yield _fusion_row(sections.get("fusion", {}))
+    yield from _point_rows(sections.get("point_reads"))
     yield from _mirror_rows(sections)  # Its sections can be left out.
     imports = sections.get("imports", {})
     yield _judged(
@@ -129,6 +130,46 @@ def _scale_rows(sections: Sections, size: str) -> Iterator[Row]:
                     "{:.2f}",
                     told,
                 )
+
+
+def _point_rows(section: Any) -> Iterator[Row]:
+    """Yield how fast rows are found by their keys."""
+    if section is None:
+        return
+    many, wanted = section["many"], count(section["wanted"])
+    parquet = many["Spark, of Parquet"]
+    for ours, way, shortfall in (
+        ("`Table.get`", "`Table.get`", ""),
+        (
+            "Spark, of the table",
+            "Spark's filter pushed down",
+            (
+                ". What stands in the way: the rows themselves are found in what `Table.get` takes. The "
+                "rest is Spark's: a query over a Python source is planned in one process and read in "
+                "another, whatever it asks for. `Table.get` and `upsertflow get` need no Spark: for few keys they "
+                "are the way"
+            ),
+        ),
+    ):
+        found = many[ours]
+        ratio = parquet["median"] / found["median"]
+        told = f"{times(found)} against {times(parquet)}" + (shortfall if ratio < 20 else "")
+        yield _judged(
+            f"{wanted} keys of {count(section['rows'])} rows by {way}, against Spark's filter of Parquet",
+            "20x",
+            ratio,
+            lambda value: value >= 20,
+            "{:.1f}x",
+            told,
+        )
+    yield _judged(
+        f"`Table.get` of one key of {count(section['rows'])} rows in {section['runs']} runs, 99 in 100",
+        "< 5 ms",
+        1000 * section["one"]["p99_s"],
+        lambda value: value < 5,
+        "{:.1f} ms",
+        f"the median: {1000 * section['one']['p50_s']:.1f} ms; files are in the cache of the system",
+    )
 
 
 def _mirror_rows(sections: Sections) -> Iterator[Row]:

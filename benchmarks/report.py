@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.contenders.protocol import ALL
 from benchmarks.host import ROOT
 from benchmarks.limits import Sections, limits
+from benchmarks.phases import NAMES, limit_s
 from benchmarks.sections import SECTIONS
 from benchmarks.words import MIB, count, ms, times, yes
 
@@ -209,25 +210,42 @@ def _number(item: tuple[str, Any]) -> int:
 
 
 def _profile(sections: Sections) -> Iterator[str]:
-    found = [s for s in sections.get("profile", {}).values() if isinstance(s, dict)]
-    if not found:
+    section = sections.get("profile", {})
+    if not section.get("batches"):
         return
-    yield from ("## Where the engine's time goes", "")
-    yield "Own time of the functions that take most, upsert and changes, one thread, by `cProfile`."
-    for section in found:
-        yield from (
-            "",
-            (
-                f"Batches of {count(section['batch_rows'])} rows into "
-                f"{count(section['table_rows'])} keys, {ms(section['total_s'] / section['batches'])} "
-                "each (the profiler's own cost included):"
-            ),
-            "",
-            "| function | share |",
-            "|---|---|",
-        )
-        for name, share in section["functions"]:
-            yield _row([f"`{name}`", f"{share:.0%}"])
+    machine = section["machine"]
+    yield from (
+        "## Where the engine's time goes",
+        "",
+        (
+            "Processor time of a batch, one thread, and what it is spent on. *At least* is what this "
+            "machine needs for the bytes that must move "
+            f"({machine['copied_bytes_per_s'] / 2**30:.1f} GiB/s copied), for the keys that must be "
+            f"found ({1e9 * machine['found_s']:.0f} ns each, as many at once as the processor can wait "
+            f"for) and for one sync ({1000 * machine['sync_s']:.1f} ms). *Calls* are those of functions of Python "
+            "and numpy."
+        ),
+        "",
+        f"| keys | rows | part | time | at least | rows/s | {' | '.join(NAMES)} | calls |",
+        "|" + "---|" * (7 + len(NAMES)),
+    )
+    for batch in section["batches"]:
+        rows = batch["batch_rows"]
+        for part in ("upsert", "changelog"):
+            found = batch[part]
+            least = limit_s(machine, part, rows, batch["row_bytes"])
+            yield _row(
+                [
+                    count(batch["table_rows"]),
+                    count(rows),
+                    part,
+                    ms(found["cpu_s"]),
+                    f"{1000 * least:.1f} ms",
+                    f"{rows / found['cpu_s']:,.0f}".replace(",", " "),
+                    *(f"{found['shares'][name]:.0%}" for name in NAMES),
+                    count(round(found["calls"])),
+                ]
+            )
     yield ""
 
 

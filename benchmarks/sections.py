@@ -31,6 +31,7 @@ from benchmarks.peers import (
     Environment,
     SetupError,
 )
+from benchmarks.phases import machine_costs
 from benchmarks.workload import Files, Workload
 
 M = 1_000_000
@@ -249,17 +250,19 @@ def _over_sizes(
 
 
 def profile(place: Place, size: Size) -> dict[str, Any]:
-    """Tell where the engine's time goes, in one thread: the functions that take most of it."""
-    found: dict[str, Any] = {}
-    for rows, batch in ((size.table, 100 * K), (size.tables[-1], K)):
-        workload = Workload(table_rows=rows, batch_rows=min(batch, rows))
-        files = Files.make(place.cache / "rows", workload)
-        folder = place.work / "profile"
-        shutil.rmtree(folder, ignore_errors=True)
-        link_loaded(place, workload, folder)
-        batches = [files.batch(number, place.parts) for number in range(1, 10)]
-        with _host(place, "upsertflow", workload, folder="profile", keep=True) as host:
-            found[workload.name] = {**workload.to_json(), **host.call("profile", batches)}
+    """Tell what the engine's processor time is spent on, in one thread, beside the least there is."""
+    found: dict[str, Any] = {"machine": machine_costs(), "batches": []}
+    for rows in size.tables[-3:]:
+        for batch in (K, 100 * K, M):
+            workload = Workload(table_rows=rows, batch_rows=min(batch, rows))
+            files = Files.make(place.cache / "rows", workload)
+            folder = place.work / "profile"
+            shutil.rmtree(folder, ignore_errors=True)
+            link_loaded(place, workload, folder)
+            numbers = range(1, 2 * size.rounds + 4)
+            batches = [files.batch(number, place.parts) for number in numbers]
+            with _host(place, "upsertflow", workload, folder="profile", keep=True) as host:
+                found["batches"].append({**workload.to_json(), **host.call("profile", batches)})
     return found
 
 

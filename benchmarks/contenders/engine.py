@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import cProfile
 import os
-import pstats
 import statistics
 import time
-from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.canonical import digest_of_changes, digest_of_table
+from benchmarks.phases import Phases
 from benchmarks.workload import Workload
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.table.compaction import compact_runs
@@ -94,27 +93,33 @@ class Engine:
         return {"snapshot_s": time.perf_counter() - before, "rows": rows}
 
     def profile(self, batches: list[Path]) -> dict[str, Any]:
-        """Apply batches in one thread and tell which functions their time is spent in.
+        """Apply batches in one thread, every other one with a profiler.
 
         Returns
         -------
         dict
-            ``total_s``, and ``functions``: name and share of the time, the greatest first. What
+            ``upsert`` and ``changelog``: as `Phases.found` says. ``row_bytes``: of a command. What
             a first batch does once is not in it.
         """
-        self._table = Table.open(self._path)
+        table = self._table = Table.open(self._path)
         self.apply(batches[0])
-        profiler = cProfile.Profile()
-        for batch in batches[1:]:
-            profiler.runcall(self.apply, batch)
-        stats = pstats.Stats(profiler)
-        own: Counter[str] = Counter()
-        for (file, _, name), (_, _, seconds, _, _) in stats.stats.items():  # type: ignore[attr-defined]
-            module = "" if file == "~" else f"{Path(file).parent.name}/{Path(file).stem}."
-            own[f"{module}{name}"] += seconds
-        total = sum(own.values())
-        shares = [(name, seconds / total) for name, seconds in own.most_common(12)]
-        return {"total_s": total, "batches": len(batches) - 1, "functions": shares}
+        parts = {"upsert": Phases(), "changelog": Phases()}
+        size = count = 0
+        for number, batch in enumerate(batches[1:]):
+            rows = pq.read_table(batch)
+            size, count = size + rows.nbytes, count + len(rows)
+
+            def upsert(rows: pa.Table = rows) -> Any:
+                jobs = table.compaction_jobs()[:1]
+                merges = [compact_runs(table.store, table.log.head(), job) for job in jobs]
+                commit = table.append(rows)
+                table.commit_compactions(merges)
+                return commit
+
+            profiled = bool(number % 2)
+            version = parts["upsert"].run(upsert, profiled=profiled).version
+            parts["changelog"].run(partial(table.changes, version, version + 1), profiled=profiled)
+        return {**{name: part.found() for name, part in parts.items()}, "row_bytes": size / count}
 
     def age(self, batches: list[Path], fresh: str) -> dict[str, float]:
         """Apply batches as an epoch each, then write the rows there are to another table at once."""
