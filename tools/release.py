@@ -56,12 +56,13 @@ def notes_of(changelog: str, version: str) -> str:
 
 def require_golden(source: Path, version: str) -> None:
     """Raise unless the tests have what this release writes, for those that follow to read."""
-    archive = source / "tests" / "golden" / "releases" / f"{version}.zip"
-    if not archive.exists():
-        raise ReleaseError(
-            f"expected what release {version} writes in {archive.relative_to(source)}, found "
-            "none\n\nHint: run `python -m tests.golden.make --release` and commit the file."
-        )
+    releases = source / "tests" / "golden" / "releases"
+    for file in (releases / f"{version}.zip", releases / f"{version}.json"):
+        if not file.exists():
+            raise ReleaseError(
+                f"expected what release {version} writes in {file.relative_to(source)}, found "
+                "none\n\nHint: run `python -m tests.golden.make --release`, and commit both files."
+            )
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ from spark_upsert.table.log.log import Log
 DATA = Path(__file__).parent / "data"
 
 RELEASES = Path(__file__).parent / "releases"
-"""An archive for each release, with all cases as that release wrote them."""
+"""For each release an archive with all cases as it wrote them, and its names as JSON."""
 
 Seen: TypeAlias = dict[str, Any]
 """What is seen of a case, as JSON has it."""

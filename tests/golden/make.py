@@ -1,11 +1,13 @@
 """Make golden data anew: all cases, or those that are named (``python -m tests.golden.make``).
 
 ``python -m tests.golden.make --release`` adds the archive of the release that is being made, with
-all cases as its code writes them. Later code must read it, and it is never made anew.
+all cases as its code writes them, and beside it the names that later code must keep. Later code
+must read it, and it is never made anew.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -16,6 +18,7 @@ from pathlib import Path
 from spark_upsert._version import __version__
 from tests.golden.case import RELEASES, Case
 from tests.golden.cases import CASES
+from tests.golden.interface import interface
 
 
 def main(arguments: list[str]) -> None:
@@ -43,7 +46,9 @@ def make_release(folder: Path, version: str) -> Path:
     with tempfile.TemporaryDirectory() as scratch:
         _make(replace(case, home=Path(scratch)) for case in CASES)
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.make_archive(str(archive.with_suffix("")), "zip", scratch)
+        shutil.make_archive(str(folder / version), "zip", scratch)
+    text = json.dumps(interface(), indent=1)
+    (folder / f"{version}.json").write_text(text + "\n", encoding="utf-8")
     return archive
 
 
