@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spark_upsert.cli.doctor import requirement
 
-KINDS = ("files", "polars")
+KINDS = ("debezium", "files", "kafka", "polars")
 """Names of the projects."""
 
 _MADE = {"__pycache__", ".pytest_cache", ".venv", "lake"}
