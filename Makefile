@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test times lint style types pages changelog package release bench conformance chaos topics matrix clean machine
+.PHONY: help demo check test times lint style types pages changelog package release bench conformance chaos topics matrix connectors clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -101,6 +101,9 @@ topics: machine $(STAMP) ## write a thousand topics of a broker into a table eac
 
 matrix: machine $(STAMP) ## try releases of Spark, Arrow and Python, and write docs/releases.md
 	@$(BIN)/python tools/matrix.py
+
+connectors: $(STAMP) ## ask Maven which Kafka connector each tried Spark has, and write docs/kafka.md
+	@$(BIN)/python tools/connectors.py
 
 clean: ## remove everything that was made, the environment included
 	@rm -rf $(VENV) dist .bench .servers .pytest_cache .mypy_cache .ruff_cache .hypothesis
