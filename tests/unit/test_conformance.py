@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from changelog_conformance import generator, histories, oracle, page, peers, runner
-from changelog_conformance.__main__ import HOME
+from changelog_conformance.__main__ import HOME, main
 from changelog_conformance.histories import GONE, Batch, History, HistoryError, Row
 from changelog_conformance.oracle import Observed, Verdict, judge
+from changelog_conformance.runners.upsertflow_engine import UpsertflowEngine
 from spark_upsert.model.schema import Scope
 from tests.support.model import Command, Model
 
@@ -177,6 +179,55 @@ def test_the_page_is_made_of_the_results_that_are_kept() -> None:
     assert (HOME.parent / "docs" / "conformance.md").read_text("utf-8") == page.text(results)
     for name, each in results.items():
         assert each["not_tried"] or each["histories"].keys() >= BY_NAME.keys(), f"run {name} again"
+
+
+@pytest.mark.slow
+def test_the_command_runs_one_history_and_keeps_the_results_of_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept = page.load(HOME / "results" / "upsertflow.json")
+    results = tmp_path / "results"
+    results.mkdir()
+    wrong: page.Found = {"rows": "wrong", "changes": "", "has_feed": True, "refused": ""}
+    kept["histories"] |= {"late_row": wrong, "late_delete": wrong}
+    (results / "upsertflow.json").write_text(json.dumps(kept), encoding="utf-8")
+    told = ["--only", "late_row", "--results", str(results), "--out", str(tmp_path / "page.md")]
+    main(["upsertflow", *told, "--cache", str(tmp_path)])
+    found = page.load(results / "upsertflow.json")["histories"]
+    assert (found["late_row"]["rows"], found["late_delete"]["rows"]) == ("", "wrong")
+    assert "wrong ['late_delete'], refused []" in capfd.readouterr().out
+    assert "late_delete.json): wrong" in (tmp_path / "page.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["oracle"], "expected systems of"),
+        (["upsertflow", "--only", "late"], "expected a history of"),
+    ],
+)
+def test_what_the_command_does_not_know_is_refused(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert told in capsys.readouterr().err
+
+
+def test_a_system_that_ends_before_it_says_anything_is_not_tried(tmp_path: Path) -> None:
+    runner.ask(tmp_path, NAMED[:1])
+    peer = replace(peers.PEERS[0], runner="there_is_none:Such")
+    with pytest.raises(peers.SetupError, match="No module named"):
+        peers.run(peer, tmp_path, cache=tmp_path)
+
+
+def test_an_error_of_a_system_counts_as_refused_behind_what_it_showed(tmp_path: Path) -> None:
+    class Tired(UpsertflowEngine):
+        def restart(self) -> None:
+            raise RuntimeError("no more")
+
+    seen, refused = runner.observe(Tired(tmp_path), BY_NAME["restart_and_delivered_twice"])
+    assert (len(seen), refused) == (2, "RuntimeError: no more")
 
 
 def test_a_system_that_cannot_be_had_is_told_with_its_reason() -> None:
