@@ -7,6 +7,7 @@ install is this very package, and paths below `/lake` lie in the project's own f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -14,10 +15,16 @@ from pathlib import Path
 
 from spark_upsert.cli.doctor import requirement
 
-KINDS = ("debezium", "files", "kafka", "polars")
+KINDS = ("debezium", "files", "kafka", "pipelines", "polars")
 """Names of the projects."""
 
-_MADE = {"__pycache__", ".pytest_cache", ".venv", "lake"}
+_PACKAGE = re.compile(r"^upsertflow\[(?P<extras>[a-z,]+)\]$", re.MULTILINE)
+"""The line of a requirements.txt that asks for us."""
+
+_LAKE = re.compile(r"(?<=[\"/])/lake(?=[\"/])")
+"""The folder of a project that must name it from the root, in a text or a URL."""
+
+_MADE = {"__pycache__", ".pytest_cache", ".venv", "lake", "spark-warehouse"}
 """Names of what tools leave in a folder."""
 
 
@@ -51,10 +58,5 @@ def _texts(folder: Traversable, below: str = "") -> Iterator[tuple[str, str]]:
 
 def _own(text: str, target: Path, directory: Path) -> str:
     if target.name == "requirements.txt":
-        return "".join(map(_required, text.splitlines(keepends=True)))
-    return text.replace("/lake", f"{directory.resolve()}/lake")
-
-
-def _required(line: str) -> str:
-    extras = line.strip().removeprefix("upsertflow[").removesuffix("]")
-    return line if extras == line.strip() else f"{requirement(extras)}\n"
+        return _PACKAGE.sub(lambda found: requirement(found["extras"]), text)
+    return _LAKE.sub(lambda _: f"{directory.resolve()}/lake", text)

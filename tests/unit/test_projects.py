@@ -53,6 +53,20 @@ def test_a_project_installs_this_very_package(kind: str, tmp_path: Path) -> None
     assert line == requirement(extras)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_else_is_as_it_stands(kind: str, tmp_path: Path) -> None:
+    init(kind, str(tmp_path))
+    own = f"{tmp_path}/lake"
+    changed = set()
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        name = path.relative_to(tmp_path).as_posix()
+        if path.read_text() != (HOME / kind / name).read_text():
+            changed.add(name)
+            assert name == "requirements.txt" or path.read_text().count(own) == 1
+    paths = {"spark-pipeline.yml", "transformations/orders.py"} if kind == "pipelines" else set()
+    assert changed == {"requirements.txt"} | paths
+
+
 def test_the_targets_that_are_told_are_there(tmp_path: Path) -> None:
     for kind in KINDS:
         shown = init(kind, str(tmp_path / kind)).stdout

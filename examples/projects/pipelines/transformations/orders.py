@@ -25,7 +25,11 @@ with suppress(TableExistsError):
 
 spark = SparkSession.active()
 
-pipelines.create_sink("orders", "upsertflow", {"path": f"{LAKE}/orders", "applyAsDeletes": "gone"})
+pipelines.create_sink(
+    "orders",
+    "upsertflow",
+    {"path": f"{LAKE}/orders", "applyAsDeletes": "gone", "publish": "delta"},
+)
 
 
 @pipelines.append_flow(target="orders")
