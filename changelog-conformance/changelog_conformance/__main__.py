@@ -28,7 +28,12 @@ def main(arguments: list[str]) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("peers", nargs="*", metavar="SYSTEM", help="default: all")
     parser.add_argument("--page", action="store_true", help="write the page alone")
-    parser.add_argument("--only", metavar="HISTORY", help="this one; the others keep their results")
+    parser.add_argument(
+        "--only",
+        metavar="HISTORY",
+        action="append",
+        help="this one, and others that are named so; those that are not keep their results",
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"default: {SEEDS}")
     parser.add_argument("--results", type=Path, default=HOME / "results")
     parser.add_argument("--out", type=Path, default=HOME.parent / "docs" / "conformance.md")
@@ -38,7 +43,9 @@ def main(arguments: list[str]) -> None:
     if unknown := set(told.peers) - names:
         parser.error(f"expected systems of {sorted(names)}, found {sorted(unknown)}")
     drawn = [generator.draw(seed) for seed in range(told.seeds)]
-    asked = [each for each in (*histories.load(), *drawn) if told.only in (None, each.name)]
+    asked = [
+        each for each in (*histories.load(), *drawn) if not told.only or each.name in told.only
+    ]
     if not asked:
         parser.error(f"expected a history of {histories.HISTORIES}, found {told.only!r}")
     told.results.mkdir(parents=True, exist_ok=True)

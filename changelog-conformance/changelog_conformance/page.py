@@ -40,7 +40,7 @@ COLUMNS = {
     "replay": "a batch that comes again changes nothing",
     "ties": "ties: one of both",
     "values": "nulls and NaN",
-    "keys": "keys: two columns, null, NaN",
+    "keys": "keys: two columns, null, NaN, texts",
     "schema": "a column is added",
     "drawn": "drawn histories",
 }

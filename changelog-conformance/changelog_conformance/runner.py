@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -74,8 +75,14 @@ def observe(runner: Runner, history: History) -> tuple[list[Observed], str]:
                     assert_never(step)
     except Exception as error:  # noqa: BLE001 - a system may raise whatever it likes
         traceback.print_exc()
-        return seen, f"{type(error).__name__}: {' '.join(str(error).split())[:REFUSED_CHARS]}"
+        return seen, f"{type(error).__name__}: {cause_of(str(error))[:REFUSED_CHARS]}"
     return seen, ""
+
+
+def cause_of(text: str) -> str:
+    """Return what an error says in one line; of a stack of Java, its deepest cause."""
+    causes = re.findall(r"^Caused by: (.+)$", text, re.MULTILINE)
+    return " ".join((causes[-1] if causes else text).split())
 
 
 def observed_to_json(seen: Sequence[Observed], refused: str) -> dict[str, Any]:

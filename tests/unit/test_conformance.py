@@ -230,6 +230,12 @@ def test_an_error_of_a_system_counts_as_refused_behind_what_it_showed(tmp_path: 
     assert (len(seen), refused) == (2, "RuntimeError: no more")
 
 
+def test_of_an_error_of_java_the_deepest_cause_is_told() -> None:
+    text = "Job aborted.\n\tat A.b(C.java:1)\nCaused by: X: why\n\tat D\nCaused by: Y: truly  so\n"
+    assert runner.cause_of(text) == "Y: truly so"
+    assert runner.cause_of("a\n  b") == "a b"
+
+
 def test_a_system_that_cannot_be_had_is_told_with_its_reason() -> None:
     results: dict[str, page.Result] = {
         "hudi_cow": {"not_tried": "Maven is not on the PATH", "versions": {}, "histories": {}}

@@ -62,7 +62,10 @@ class DuckLake:
             [{GONE: False, **row}.get(name) for name in names]
             for row in newest(rows, self._keys, self._order)
         ]
-        self._db.executemany(f"INSERT INTO updates VALUES ({', '.join('?' * len(names))})", told)
+        if told:
+            self._db.executemany(
+                f"INSERT INTO updates VALUES ({', '.join('?' * len(names))})", told
+            )
         table, columns = f"lake.{self._name}", list(self._columns)
         newer = f"s.{self._order} > t.{self._order}"
         same = " AND ".join(f"t.{name} IS NOT DISTINCT FROM s.{name}" for name in self._keys)
