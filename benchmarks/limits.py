@@ -50,6 +50,7 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
         yield _lived_row(sections["views"]["lived"])
     yield _fusion_row(sections.get("fusion", {}))
     yield from _point_rows(sections.get("point_reads"))
+    yield from _beside_rows(sections.get("routed_beside", {}))
     yield from _mirror_rows(sections)  # Its sections can be left out.
     imports = sections.get("imports", {})
     yield _judged(
@@ -169,6 +170,22 @@ def _point_rows(section: Any) -> Iterator[Row]:
         lambda value: value < 5,
         "{:.1f} ms",
         f"the median: {1000 * section['one']['p50_s']:.1f} ms; files are in the cache of the system",
+    )
+
+
+def _beside_rows(section: Any) -> Iterator[Row]:
+    """Yield what one row costs in one of many tables."""
+    numbers = sorted(int(name) for name in section if name.isdigit())
+    if not numbers:
+        return
+    few, many = (section[str(number)]["cpu_s"] for number in (numbers[0], numbers[-1]))
+    yield _judged(
+        f"one row into one of {count(numbers[-1])} tables over the same into one of {numbers[0]}",
+        "≤ 1.3",
+        many["median"] / few["median"],
+        lambda value: value <= 1.3,
+        "{:.2f}",
+        f"processor time: {times(many)} over {times(few)}; without Spark",
     )
 
 

@@ -390,10 +390,11 @@ def _routing(sections: Sections) -> Iterator[str]:
     for tables, took in section["tables"].items():
         asked = count(round(took["requests"]["median"]))
         yield _row([tables, times(took["seconds"]), times(took["cpu_s"]), asked])
-    for tables, took in section.get("beside", {}).items():
-        asked = count(round(took["requests"]["median"]))
-        spreads = (times(took["seconds"]), times(took["cpu_s"]))
-        yield _row([f"one row, into one of {tables}", *spreads, asked])
+    for tables, took in sections.get("routed_beside", {}).items():
+        if tables.isdigit():
+            asked = count(round(took["requests"]["median"]))
+            spreads = (times(took["seconds"]), times(took["cpu_s"]))
+            yield _row([f"one row, into one of {count(int(tables))}", *spreads, asked])
     if "spark" in section:
         yield from _routing_on_spark(section["spark"])
     if "delta" in section:

@@ -84,7 +84,7 @@ def measure(folder: Path, tables: tuple[int, ...], rows: int, *, rounds: int) ->
 
 
 def measure_beside(folder: Path, tables: tuple[int, ...], *, rounds: int) -> dict[str, Any]:
-    """Time batches of one row into one of so many tables; as ``tables`` of `measure`."""
+    """Time batches of one row into one of so many tables, by number; as ``tables`` of `measure`."""
     found = {}
     for count in tables:
         folder.mkdir(parents=True, exist_ok=True)
