@@ -18,6 +18,7 @@ from spark_upsert.table.changes import stretches
 from spark_upsert.table.compaction import worker
 from spark_upsert.table.entries import lookup, mechanism, resolve
 from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.entries.found import ABSENT, Found
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.write import outcomes, stash, write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
@@ -48,10 +49,13 @@ def _() -> Patch:
     promises.test_p5_every_row_is_counted_under_its_reason,
 )
 def _() -> Patch:
-    def latest(rows: Any, members: Any, firsts: Any, **_: Any) -> Any:
-        return members[np.append(firsts[1:], len(members)) - 1]
+    def latest(found: Any, rows: Any, epochs: Any, hits: Any, count: int) -> Found:
+        at = np.full(count, ABSENT, dtype=np.int64)
+        for hit in hits:
+            at[hit.probes] = hit.rows
+        return Found(rows, at)
 
-    return patch.object(mechanism, "best_of_groups", latest)
+    return patch.object(mechanism.Choosing, "gather", latest)
 
 
 @bug("order keys of the past do not count", promises.test_p5_every_row_is_counted_under_its_reason)

@@ -115,11 +115,13 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
         return hit + low, places
     # Nearly every block would be touched: all are verified, once, and nothing is left to prove.
     own = part.hashes
-    is_rare = _share_found(probes[:: 1 + len(probes) // 64], own) < _RARE
-    chosen = low + (part.likely(probes) if is_rare else np.arange(len(probes)))
-    places = part.places(hashes[chosen])
-    hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == hashes[chosen])
-    return chosen[hit], places[hit]
+    likely = None
+    if _share_found(probes[:: 1 + len(probes) // 64], own) < _RARE:
+        likely = part.likely(probes)
+        probes = probes[likely]
+    places = part.places(probes)
+    hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
+    return low + (hit if likely is None else likely[hit]), places[hit]
 
 
 def _share_found(probes: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]) -> float:

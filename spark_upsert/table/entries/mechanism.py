@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,12 +19,11 @@ from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.precedence import NEW_CONTENTS, EpochOf, Precedence, Standing
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.model.words import compare
-from spark_upsert.table.entries.content import equal_contents, have_reasons
+from spark_upsert.table.entries.content import content_words, equal_contents, have_reasons
 from spark_upsert.table.entries.fold import fold, fold_arranged
 from spark_upsert.table.entries.found import ABSENT, Found, LookUp
 from spark_upsert.table.entries.history import History, chosen_history, folded_history
 from spark_upsert.table.entries.resolve import (
-    best_of_groups,
     epochs_by_part,
     resolve,
     unbeaten,
@@ -180,10 +180,19 @@ class Choosing:
         if len(probes):
             # Parts come in the order of time, and each is sorted: this merges them.
             order = np.argsort(probes, kind="stable")
-            probes, found = probes[order], found[order]
-            firsts = np.flatnonzero(np.diff(probes, prepend=ABSENT))
-            of_part = epochs_by_part(rows, epochs)
-            at[probes[firsts]] = best_of_groups(rows, found, firsts, epochs=of_part)
+            probes, members = probes[order], found[order]
+            firsts = np.flatnonzero(np.append(True, probes[1:] != probes[:-1]))
+            at[probes[firsts]] = self.precedence.best_of_groups(
+                members,
+                firsts,
+                # Read part by part, as they were found, and then put in order.
+                order=lambda _: [
+                    column.take(pa.array(order))
+                    for column in rows.take(rows.schema.order_columns, found)
+                ],
+                epochs=epochs_by_part(rows, epochs),
+                contents=partial(content_words, rows),
+            )
         return Found(rows, at)
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:

@@ -117,7 +117,10 @@ class RunPart:
         return self.unverified_hashes[positions]
 
     def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        return np.clip(self._run.search.places(probes) - self._start, 0, self._count)
+        places = self._run.search.places(probes)
+        if self._count == self._run.file.rows:
+            return places
+        return np.clip(places - self._start, 0, self._count)
 
     def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
         return self._run.search.likely(probes)
@@ -271,21 +274,28 @@ class Rows:
         owners = self.part_of(rows)
         if bool((owners == owners[0]).all()):
             return self.take_from(int(owners[0]), names, rows - self.starts[owners[0]])
+        if bool((owners[1:] >= owners[:-1]).all()):
+            pieces = self._pieces(names, rows, owners)
+            return [pa.concat_arrays(columns) for columns in zip(*pieces, strict=True)]
         # Numbers of parts are small: as 16 bits they are sorted by counting.
         small = owners.astype(np.int16) if len(self.parts) < _INT16_MAX else owners
         order = np.argsort(small, kind="stable")
-        ends = np.searchsorted(owners[order], np.arange(len(self.parts) + 1))
-        pieces = [
-            self.take_from(
-                index, names, rows[order[ends[index] : ends[index + 1]]] - self.starts[index]
-            )
-            for index in range(len(self.parts))
-            if ends[index] < ends[index + 1]
-        ]
+        pieces = self._pieces(names, rows[order], owners[order])
         back = np.empty(len(order), dtype=np.int64)
         back[order] = np.arange(len(order))
         indices = pa.array(back)
         return [pa.concat_arrays(columns).take(indices) for columns in zip(*pieces, strict=True)]
+
+    def _pieces(
+        self, names: Sequence[str], rows: Positions, owners: Positions
+    ) -> list[list[pa.Array]]:
+        """Return columns of rows that come part by part, a piece of each part."""
+        ends = np.searchsorted(owners, np.arange(len(self.parts) + 1))
+        return [
+            self.take_from(index, names, rows[ends[index] : ends[index + 1]] - self.starts[index])
+            for index in range(len(self.parts))
+            if ends[index] < ends[index + 1]
+        ]
 
     def take_from(self, index: int, names: Sequence[str], positions: Positions) -> list[pa.Array]:
         """Return columns of the rows at some positions of one part."""
