@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from spark_upsert.plan.nodes import Node
 from spark_upsert.table.log.log import Log
+from tests.support.stores import forget_runs_and_logs
 
 DATA = Path(__file__).parent / "data"
 
@@ -83,6 +84,7 @@ class Case:
 
     def seen(self, scratch: Path, kept: Seen) -> Seen:
         """Return what is seen in a copy of its data, and behind what is added to it there."""
+        forget_runs_and_logs()  # Of another copy, which had the same relative paths.
         with chdir(scratch), resting_clock():
             before = as_json(self.see(kept))
             with drawn():
