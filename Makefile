@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test times lint style types pages changelog package release bench conformance chaos topics matrix connectors clean machine
+.PHONY: help demo check test times lint style types pages site changelog package release bench conformance chaos topics matrix connectors clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -75,6 +75,9 @@ types: $(STAMP) ## types
 pages: $(STAMP) ## write the pages that are made from the code: docs/options.md, docs/house.md
 	@$(BIN)/python tools/option_reference.py
 	@$(BIN)/python tools/house.py
+
+site: $(STAMP) ## the pages as a site, into .bench/site; links that lead nowhere fail it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 changelog: $(STAMP) ## what the next release will say; ARGS=--yes writes it and deletes the fragments
 	@$(BIN)/towncrier build $(or $(ARGS),--draft)
