@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -293,6 +293,7 @@ class ReadPlan:
         priorities = _priorities(told)
         inputs = tuple(_input(name, told[name], shared) for name in names)
         _refuse_one_path_twice(inputs)
+        _refuse_of_tables(shared, inputs)
         query = QueryOptions.parse(options, priorities)
         return cls(query=query, inputs=inputs, storage=options.storage)
 
@@ -332,6 +333,36 @@ def _refuse_of_files(of_query: Mapping[str, str], of_inputs: Mapping[str, object
                 f"option '{meant}' is of an input that is a set of files.",
                 hint=f"give '{_PREFIX}{next(iter(of_inputs), '<name>')}.{meant}' beside 'inputs', "
                 "or drop it.",
+                option=meant,
+            )
+
+
+def _refuse_of_tables(shared: Mapping[str, str], inputs: Sequence[InputOptions]) -> None:
+    """Refuse what would be said of every table where no input is one, or of the rows of all.
+
+    Other options of tables are said of those tables that stand beside sets of files.
+    """
+    other = next((each for each in inputs if each.format != TABLE), None)
+    if other is None:
+        return
+    tables = [each.name for each in inputs if each.format == TABLE]
+    for name in shared:
+        meant = _meant(name, READ_OPTIONS)
+        if meant is None or meant in _QUERY_OPTIONS or meant in FILE_OPTIONS:
+            continue
+        if not tables:
+            raise OptionError(
+                f"option '{meant}' is of tables, and no input is one.",
+                hint=f"drop '{meant}'; or, if '{other.name}' is a table, "
+                f"'{_PREFIX}{other.name}.{_FORMAT}'.",
+                option=meant,
+            )
+        if meant == "filter":
+            raise OptionError(
+                f"option 'filter' is of tables, and '{other.name}' is none: its rows would not be "
+                "filtered.",
+                hint=f"give '{_PREFIX}{tables[0]}.filter', for that table alone; or filter behind "
+                "the read, with where(...).",
                 option=meant,
             )
 
@@ -495,6 +526,9 @@ def _meant(name: str, known: Iterable[str]) -> str | None:
 
 
 INPUT_OPTIONS = declared(ReadPlan, Below, InputOptions, MergeOptions)
+
+_QUERY_OPTIONS = declared(QueryOptions)
+"""Options that mean the same whatever the inputs are."""
 
 _OF_QUERY = (
     *names_of_whole(READ_OPTIONS),

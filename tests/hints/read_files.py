@@ -15,7 +15,19 @@ from spark_upsert.streams.inputs.files import position as file_position
 from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, shared_columns
 from spark_upsert.streams.planner.merged_read import MergedRead
 from tests.hints.hint import Told, follows
-from tests.hints.reads import SMALL, Given, Query, Rows, batch, files_of, lake, put, replayed
+from tests.hints.reads import (
+    ROW,
+    SMALL,
+    Given,
+    Query,
+    Rows,
+    batch,
+    files_of,
+    inputs_of,
+    lake,
+    put,
+    replayed,
+)
 
 WIDE = pa.table({"id": pa.array([1], pa.int64()), "v": ["a"]})
 MORE = pa.table({"id": pa.array([1], pa.int32()), "v": ["a"], "w": [1]})
@@ -343,3 +355,30 @@ def _(told: Told) -> None:
         batch(given)
     told("try again")
     assert len(batch(given)) == 1
+
+
+@follows("options.inputs:_refuse_of_tables")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "files")
+    given = {**files_of(told.folder / "files"), "readHistory": "true"}
+    with told:
+        batch(given)
+    told("drop 'readHistory'")
+    put(told.folder / "others", "a", SMALL)
+    assert len(batch(files_of(told.folder / "others"))) == 1
+    told("if 'files' is a table, 'input.files.format'")
+    assert len(batch({**inputs_of(paths), "readHistory": "true"})) == 1
+
+
+@follows("options.inputs:_refuse_of_tables:2")
+def _(told: Told) -> None:
+    paths = lake(told.folder, "table")
+    put(told.folder / "files", "a", pa.table(ROW))
+    given = {**files_of(told.folder / "files"), "inputs": "files,table"}
+    given["input.table.path"] = paths["table"]
+    with told:
+        batch({**given, "filter": "false"})
+    told("give 'input.table.filter', for that table alone")
+    assert len(batch({**given, "input.table.filter": "false"})) == 1
+    told("or filter behind the read")
+    assert len(batch(given)) == 2

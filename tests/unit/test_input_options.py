@@ -8,7 +8,10 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError
+from spark_upsert.options.declared import declared
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
+from spark_upsert.options.query import QueryOptions
+from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.streams.planner.kinds import KINDS, kind_of, stream_inputs
 
 TWO = {"inputs": "east,west", "input.east.path": "/lake/e", "input.west.path": "/lake/w"}
@@ -347,3 +350,40 @@ def test_an_unknown_format_is_refused_by_name() -> None:
     with pytest.raises(OptionError, match="input 'east': option 'format'") as caught:
         kind_of(east, KINDS)
     assert "Did you mean 'upsertflow'?" in caught.value.hint
+
+
+FILES = {"inputs": "a", "input.a.path": "/files", "input.a.format": "json"}
+PYTHON = {"inputs": "a", "input.a.path": "/files", "input.a.format": "python:rows"}
+OF_ALL_INPUTS = {*declared(QueryOptions), "failOnDataLoss"}
+"""What means the same for tables, files and other sources."""
+
+
+@pytest.mark.parametrize("given", [FILES, PYTHON], ids=["files", "python"])
+@pytest.mark.parametrize("name", sorted({*READ_OPTIONS} - OF_ALL_INPUTS))
+def test_an_option_of_tables_is_refused_where_no_input_is_one(
+    name: str, given: dict[str, str]
+) -> None:
+    """Whatever options there will be: one that changes nothing, and is taken, is a wrong answer."""
+    with pytest.raises(OptionError) as caught:
+        ReadPlan.parse({**given, name.upper(): "true"})
+    assert f"'{name}'" in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [FILES, PYTHON], ids=["files", "python"])
+def test_an_option_of_every_input_is_not_refused(given: dict[str, str]) -> None:
+    plan = ReadPlan.parse({**given, "columns": "id", "failOnDataLoss": "false", "storage.x": "1"})
+    assert plan.query.columns == ("id",)
+
+
+def test_options_of_tables_are_told_to_the_tables_beside_files() -> None:
+    given = {**FILES, "inputs": "a,b", "input.b.path": "/table", "startingVersion": "3"}
+    table = ReadPlan.parse(given).inputs[1].of_table()
+    assert table.starting_version == 3
+
+
+@pytest.mark.parametrize("given", [FILES, PYTHON], ids=["files", "python"])
+def test_no_filter_is_of_some_inputs_alone_unless_it_says_so(given: dict[str, str]) -> None:
+    both = {**given, "inputs": "a,b", "input.b.path": "/table"}
+    with pytest.raises(OptionError, match="its rows would not be filtered"):
+        ReadPlan.parse({**both, "filter": "id = 1"})
+    ReadPlan.parse({**both, "input.b.filter": "id = 1"})
