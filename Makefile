@@ -72,8 +72,9 @@ types: $(STAMP) ## types
 		$(BIN)/mypy; mypy=$$?; \
 		wait $$pyright; pyright=$$?; cat $(VENV)/pyright.said; exit $$((mypy | pyright))
 
-pages: $(STAMP) ## write the pages that are made from the code: docs/options.md, docs/house.md
+pages: $(STAMP) ## write the pages that are made from the code: docs/options.md, docs/errors.md, docs/house.md
 	@$(BIN)/python tools/option_reference.py
+	@$(BIN)/python tools/error_reference.py
 	@$(BIN)/python tools/house.py
 
 site: $(STAMP) ## the pages as a site, into .bench/site; links that lead nowhere fail it

@@ -12,9 +12,31 @@ import click
 
 from spark_upsert.cli.commands.program import folders, json_option, storage_options, upsertflow
 from spark_upsert.cli.doctor import examine, rendered
+from spark_upsert.cli.error_codes import ENTRIES
 from spark_upsert.cli.render import escaped_lines, print_rows, screen
 from spark_upsert.cli.serve import Looks, server_of
 from spark_upsert.cli.top import Top
+from spark_upsert.errors import did_you_mean
+
+
+def as_code(ctx: click.Context, param: click.Parameter, text: str) -> str:
+    """Return the code of an error, which may be given in the brackets of its message."""
+    code = text.strip("[] ").upper().replace("-", "_")
+    if code not in ENTRIES:
+        raise click.BadParameter(f"there is no error {code!r}. {did_you_mean(code, ENTRIES)}")
+    return code
+
+
+@upsertflow.command("explain-error")
+@click.argument("code", callback=as_code)
+@json_option
+def explain_error(code: str, as_json: bool) -> None:
+    """Say what the CODE in the brackets of an error means, and what to do."""
+    told = {"code": code, **asdict(ENTRIES[code])}
+    if as_json:
+        print_rows([told], told, as_json=True)
+    else:
+        click.echo(f"[{code}] {told['means']}\n\nDo: {told['do']}")
 
 
 @upsertflow.command()

@@ -1,0 +1,63 @@
+"""Write `docs/errors.md` from what is told of each code, `spark_upsert.cli.error_codes`.
+
+Run ``make pages`` after changing it; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from spark_upsert.cli.error_codes import ENTRIES
+from spark_upsert.errors import UpsertFlowError
+from spark_upsert.mirror import refusals
+
+TARGET = Path(__file__).parent.parent / "docs" / "errors.md"
+
+_HEAD = """# Errors
+
+Every error of upsertflow begins with its code in brackets, such as `[TABLE_FULL]`, and ends with a hint. The code is stable,
+the text is not. `upsertflow explain-error TABLE_FULL` says what stands here. This page is made from the code by
+`tools/error_reference.py`.
+
+After a crash, no step by hand is needed to bring a table back into order: there is none to take.
+"""
+
+
+def reference() -> str:
+    """Return the whole page."""
+    return _HEAD + "".join(_sections())
+
+
+def _sections() -> Iterator[str]:
+    by_code = classes()
+    for code, entry in sorted(ENTRIES.items()):
+        yield f"\n## {code}\n\n{entry.means}\n\n**Do**: {entry.do}\n"
+        if code in by_code:
+            yield f"\nIn Python: {_caught(by_code[code])}.\n"
+
+
+def _caught(cls: type[UpsertFlowError]) -> str:
+    foreign = [each.__name__ for each in cls.__bases__ if not issubclass(each, UpsertFlowError)]
+    also = "".join(f", which is a `{name}`, too" for name in foreign)
+    return f"`{cls.__module__}.{cls.__qualname__}`{also}"
+
+
+def classes() -> dict[str, type[UpsertFlowError]]:
+    """Return the class that Python code catches, by the code."""
+    assert refusals.MirroredTypeError.code  # It is declared there, beside those in `errors`.
+    found: dict[str, type[UpsertFlowError]] = {}
+    for each in _below(UpsertFlowError):
+        if each.__module__.startswith("spark_upsert.") and "code" in vars(each):
+            found[each.code] = each
+    return found
+
+
+def _below(parent: type[UpsertFlowError]) -> Iterator[type[UpsertFlowError]]:
+    for each in parent.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(reference())
