@@ -43,7 +43,7 @@ _CHANGE = ("order_id", "country", "amount", "_change_type", "_diff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Scene:
     """One thing that was done, and what shows it."""
 
     title: str
@@ -53,15 +53,15 @@ class Step:
     is_right: bool = True
 
 
-def steps(path: str, rows: int, clock: Callable[[], float]) -> Iterator[Step]:
+def steps(path: str, rows: int, clock: Callable[[], float]) -> Iterator[Scene]:
     """Make a table of so many orders at a path, change it, and read it in every way there is."""
     began_s = clock()
 
-    def step(title: str, *, is_right: bool = True, rows: Sequence[Mapping[str, Any]] = ()) -> Step:
+    def step(title: str, *, is_right: bool = True, rows: Sequence[Mapping[str, Any]] = ()) -> Scene:
         nonlocal began_s
         ended_s = clock()
         took, began_s = ended_s - began_s, ended_s
-        return Step(title=title, rows=rows, seconds=took, is_right=is_right)
+        return Scene(title=title, rows=rows, seconds=took, is_right=is_right)
 
     table = Table.create(path, COLUMNS, keys=["order_id"], sequence_by=["at"])
     table.append(orders(rows))

@@ -160,6 +160,7 @@ def test_our_tables_are_right_in_all_histories(tmp_path: Path) -> None:
     assert found == dict.fromkeys(found, right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITHOUT_JAVA)
 def test_the_results_of_the_page_come_out_again(tmp_path: Path, name: str) -> None:
     kept = page.load(HOME / "results" / f"{name}.json")

@@ -1,0 +1,78 @@
+"""A check finds each damage of a table, and names its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_upsert.store.records import encode
+from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log.entries import commit_path
+from tests.support.lived import EVERY, Lived, body_of
+from tests.support.model import Command
+from tests.support.tables import append
+
+
+@pytest.fixture(autouse=True)
+def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", EVERY)
+
+
+def test_a_sound_table_has_no_findings() -> None:
+    lived = Lived(9)
+    append(lived.table, [Command(3, None, 99)])
+    report = lived.table.check()
+    assert report.is_sound
+    assert (report.since, report.newest, report.file_count) == (0, 10, 10)
+    assert report.live_rows == 9
+
+
+def test_a_check_finds_each_flipped_byte_of_a_run() -> None:
+    lived = Lived(1)
+    (path,) = lived.files("data")
+    intact = lived.store.objects[path]
+    for position in range(0, len(intact), 97):
+        damaged = bytearray(intact)
+        damaged[position] ^= 1
+        lived.store.objects[path] = bytes(damaged)
+        report = lived.table.check()
+        assert not report.is_sound, f"byte {position}"
+        assert report.findings[0].place == path
+    lived.store.objects[path] = intact
+    assert lived.table.check().is_sound
+
+
+def test_a_check_finds_a_missing_file_and_goes_on() -> None:
+    lived = Lived(3)
+    paths = sorted(lived.files("data"))
+    lived.store.delete(paths[0])
+    lived.store.delete(paths[2])
+    found = [finding.place for finding in lived.table.check().findings]
+    assert {paths[0], paths[2]} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [("live_rows", "version 2"), ("counters", "version 2")],
+)
+def test_a_check_finds_numbers_that_do_not_add_up(field: str, place: str) -> None:
+    lived = Lived(3)
+    record = body_of(lived.store, 2)
+    if field == "live_rows":
+        record["live_rows"] += 1
+    else:
+        record["counters"]["rows"] += 1
+    lived.store.put(commit_path(2), encode(record))
+    assert place in [finding.place for finding in lived.reopened().check().findings]
+
+
+def test_a_check_finds_a_snapshot_with_another_number_of_rows() -> None:
+    lived = Lived(3)
+    for version in (2, 3):
+        record = body_of(lived.store, version)
+        record["counters"]["inserts"] += version == 2
+        record["counters"]["rows"] += version == 2
+        record["live_rows"] += 1
+        lived.store.put(commit_path(version), encode(record))
+    assert [str(finding) for finding in lived.reopened().check().findings] == [
+        "version 3: expected 5 rows, by its live_rows, found 4"
+    ]
