@@ -20,6 +20,7 @@ import pytest
 from integration.pages import ROOT
 from integration.servers.browser import browser as found_browser
 from integration.test_page_of_tables import BROWSER_SECONDS_MAX, browse
+from spark_upsert.cli.commands import upsertflow
 from tools import site_pages
 
 BUILD_SECONDS_MAX = 300
@@ -182,6 +183,15 @@ def test_every_page_for_people_stands_in_llms_txt(site: Path) -> None:
     written = {page.stem for page in (ROOT / "docs").glob("*.md")}
     assert written <= {link.rstrip("/") for link in links}
     assert told.startswith("# upsertflow\n\n> Keyed changes in")
+
+
+def test_commands_and_functions_stand_as_the_code_has_them(site: Path) -> None:
+    commands = (site / "commands" / "index.html").read_text()
+    assert all(f'id="upsertflow-{name}"' in commands for name in upsertflow.commands)
+    functions = (site / "functions" / "index.html").read_text()
+    assert 'id="table"' in functions
+    assert 'id="tableappend"' in functions
+    assert 'id="register"' in functions
 
 
 def test_links_become_those_of_the_site_or_text() -> None:

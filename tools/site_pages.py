@@ -1,4 +1,4 @@
-"""What the site has beside `docs/`: the pages at the top, Mermaid, `llms.txt`; and links that work in both places.
+"""What the site has beside `docs/`: pages from the top and from the code, `llms.txt`; and links that work in both places.
 
 MkDocs calls the functions that begin with ``on_`` (`mkdocs.yml`, ``hooks``). Pages are written for a
 forge, whose links may lead anywhere in the tree. The site has pages alone, so that a link to a source
@@ -20,6 +20,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
+from tools.site_references import commands, functions
+
 ROOT = Path(__file__).resolve().parent.parent
 
 TOP = {
@@ -29,6 +31,9 @@ TOP = {
     "SECURITY.md": "security.md",
 }
 """Pages at the top of the tree, and what they are called on the site."""
+
+MADE = {"commands.md": commands, "functions.md": functions}
+"""Pages that stand nowhere, and are made from the code at each build."""
 
 MERMAID = "mermaid@11.17.2"
 SCRIPT = "assets/mermaid.min.js"
@@ -45,6 +50,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages at the top, and the script that draws pictures."""
     for name, on_site in TOP.items():
         files.append(File.generated(config, on_site, content=(ROOT / name).read_text("utf-8")))
+    for on_site, made in MADE.items():
+        files.append(File.generated(config, on_site, content=made()))
     files.append(File.generated(config, SCRIPT, abs_src_path=str(mermaid())))
     return files
 
@@ -113,7 +120,8 @@ def listing(sections: dict[str, list[str]]) -> str:
 
 def _entries(pages: list[str]) -> Iterator[str]:
     for on_site in pages:
-        text = (ROOT / source_of(on_site)).read_text("utf-8")
+        made = MADE.get(on_site)
+        text = made() if made else (ROOT / source_of(on_site)).read_text("utf-8")
         title = text.partition("\n")[0].removeprefix("# ")
         there = on_site.removesuffix(".md").removesuffix("README").removesuffix("index")
         yield f"- [{title}]({there.rstrip('/') + '/' if there else './'}): {first_sentence(text)}"

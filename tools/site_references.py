@@ -1,0 +1,71 @@
+"""The commands and the public names as pages of the site, made from the parser and from docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import click
+
+import pyspark_upsertflow
+import spark_upsert
+from spark_upsert.cli.commands import upsertflow
+
+MODULES = (spark_upsert, pyspark_upsertflow)
+WIDTH = 90
+"""Columns of a help text."""
+
+
+def commands() -> str:
+    """Return the page of commands: what ``--help`` prints of each."""
+    page = "# Commands\n\nWhat `upsertflow COMMAND --help` prints, command by command.\n"
+    return page + "".join(_help_of(upsertflow, "upsertflow"))
+
+
+def _help_of(command: click.Command, name: str) -> Iterator[str]:
+    context = click.Context(command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
+    yield f"\n## {name}\n\n```text\n{command.get_help(context)}\n```\n"
+    if isinstance(command, click.Group):
+        for each, below in sorted(command.commands.items()):
+            if not below.hidden:
+                yield from _help_of(below, f"{name} {each}")
+
+
+def functions() -> str:
+    """Return the page of public names: how each is called, and its docstring."""
+    page = "# Functions\n\nThe public names of both packages, by their docstrings.\n"
+    return page + "".join(part for module in MODULES for part in _names_of(module))
+
+
+def _names_of(module: ModuleType) -> Iterator[str]:
+    yield f"\n## {module.__name__}\n"
+    for name in sorted(module.__all__):
+        found = getattr(module, name)
+        if not (inspect.isclass(found) or inspect.isroutine(found)):
+            continue
+        yield f"\n### {name}\n\n{_told(name, found)}"
+        for method, called in _methods(found):
+            yield f"\n#### {name}.{method}\n\n{_told(method, called)}"
+
+
+def _methods(found: Any) -> list[tuple[str, Any]]:
+    """Return the public methods that a class declares itself, and says something of."""
+    if not inspect.isclass(found):
+        return []
+    own = {name: getattr(found, name) for name in vars(found) if not name.startswith("_")}
+    return [
+        (name, each)
+        for name, each in sorted(own.items())
+        if callable(each) and inspect.getdoc(each)
+    ]
+
+
+def _told(name: str, found: Any) -> str:
+    try:
+        signature = f"```python\n{name}{inspect.signature(found)}\n```\n\n"
+    except ValueError:  # Some classes of C have none.
+        signature = ""
+    said = inspect.getdoc(found) or ""
+    return f"{signature}```text\n{said}\n```\n"
