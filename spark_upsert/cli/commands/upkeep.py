@@ -35,7 +35,7 @@ _REASONS = 3
 """Why tables keep their past: each may have a consumer of its own."""
 
 
-TableWork = Callable[[Table, Told], Mapping[str, Any]]
+UpkeepWork = Callable[[Table, Told], Mapping[str, Any]]
 """Does something with a table, tells how far it is, and returns what it did."""
 
 
@@ -46,7 +46,7 @@ def _untold(_: str) -> None:
 def _keep_in_order(
     path: str,
     storage: Mapping[str, str],
-    work: TableWork,
+    work: UpkeepWork,
     *,
     doing: str,
     of_root: bool,
@@ -80,7 +80,7 @@ def _keep_in_order(
 def _work_on_all(
     root: str,
     storage: Mapping[str, str],
-    work: TableWork,
+    work: UpkeepWork,
     doing: str,
     as_json: bool,
     is_news: Callable[[Mapping[str, Any]], object],
