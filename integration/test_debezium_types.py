@@ -1,6 +1,6 @@
 """What the real Debezium writes for PostgreSQL's types, in each of its modes, and what we read.
 
-The messages of `tests/unit/test_debezium_records.py` are made by hand after Debezium's
+The messages of `tests/support/debezium.py` are made by hand after Debezium's
 documentation; these are its own. The table is to hold what the database answers.
 """
 

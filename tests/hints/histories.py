@@ -51,11 +51,10 @@ from tests.hints.hint import Told, follows
 from tests.hints.tables import ROW, rows_of, write, write_and_open
 from tests.hints.views import World, count
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
+from tests.support.lived import EVERY, dreamt
 from tests.support.model import Command
 from tests.support.stores import forget_runs_and_logs
 from tests.support.tables import append, rows_at, schema_of
-from tests.unit.test_retention import EVERY
-from tests.unit.test_retention import _dreamt as dreamt
 from tests.unit.test_stream_pressure import Flood
 
 YEARS_S = 80 * 365 * DAY_S

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from spark_upsert.errors import DataError
 from spark_upsert.table.table import Table
+from tests.support.debezium import bare, event
 from tests.support.envelopes import (
     Record,
     assert_sound,
@@ -33,7 +34,6 @@ from tests.support.envelopes import (
     write,
 )
 from tests.support.seeds import rest_slow
-from tests.unit.test_debezium_records import bare, event
 
 OPTIONS = {
     "envelope": "debezium",

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from spark_upsert.table.table import Table
+from tests.support.debezium import bare, event
 from tests.support.envelopes import Record, assert_sound, counters_of, records, write
-from tests.unit.test_debezium_records import bare, event
 from tests.unit.test_debezium_words import (
     OPTIONS,
     Standing,

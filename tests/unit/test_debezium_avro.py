@@ -9,18 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_upsert.errors import DataError
-from tests.support.debezium import (
-    AVRO,
-    AVRO_KEY,
-    avro_event,
-    avro_row,
-)
-from tests.support.envelopes import (
-    assert_sound,
-    records,
-    rows_of,
-    write,
-)
+from tests.support.debezium import AVRO, AVRO_KEY, avro_event, avro_row
+from tests.support.envelopes import assert_sound, records, rows_of, write
 
 
 def test_avro_says_itself_what_its_values_mean(tmp_path: Path) -> None:

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import json
 import pickle
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError, OptionError, OtherTableError, SchemaError
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import WriteSet
+from tests.support.debezium import (
+    AVRO,
+    AVRO_KEY,
+    AVRO_ROW,
+    CREATE,
+    DELETE,
+    OPTIONS,
+    ROW,
+    UPDATE,
+    avro_event,
+    avro_row,
+    bare,
+    event,
+    image,
+    key,
+    member,
+    schema_of,
+    wrapped,
+    wrapped_key,
+)
 from tests.support.envelopes import (
     KAFKA,
     assert_sound,
@@ -31,102 +44,6 @@ from tests.support.envelopes import (
     rows_of,
     write,
 )
-
-OPTIONS = {
-    "envelope": "debezium",
-    "valueFormat": "json",
-    "valueSchema": "id BIGINT, v STRING",
-    "keys": "id",
-    "sequenceBy": "source.lsn",
-}
-
-
-def image(number: int, text: str | None) -> dict[str, Any]:
-    return {"id": number, "v": text}
-
-
-def event(
-    op: str | None,
-    before: dict[str, Any] | None,
-    after: dict[str, Any] | None,
-    lsn: int | None,
-) -> dict[str, Any]:
-    """Return an event as the PostgreSQL connector (pgoutput) writes it without schemas."""
-    return {
-        "before": before,
-        "after": after,
-        "source": {
-            "version": "3.0.0.Final",
-            "connector": "postgresql",
-            "name": "shop",
-            "ts_ms": 1717000000123,
-            "snapshot": "false",
-            "db": "shop",
-            "sequence": '["24023119","24023128"]',
-            "ts_us": 1717000000123456,
-            "ts_ns": 1717000000123456000,
-            "schema": "public",
-            "table": "customers",
-            "txId": 755,
-            "lsn": lsn,
-            "xmin": None,
-        },
-        "transaction": None,
-        "op": op,
-        "ts_ms": 1717000000456,
-        "ts_us": 1717000000456789,
-        "ts_ns": 1717000000456789012,
-    }
-
-
-def member(field: str, type_: str, **more: Any) -> dict[str, Any]:
-    return {"type": type_, "optional": True, "field": field, **more}
-
-
-ROW = [member("id", "int64"), member("v", "string")]
-
-
-def schema_of(row: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return an event's schema as Connect's converter writes it."""
-    source = [member("lsn", "int64"), member("txId", "int64"), member("table", "string")]
-    return {
-        "type": "struct",
-        "fields": [
-            member("before", "struct", fields=row, name="shop.public.customers.Value"),
-            member("after", "struct", fields=row, name="shop.public.customers.Value"),
-            member(
-                "source", "struct", fields=source, name="io.debezium.connector.postgresql.Source"
-            ),
-            member("transaction", "struct", fields=[member("id", "string")], name="event.block"),
-            {"type": "string", "optional": False, "field": "op"},
-            member("ts_ms", "int64"),
-        ],
-        "optional": False,
-        "name": "shop.public.customers.Envelope",
-        "version": 2,
-    }
-
-
-def bare(message: dict[str, Any]) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode()
-
-
-def wrapped(message: dict[str, Any], row: list[dict[str, Any]] = ROW) -> bytes:
-    return bare({"schema": schema_of(row), "payload": message})
-
-
-def key(number: int | None) -> bytes:
-    return bare({"id": number})
-
-
-def wrapped_key(number: int) -> bytes:
-    schema = {"type": "struct", "fields": [{"type": "int64", "optional": False, "field": "id"}]}
-    return bare({"schema": schema, "payload": {"id": number}})
-
-
-CREATE = event("c", None, image(1, "a"), 1)
-UPDATE = event("u", image(1, "a"), image(1, "b"), 2)
-DELETE = event("d", image(1, "a"), None, 2)
 
 Message = tuple[int, dict[str, Any] | None]
 """The number in the record's key, and the event; None for a record without a value."""
@@ -477,130 +394,6 @@ def test_ordered_by_offsets_a_record_without_a_value_deletes(tmp_path: Path) -> 
         write(path, records([(b"?", None)], offsets=[4]), **options)
 
 
-def test_truncates_are_passed_over_if_an_option_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pairs = [(key(1), bare(CREATE)), (None, bare(event("t", None, None, 2)))]
-    for policy in ("fail", "quarantine"):
-        path = tmp_path / policy
-        commit = write(path, records(pairs), onTruncate="ignore", onError=policy, **OPTIONS)
-        assert rows_of(path) == [image(1, "a")]
-        assert (counters_of(commit).rows, counters_of(commit).skipped) == (2, 1)
-        assert "truncates_ignored count=1" in caplog.text
-
-
-def put(number: int, text: str, lsn: int) -> tuple[bytes | None, bytes | None]:
-    return key(number), bare(event("c", None, image(number, text), lsn))
-
-
-def truncate(lsn: int | None) -> tuple[bytes | None, bytes | None]:
-    return None, bare(event("t", None, None, lsn))
-
-
-EMPTYING = {**OPTIONS, "onTruncate": "overwrite", "tombstoneRetention": "0 epochs"}
-
-
-def sound_rows(path: Path) -> list[dict[str, Any]]:
-    assert_sound(path)
-    assert Table.open(str(path)).check().is_sound
-    return list(rows_of(path))
-
-
-@pytest.mark.parametrize("policy", ["fail", "quarantine"])
-def test_a_truncate_empties_the_table_of_what_came_before_it(tmp_path: Path, policy: str) -> None:
-    path, options = tmp_path / "t", {**EMPTYING, "onError": policy}
-    write(path, records([put(1, "a", 1), put(2, "b", 2)]), **options)
-    # In one batch: before it a row that the table does not know, behind it two others.
-    batch = [put(3, "c", 3), truncate(4), put(1, "d", 5), put(4, "e", 6)]
-    write(path, records(batch, offsets=[2, 3, 4, 5]), **options)
-    assert sound_rows(path) == [image(1, "d"), image(4, "e")]
-    # What comes late is older than the truncate, and out.
-    late = write(
-        path,
-        records([put(5, "f", 3), put(6, "g", 7)], offsets=[6, 7]),
-        lateRows="reject",
-        **options,
-    )
-    assert counters_of(late).rejected == 1
-    assert sound_rows(path) == [image(1, "d"), image(4, "e"), image(6, "g")]
-
-
-def test_a_truncate_leaves_what_is_younger_and_may_be_repeated(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    batch = [put(1, "a", 1), put(2, "b", 9), truncate(5)]
-    write(path, records([put(1, "a", 1), put(2, "b", 9)]), **EMPTYING)
-    for _ in range(2):
-        write(path, records([truncate(5)], offsets=[2]), **EMPTYING)
-        assert sound_rows(path) == [image(2, "b")]
-    commits = Table.open(str(path)).log.commits(0, 3)
-    assert [commit.kind.value for commit in commits] == ["create", "overwrite", "append"]
-    # The whole topic again, under another name.
-    write(path, records(batch), **EMPTYING)
-    assert sound_rows(path) == [image(2, "b")]
-    Table.open(str(path)).compact(full=True)
-    assert rows_of(path) == [image(2, "b")]
-
-
-def test_an_error_that_a_truncate_leaves_keeps_its_epoch(tmp_path: Path) -> None:
-    path, options = tmp_path / "t", {**EMPTYING, "onError": "quarantine"}
-    unknown = (key(2), bare(event("?", None, image(2, "b"), 9)))
-    write(path, records([put(1, "a", 1)]), **options)
-    write(path, records([unknown], offsets=[1]), **options)
-    write(path, records([truncate(5), put(3, "c", 7)], offsets=[2, 3]), **options)
-    assert sound_rows(path) == [image(3, "c")]
-    [error] = [row for b in Table.open(str(path)).quarantine() for row in b.to_pylist()]
-    assert (error["id"], error["_epoch"]) == (2, 1)
-
-
-def test_a_batch_with_a_truncate_that_died_is_replayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "t"
-    write(path, records([put(1, "a", 1), put(2, "b", 2)]), **EMPTYING)
-    batch = records([put(3, "c", 3), truncate(4), put(4, "e", 6)], offsets=[2, 3, 4])
-    with monkeypatch.context() as patched:
-
-        def die(*_: Any) -> None:
-            raise OSError("killed")
-
-        patched.setattr(Log, "try_append", die)
-        with pytest.raises(OSError, match="killed"):
-            write(path, batch, **EMPTYING)
-    assert sound_rows(path) == [image(1, "a"), image(2, "b")]
-    write(path, batch, **EMPTYING)
-    assert sound_rows(path) == [image(4, "e")]
-
-
-def test_a_batch_that_is_refused_truncates_nothing(tmp_path: Path) -> None:
-    """A checkpoint of another table, for example: earlier batches are missing."""
-    path = tmp_path / "t"
-    write(path, records([put(1, "a", 1)]), **EMPTYING)
-    rows = records([truncate(4)], offsets=[2])
-    planned = plan(path, rows.schema, **EMPTYING)
-    base = Snapshot(planned.table().store, planned.write.base)
-    staged = stage(base, [planned.write.envelope.commands(batch) for batch in rows.to_batches()])
-    transaction = Transaction(writer="query:other", number=7, is_consecutive=True)
-    with pytest.raises(OtherTableError, match="must hold all batches before it"):
-        planned.table().commit(WriteSet(base=base, staged=(staged,), transactions=(transaction,)))
-    assert sound_rows(path) == [image(1, "a")]
-
-
-def test_a_truncate_in_the_first_batch_of_a_table_counts_too(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    write(path, records([put(1, "a", 1), truncate(4), put(2, "b", 5), truncate(3)]), **EMPTYING)
-    assert sound_rows(path) == [image(2, "b")]
-
-
-def test_a_truncate_that_cannot_be_placed_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"op 't' \(truncate\) cannot be applied"):
-        write(tmp_path / "t", records([truncate(None)]), **EMPTYING)
-    unordered = {name: text for name, text in EMPTYING.items() if name != "sequenceBy"}
-    with pytest.raises(OptionError, match="'onTruncate' expects 'error' or 'ignore'"):
-        write(tmp_path / "u", records([truncate(1)]), **unordered)
-    with pytest.raises(DataError, match="hold a truncate"):
-        write(tmp_path / "v", records([truncate(1)]), lateRows="apply", **EMPTYING)
-
-
 def test_metadata_is_stored_if_it_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t"
     names = "id,v,op,ts_ms,source.lsn,source.txId,transaction.total_order,offset"
@@ -671,187 +464,6 @@ def test_an_empty_batch(tmp_path: Path) -> None:
     assert planned.write.envelope.commands(empty).num_rows == 0
     only_tombstones = records([(key(1), None)]).to_batches()[0]
     assert planned.write.envelope.commands(only_tombstones).num_rows == 0
-
-
-# -- Avro --------------------------------------------------------------------------------
-
-
-def meaning(type_: str, name: str, **more: Any) -> Any:
-    """Return a nullable Avro type as Confluent's converter writes Connect's."""
-    return ["null", {"type": type_, "connect.version": 1, "connect.name": name, **more}]
-
-
-AVRO_ROW = {
-    "type": "record",
-    "name": "Value",
-    "fields": [
-        {"name": "id", "type": "long"},
-        {"name": "v", "type": ["null", "string"], "default": None},
-        {"name": "at", "type": meaning("long", "io.debezium.time.MicroTimestamp")},
-        {
-            "name": "c",
-            "type": meaning(
-                "long",
-                "org.apache.kafka.connect.data.Timestamp",
-                logicalType="timestamp-millis",
-            ),
-        },
-        {"name": "z", "type": meaning("string", "io.debezium.time.ZonedTimestamp")},
-        {"name": "d", "type": meaning("int", "io.debezium.time.Date")},
-        {
-            "name": "n",
-            "type": meaning(
-                "bytes",
-                "org.apache.kafka.connect.data.Decimal",
-                logicalType="decimal",
-                precision=10,
-                scale=2,
-            ),
-        },
-        {
-            "name": "days",
-            "type": {"type": "array", "items": meaning("int", "io.debezium.time.Date")},
-        },
-    ],
-    "connect.name": "shop.public.customers.Value",
-}
-AVRO_EVENT = {
-    "type": "record",
-    "name": "Envelope",
-    "namespace": "shop.public.customers",
-    "fields": [
-        {"name": "before", "type": ["null", AVRO_ROW], "default": None},
-        {"name": "after", "type": ["null", "Value"], "default": None},
-        {
-            "name": "source",
-            "type": {
-                "type": "record",
-                "name": "Source",
-                "namespace": "io.debezium.connector.postgresql",
-                "fields": [
-                    {
-                        "name": "snapshot",
-                        "type": [
-                            {
-                                "type": "string",
-                                "connect.default": "false",
-                                "connect.name": "io.debezium.data.Enum",
-                            },
-                            "null",
-                        ],
-                    },
-                    {"name": "lsn", "type": ["null", "long"]},
-                ],
-            },
-        },
-        {"name": "op", "type": "string"},
-        {"name": "ts_ms", "type": ["null", "long"]},
-    ],
-    "connect.name": "shop.public.customers.Envelope",
-}
-AVRO = {
-    **OPTIONS,
-    "valueFormat": "avro-confluent",
-    "valueSchema": json.dumps(AVRO_EVENT),
-    "valueSchemaId": "7",
-    "keySchema": json.dumps(
-        {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
-    ),
-}
-HEAD = b"\0\0\0\0\x07"
-
-
-def avro(schema: Any, datum: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), datum)
-    return HEAD + out.getvalue()
-
-
-def avro_row(number: int, **more: Any) -> dict[str, Any]:
-    nothing = dict.fromkeys(("v", "at", "c", "z", "d", "n"))
-    return {"id": number, **nothing, "days": [], **more}
-
-
-def avro_event(op: str, before: Any, after: Any, lsn: int | None) -> bytes:
-    # Written as the plain types, so that nothing but the schema says what numbers mean.
-    plain = json.loads(json.dumps(AVRO_EVENT).replace('"logicalType": "timestamp', '"was": "'))
-    source = {"snapshot": "false", "lsn": lsn}
-    event = {"before": before, "after": after, "source": source, "op": op, "ts_ms": 5}
-    return avro(plain, event)
-
-
-AVRO_KEY = avro(json.loads(AVRO["keySchema"]), {"id": 1})
-
-
-def test_avro_says_itself_what_its_values_mean(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    row = avro_row(
-        1,
-        v="a",
-        at=1529496000123456,
-        c=1529496000123,
-        z="2018-06-20T12:00:00.5+02:00",
-        d=17702,
-        n=Decimal("-12.34"),
-        days=[0, None],
-    )
-    rows = records([(AVRO_KEY, avro_event("c", None, row, 1))])
-    write(path, rows, columnList="id,v,at,c,z,d,n,days,source.lsn,ts_ms", **AVRO)
-    assert rows_of(path) == [
-        {
-            "id": 1,
-            "v": "a",
-            "at": dt.datetime(2018, 6, 20, 12, 0, 0, 123456),
-            "c": dt.datetime(2018, 6, 20, 12, 0, 0, 123000),
-            "z": dt.datetime(2018, 6, 20, 10, 0, 0, 500000, tzinfo=dt.UTC),
-            "d": dt.date(2018, 6, 20),
-            "n": Decimal("-12.34"),
-            "days": [dt.date(1970, 1, 1), None],
-            "source.lsn": 1,
-            "ts_ms": 5,
-        }
-    ]
-
-
-def test_a_history_in_avro(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    history = [
-        (AVRO_KEY, avro_event("c", None, avro_row(1, v="a"), 1)),
-        (AVRO_KEY, avro_event("u", avro_row(1, v="a"), avro_row(1, v="b"), 2)),
-        (None, avro_event("c", None, avro_row(2, v="x"), 3)),
-    ]
-    write(path, records(history), **AVRO)
-    assert [(row["id"], row["v"]) for row in rows_of(path)] == [(1, "b"), (2, "x")]
-    write(path, records([(AVRO_KEY, avro_event("d", None, None, 4)), (AVRO_KEY, None)]), **AVRO)
-    assert [row["id"] for row in rows_of(path)] == [2]
-    assert_sound(path)
-
-
-@pytest.mark.parametrize(
-    ("payload", "reason"),
-    [
-        (avro_event("c", None, avro_row(1), 2)[:-3], "it ends too early"),
-        (b"\0\0\0\0\x08", "schema id 8, expected 7"),
-        (avro_event("u", avro_row(1), None, 2), "op 'u' has no 'after'"),
-        (avro_event("c", None, avro_row(1, d=2**31 - 1), 2), "'after.d' holds what is beyond"),
-        (avro_event("c", None, avro_row(1, z="2018-02-30T00:00:00Z"), 2), "'after.z' holds what"),
-        (avro_event("c", None, avro_row(1, z="infinity"), 2), "'after.z' holds what is beyond"),
-    ],
-)
-def test_avro_that_is_broken_is_an_error(tmp_path: Path, payload: bytes, reason: str) -> None:
-    path = tmp_path / "t"
-    good = (AVRO_KEY, avro_event("c", None, avro_row(1, v="a"), 1))
-    with pytest.raises(DataError) as caught:
-        write(path, records([good, (AVRO_KEY, payload)]), **AVRO)
-    assert reason in str(caught.value)
-
-
-def test_without_the_schema_of_avro_keys_a_delete_must_name_its_row(tmp_path: Path) -> None:
-    options = {name: text for name, text in AVRO.items() if name != "keySchema"}
-    delete = avro_event("d", avro_row(1), None, 2)
-    write(tmp_path / "t", records([(AVRO_KEY, delete), (AVRO_KEY, None)]), **options)
-    with pytest.raises(DataError, match="the record's key is not declared"):
-        write(tmp_path / "t", records([(AVRO_KEY, avro_event("d", None, None, 3))]), **options)
 
 
 # -- options -----------------------------------------------------------------------------

@@ -14,22 +14,8 @@ from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-from tests.support.debezium import (
-    CREATE,
-    OPTIONS,
-    bare,
-    event,
-    image,
-    key,
-)
-from tests.support.envelopes import (
-    assert_sound,
-    counters_of,
-    plan,
-    records,
-    rows_of,
-    write,
-)
+from tests.support.debezium import CREATE, OPTIONS, bare, event, image, key
+from tests.support.envelopes import assert_sound, counters_of, plan, records, rows_of, write
 
 
 def test_truncates_are_passed_over_if_an_option_says_so(

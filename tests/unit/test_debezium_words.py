@@ -1,6 +1,6 @@
 """A key that can be read is judged by its newest word, whatever else of an event is broken.
 
-Events are those of `test_debezium_records`, whose column ``n`` may hold what it cannot.
+Events are those of `tests.support.debezium`, whose column ``n`` may hold what it cannot.
 """
 
 from __future__ import annotations
@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import DataError
-from tests.support.envelopes import (
-    Record,
-    assert_sound,
-    counters_of,
-    quarantine_of,
-    records,
-    rows_of,
-    write,
-)
-from tests.unit.test_debezium_records import (
+from tests.support.debezium import (
     AVRO,
     AVRO_KEY,
     avro_event,
@@ -30,6 +21,15 @@ from tests.unit.test_debezium_records import (
     member,
     wrapped,
     wrapped_key,
+)
+from tests.support.envelopes import (
+    Record,
+    assert_sound,
+    counters_of,
+    quarantine_of,
+    records,
+    rows_of,
+    write,
 )
 
 OPTIONS = {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_upsert.errors import (
-    ContentionError,
-)
+from spark_upsert.errors import ContentionError
 from spark_upsert.store.records import encode
 from spark_upsert.table.log import checkpoints
 from spark_upsert.table.log.entries import commit_path

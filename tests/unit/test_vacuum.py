@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_upsert.errors import (
-    ContentionError,
-    CorruptionError,
-)
+from spark_upsert.errors import ContentionError, CorruptionError
 from spark_upsert.model.schema import Scope
 from spark_upsert.store.records import encode
 from spark_upsert.table.log import checkpoints
