@@ -9,12 +9,13 @@ from spark_upsert import feedback as operator
 from spark_upsert.store import local
 from spark_upsert.table.log.log import Log
 from tests.planted.bug import Patch, bug, together, wrapped
+from tests.promises import test_durability_promises as durability_promises
 from tests.promises import test_promises as promises
 
 
 @bug(
     "a file is not synced before it is published",
-    promises.test_p6_what_was_reported_survives_a_power_loss,
+    durability_promises.test_p6_what_was_reported_survives_a_power_loss,
 )
 def _() -> Patch:
     def leave(original: Any, self: Any, kind: Any, error: Any, trace: Any) -> None:
@@ -29,7 +30,7 @@ def _() -> Patch:
 
 @bug(
     "a folder is not synced behind a commit",
-    promises.test_p6_what_was_reported_survives_a_power_loss,
+    durability_promises.test_p6_what_was_reported_survives_a_power_loss,
 )
 def _() -> Patch:
     return patch.object(local, "sync_folder", lambda folder: None)
@@ -37,7 +38,7 @@ def _() -> Patch:
 
 @bug(
     "a version that another left half-way is not synced",
-    promises.test_p6_what_a_retry_or_a_reader_finds_survives_a_power_loss,
+    durability_promises.test_p6_what_a_retry_or_a_reader_finds_survives_a_power_loss,
 )
 def _() -> Patch:
     return patch.object(Log, "_make_durable", lambda self, version: None)
@@ -45,7 +46,7 @@ def _() -> Patch:
 
 @bug(
     "a folder that exists is taken to be durable",
-    promises.test_p6_folders_of_a_killed_process_are_made_durable_by_the_next,
+    durability_promises.test_p6_folders_of_a_killed_process_are_made_durable_by_the_next,
 )
 def _() -> Patch:
     def make(original: Any, self: Any, folder: Any) -> None:
@@ -63,7 +64,7 @@ def _() -> Patch:
 
 @bug(
     "a folder is known to be durable by its path alone",
-    promises.test_p6_folders_that_another_process_made_again_are_made_durable,
+    durability_promises.test_p6_folders_that_another_process_made_again_are_made_durable,
 )
 def _() -> Patch:
     def is_durable(original: Any, self: Any, folder: Any, number: Any) -> bool:

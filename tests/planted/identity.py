@@ -13,12 +13,13 @@ from spark_upsert.table.retention import worker as retention
 from spark_upsert.table.retention.policy import Unnamed
 from spark_upsert_sink import writers
 from tests.planted.bug import Patch, bug, together, wrapped
+from tests.promises import test_identity_promises as identity_promises
 from tests.promises import test_promises as promises
 
 
 @bug(
     "a commit is not looked for behind its put",
-    promises.test_p1_what_is_put_where_the_table_was_is_not_reported,
+    identity_promises.test_p1_what_is_put_where_the_table_was_is_not_reported,
 )
 def _() -> Patch:
     return wrapped(StoredLog, "holds", lambda original, self, manifest: True)
@@ -26,7 +27,7 @@ def _() -> Patch:
 
 @bug(
     "a commit is not looked for before its put",
-    promises.test_p1_a_writer_that_dies_leaves_nothing_in_another_tables_log,
+    identity_promises.test_p1_a_writer_that_dies_leaves_nothing_in_another_tables_log,
 )
 def _() -> Patch:
     return wrapped(LogReader, "has", lambda original, self, manifest: True)
@@ -34,7 +35,7 @@ def _() -> Patch:
 
 @bug(
     "a stray commit is left in another table's log",
-    promises.test_p1_what_is_put_where_the_table_was_is_not_reported,
+    identity_promises.test_p1_what_is_put_where_the_table_was_is_not_reported,
 )
 def _() -> Patch:
     return wrapped(Log, "_take_back", lambda original, self, commit: None)
@@ -42,7 +43,7 @@ def _() -> Patch:
 
 @bug(
     "an abort removes what a commit may yet name",
-    promises.test_p1_a_put_that_lands_behind_the_abort_finds_its_files,
+    identity_promises.test_p1_a_put_that_lands_behind_the_abort_finds_its_files,
 )
 def _() -> Patch:
     def abort(original: Any, self: writers._Write, messages: list[Any]) -> None:
@@ -53,7 +54,7 @@ def _() -> Patch:
 
 @bug(
     "a vacuum removes what was left behind without a frontier",
-    promises.test_p1_a_put_that_lands_behind_a_vacuum_creates_nothing,
+    identity_promises.test_p1_a_put_that_lands_behind_a_vacuum_creates_nothing,
 )
 def _() -> Patch:
     def before(original: Any, self: Unnamed, fence: Any) -> Any:
@@ -67,7 +68,7 @@ def _() -> Patch:
 
 @bug(
     "what a process remembers of a log is believed",
-    promises.test_p1_what_a_process_remembers_is_not_what_there_is,
+    identity_promises.test_p1_what_a_process_remembers_is_not_what_there_is,
 )
 def _() -> Patch:
     def proven(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
@@ -80,7 +81,7 @@ def _() -> Patch:
 
 @bug(
     "where a log is said to end is believed",
-    promises.test_p1_where_a_log_is_said_to_end_is_looked_for,
+    identity_promises.test_p1_where_a_log_is_said_to_end_is_looked_for,
 )
 def _() -> Patch:
     def end(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
@@ -92,7 +93,7 @@ def _() -> Patch:
 
 @bug(
     "a version that was read before the look proves its end",
-    promises.test_p1_where_a_log_is_said_to_end_is_looked_for,
+    identity_promises.test_p1_where_a_log_is_said_to_end_is_looked_for,
 )
 def _() -> Patch:
     def end(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
@@ -106,7 +107,7 @@ def _() -> Patch:
 
 @bug(
     "a commit begins behind whatever the process remembers",
-    promises.test_p1_a_commit_begins_behind_what_a_task_has_proven,
+    identity_promises.test_p1_a_commit_begins_behind_what_a_task_has_proven,
 )
 def _() -> Patch:
     def seen(original: Any, self: LogReader, place: TableVersion) -> Look | None:

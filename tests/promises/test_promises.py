@@ -7,30 +7,22 @@ on an engine with a planted bug and see them fail.
 from __future__ import annotations
 
 import itertools
-import os
-import pickle
 import random
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.errors import CorruptionError, DataError, OtherTableError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.model.schema import Scope
-from spark_upsert.store import local
-from spark_upsert.store.local import LocalStore
 from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.compaction import Compacted, choose, compact_runs
 from spark_upsert.table.log import checkpoints
@@ -42,10 +34,7 @@ from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import stash as stash_module
 from spark_upsert.table.write.stash import Stash
-from spark_upsert_sink import UpsertStreamWriter
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
-from tests.support.clocked import HOUR_S, ClockedStore, Now
-from tests.support.disk import Disk, Loss
 from tests.support.histories import Written
 from tests.support.model import Change, Command, Model, fold, visible
 from tests.support.stores import (
@@ -55,7 +44,6 @@ from tests.support.stores import (
     KilledError,
     MemoryStore,
     Moment,
-    SlowStore,
     Steps,
     forget_runs_and_logs,
 )
@@ -72,8 +60,8 @@ from tests.support.tables import (
     schema_of,
     tally_of,
 )
-from tests.support.workload import ABSENT, OPERATIONS, observe
-from tests.unit.test_identity import HOW_MANY, Unsteady, made
+from tests.support.workload import OPERATIONS, observe
+from tests.unit.test_identity import made
 
 T = TypeVar("T")
 EACH_OPERATION = pytest.mark.parametrize(
@@ -263,148 +251,6 @@ def twice(act: Callable[[], T]) -> T:
         return act()
     except BrokenError:
         return act()
-
-
-@ON_BOTH_LAYOUTS
-@pytest.mark.parametrize("other", [False, True], ids=["nothing", "another table"])
-def test_p1_what_is_put_where_the_table_was_is_not_reported(other: bool) -> None:
-    """The folder is emptied, or filled with another table, right before the put."""
-    store = Unsteady()
-    table, another = made(store), made(MemoryStore())
-    contents = dict(cast(MemoryStore, another.store).objects) if other else {}
-
-    def replace_all() -> None:
-        store.objects.clear()
-        store.objects.update(contents)
-
-    store.happens = replace_all
-    with pytest.raises(OtherTableError):
-        append(table, [Command(7, 7, 7)])
-    assert (Table(store).log.try_head() is not None) == other
-    if other:
-        assert append(Table(store), [Command(8, 8, 8)]) is not None
-
-
-@ON_BOTH_LAYOUTS
-@pytest.mark.parametrize("other", [False, True], ids=["set back", "made anew"])
-def test_p1_what_a_process_remembers_is_not_what_there_is(other: bool) -> None:
-    """The table that it has read and written was replaced before it is opened again."""
-    store = MemoryStore()
-    process = FaultyStore(store, Steps(), process=f"one that lives on, {other}")
-    made(process)
-    before = rows_at(Table(process))
-    if other:
-        store.objects.clear()
-        made(store, 1)
-    else:
-        del store.objects[commit_path(HOW_MANY)]
-    assert rows_at(Table(process)) == rows_at(Table(store)) != before
-    assert append(Table(process), [Command(7, 7, 7)]) is not None
-    assert rows_at(Table(store))[7] == 7
-
-
-@pytest.mark.parametrize("other", [False, True], ids=["it was written on", "it was set back"])
-@ON_BOTH_LAYOUTS
-def test_p1_where_a_log_is_said_to_end_is_looked_for(other: bool) -> None:
-    """As the group of a routed write says it to the tasks: it was true when that was recorded."""
-    store = MemoryStore()
-    process = FaultyStore(store, Steps(), process=f"a task, {other}")
-    table = made(process, HOW_MANY - 2)
-    append(Table(store), [Command(1, 1, 50)])
-    append(Table(store), [Command(2, 2, 50)])
-    told = Table(store).log.head().place
-    log = Table(process).log
-    assert log.commit(told.version).token == told.token
-    if other:
-        del store.objects[commit_path(told.version)]
-    else:
-        append(Table(store), [Command(3, 3, 50)])
-    look = log.try_look(told=told)
-    assert look is not None
-    assert look.head() == Table(store).log.head() != table.log.seen
-
-
-@pytest.mark.parametrize("other", [False, True], ids=["it was written on", "it was set back"])
-@ON_BOTH_LAYOUTS
-def test_p1_a_commit_begins_behind_what_a_task_has_proven(other: bool) -> None:
-    """Whatever the process that commits remembers, and whatever came since."""
-    store = MemoryStore()
-    committer = FaultyStore(store, Steps(), process=f"a committer, {other}")
-    made(committer)
-    if other:
-        del store.objects[commit_path(HOW_MANY)]
-    epoch = plan_epoch(Table(store), [[[Command(7, 7, 7)]]])
-    if not other:
-        append(Table(store), [Command(8, 8, 8)])
-    table = Table(committer)
-    table.log.look_at(epoch.staged[0].base)
-    assert table.commit(epoch) is not None
-    assert (7 in rows_at(Table(store)), 8 in rows_at(Table(store))) == (True, not other)
-
-
-@ON_BOTH_LAYOUTS
-def test_p1_a_writer_that_dies_leaves_nothing_in_another_tables_log() -> None:
-    """The table was replaced while it staged; it would die before it could take its put back."""
-
-    class Deadly(MemoryStore):
-        is_armed = False
-
-        def put_if_absent(self, path: str, data: bytes) -> bool:
-            super().put_if_absent(path, data)
-            if self.is_armed:
-                raise KilledError(path)
-            return True
-
-    store = Deadly()
-    table, another = made(store), made(MemoryStore())
-    planned = plan_epoch(table, [[[Command(7, 7, 7)]]])
-    table.log.look_at(planned.staged[0].base)
-    store.objects.clear()
-    store.objects.update(cast(MemoryStore, another.store).objects)
-    store.is_armed = True
-    with pytest.raises((OtherTableError, KilledError)):
-        table.commit(planned)
-    store.is_armed = False
-    assert append(Table(store), [Command(8, 8, 8)]) is not None
-
-
-def test_p1_a_put_that_lands_behind_the_abort_finds_its_files() -> None:
-    """The commit of Spark's batch gets no answer, Spark aborts it, and then it takes effect."""
-    store = SlowStore(MemoryStore())
-    schema = StructType([StructField("k", LongType()), StructField("v", LongType())])
-    options = {"path": "t", "keys": "k", "checkpointLocation": "c"}
-    with ExitStack() as stack:
-        for module in ("plan", "writers"):
-            opened = f"spark_upsert_sink.{module}.open_store"
-            stack.enter_context(patch(opened, lambda *_: store))
-        sent = pickle.loads(pickle.dumps(UpsertStreamWriter(options, schema, False)))
-        messages = [sent.write(iter([pa.record_batch({"k": [1, 2], "v": [3, 4]})]))]
-        store.is_slow = True
-        with pytest.raises(BrokenError):
-            UpsertStreamWriter(options, schema, False).commit(messages, 0)
-        UpsertStreamWriter(options, schema, False).abort(messages, 0)
-    assert store.land() == [True]
-    assert Table(store).snapshot().sort_by("k").to_pydict() == {"k": [1, 2], "v": [3, 4]}
-
-
-@ON_BOTH_LAYOUTS
-def test_p1_a_put_that_lands_behind_a_vacuum_creates_nothing() -> None:
-    """The vacuum has taken its files for left behind."""
-    now = Now()
-    store = SlowStore(ClockedStore(now))
-    table = Table(store, clock=now)
-    table.ensure(schema_of(Scope.TABLE))
-    append(table, [Command(1, 1, 1)])
-    store.is_slow = True
-    with pytest.raises(BrokenError):
-        append(table, [Command(2, 2, 2)])
-    store.is_slow = False
-    for _ in range(3):
-        now.advance(2 * 24 * HOUR_S)
-        Table(store, clock=now).vacuum()
-    assert len(list(store.list("data"))) == 1
-    assert store.land() == [False]
-    assert rows_at(Table(store, clock=now)) == {1: 1}
 
 
 @ON_BOTH_LAYOUTS
@@ -867,94 +713,6 @@ def test_p6_a_killed_operation_can_just_be_repeated(index: int) -> None:
             OPERATIONS[index].act(FaultyStore(store, Steps(Fault(step, Moment.AFTER))))
         OPERATIONS[index].act(store)
         assert observe(store) == expected, f"killed at {steps.names[step]}"
-
-
-@pytest.mark.parametrize("loss", Loss, ids=lambda loss: f"taking {loss.value}")
-def test_p6_what_was_reported_survives_a_power_loss(loss: Loss) -> None:
-    for count in range(1, 4):
-        with machine() as folder:
-            disk = Disk(folder / "disk")
-            store = LocalStore(disk.root / "lake" / "table")
-            with disk.traced(Steps()):
-                for operation in OPERATIONS[:count]:
-                    operation.act(store)
-            expected = observe(store)
-            survivor = LocalStore(disk.lose_power(folder / "new", loss) / "lake" / "table")
-            assert observe(survivor) == expected
-
-
-def test_p6_what_a_retry_or_a_reader_finds_survives_a_power_loss() -> None:
-    """The writer is killed between making a version visible and making it durable."""
-    with machine() as folder:
-        disk = Disk(folder / "disk")
-        store = LocalStore(disk.root / "lake" / "table")
-        with disk.traced(Steps()):
-            OPERATIONS[0].act(store)
-        probe = Steps()
-        with disk.traced(probe):
-            OPERATIONS[1].act(store)
-    step = next(i for i, name in enumerate(probe.names) if name.startswith("link"))
-    with machine() as folder:
-        disk = Disk(folder / "disk")
-        store = LocalStore(disk.root / "lake" / "table")
-        with disk.traced(Steps()):
-            OPERATIONS[0].act(store)
-        with disk.traced(Steps(Fault(step, Moment.AFTER))), pytest.raises(KilledError):
-            OPERATIONS[1].act(store)
-        with disk.traced(Steps()):
-            seen = observe(LocalStore(disk.root / "lake" / "table"))
-        survivor = LocalStore(disk.lose_power(folder / "new", Loss.ALL) / "lake" / "table")
-        assert observe(survivor) == seen
-
-
-def test_p6_folders_of_a_killed_process_are_made_durable_by_the_next() -> None:
-    with machine() as folder:
-        probe = Disk(folder / "probe")
-        steps = Steps()
-        with probe.traced(steps):
-            OPERATIONS[0].act(LocalStore(probe.root / "lake" / "table"))
-        for step, name in enumerate(steps.names):
-            if not name.startswith("mkdir"):
-                continue
-            disk = Disk(folder / f"disk{step}")
-            store = LocalStore(disk.root / "lake" / "table")
-            with disk.traced(Steps(Fault(step, Moment.AFTER))), pytest.raises(KilledError):
-                OPERATIONS[0].act(store)
-            with disk.traced(Steps()):
-                OPERATIONS[0].act(LocalStore(disk.root / "lake" / "table"))
-            lost = disk.lose_power(folder / f"new{step}", Loss.ALL)
-            assert observe(LocalStore(lost / "lake" / "table")) != ABSENT
-
-
-def test_p6_folders_that_another_process_made_again_are_made_durable() -> None:
-    """This process has known the folders to be durable, but not these."""
-    with machine() as folder, ExitStack() as kept:
-        disk = Disk(folder / "disk")
-        root = disk.root / "lake" / "table"
-        with disk.traced(Steps()):
-            OPERATIONS[0].act(LocalStore(root))
-        for each in (root.parent, root, root / "_log"):
-            # While they are open, their numbers are not given to others.
-            kept.callback(os.close, os.open(each, os.O_RDONLY))
-        shutil.rmtree(root.parent)
-        killed = Steps(Fault(0, Moment.AFTER))
-        with (
-            patch.object(local, "_FOLDERS", local._Folders()),
-            disk.traced(killed),
-            pytest.raises(KilledError),
-        ):
-            LocalStore(root).prepare("_log")
-        assert "fsync" not in killed.names
-        with disk.traced(Steps()):
-            OPERATIONS[0].act(LocalStore(root))
-        lost = disk.lose_power(folder / "lost", Loss.ALL)
-        assert observe(LocalStore(lost / "lake" / "table")) != ABSENT
-
-
-@contextmanager
-def machine() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="upsertflow-test-") as folder:
-        yield Path(folder)
 
 
 # -- P7: cost follows the change, not the table ---------------------------------------------
