@@ -329,7 +329,14 @@ def _widened(
         name = error.fields.get("left_out")
         if name is not None and name not in schema.keys:
             given = setting("exceptColumnList", joined_names([*left_out, name]))
-            error.advise(f"To leave '{name}' out, give {given}.")
+            # Parked rows pass no cast of a query, so that the hint of a write leads nowhere here.
+            raise SchemaError(
+                error.message,
+                hint=f"parked rows come in as they are, and no cast is before them: give {given} "
+                f"to bring them in without '{name}'. Rows to come need a column of another name "
+                "at the source.",
+                **error.fields,
+            ) from error
         raise
     if columns == base.schema.columns:
         return base

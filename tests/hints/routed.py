@@ -62,10 +62,14 @@ def _(told: Told) -> None:
     Table.create(str(told.folder / "a"), columns, keys=["id"])
     with told:
         unpark(root)
+    assert "before writing" not in told.hint
     told("give except_column_list=v")
     unpark(root, given={"exceptColumnList": "v"})
     assert table_below(root, "a").snapshot().to_pylist() == [{"id": 1, "v": None}]
     nothing_waits(told)
+    told("Rows to come need a column of another name at the source")
+    table_below(root, "a").append(pa.table({"id": [2], "w": [5]}), merge_schema=True)
+    assert table_below(root, "a").snapshot().sort_by("id").to_pylist()[1]["w"] == 5
 
 
 @follows("routed.park:as_parkable")
