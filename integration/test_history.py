@@ -90,11 +90,13 @@ class AutoCdc:
         self._folder = folder
         self._names = [f"{name}_{folder.name}" for name in ("held_aside", "target")]
 
-    def history(self, feed: Feed, *, tracked: Sequence[str] = ()) -> list[Held]:
+    def history(
+        self, feed: Feed, *, tracked: Sequence[str] = (), untracked: Sequence[str] = ()
+    ) -> list[Held]:
         events = [tuple(event) for batch in feed for event in batch]
         given = self._spark.createDataFrame(events, FEED)
         processor = self._own.Scd2BatchProcessor(
-            self._arguments(tracked),
+            self._arguments(self._tracked(tracked, untracked)),
             self._spark._jsparkSession.parseDataType('"long"'),
         )
         self._make_tables(DataFrame(processor.preprocessMicrobatch(given._jdf), self._spark).schema)
@@ -116,14 +118,20 @@ class AutoCdc:
             empty = self._spark.createDataFrame([], fields).write.mode("overwrite")
             empty.option("path", str(self._folder / name)).saveAsTable(name)
 
-    def _arguments(self, tracked: Sequence[str]) -> Any:
+    def _tracked(self, tracked: Sequence[str], untracked: Sequence[str]) -> Any:
+        if untracked:
+            exclude = getattr(self._own, "ColumnSelection$ExcludeColumns")
+            return self._some(exclude(self._columns(untracked)))
+        return self._some(self._included(tracked)) if tracked else self._none
+
+    def _arguments(self, tracked: Any) -> Any:
         return self._own.ChangeArgs(
             self._columns(["k"]),
             col("seq")._jc,
             self._singleton("ScdType$Type2"),
             self._some(col("gone")._jc),
             self._some(self._included(SHOWN)),
-            self._some(self._included(tracked)) if tracked else self._none,
+            tracked,
         )
 
     def _table(self, name: str) -> Any:
@@ -165,6 +173,17 @@ def test_a_history_is_that_of_auto_cdc(
     found = ours(spark, tmp_path / "t", trackHistoryColumnList=",".join(tracked) or "k,v,w")
     assert found == auto_cdc.history(feed, tracked=tracked)
     assert len(found) > (10 if tracked else 20)
+
+
+@pytest.mark.parametrize("untracked", ["v", "w", "v,w"])
+def test_a_history_of_all_columns_but_some_is_that_of_auto_cdc(
+    spark: SparkSession, tmp_path: Path, auto_cdc: AutoCdc, untracked: str
+) -> None:
+    feed = feed_of(7)
+    put(tmp_path / "t", feed, compact_at=12)
+    found = ours(spark, tmp_path / "t", trackHistoryExceptColumnList=untracked)
+    assert found == auto_cdc.history(feed, untracked=untracked.split(","))
+    assert found != ours(spark, tmp_path / "t")
 
 
 def test_a_late_event_splits_a_row_of_auto_cdc_alone(

@@ -194,6 +194,17 @@ class ReadOptions:
         "With `readHistory`: the columns that open a row of the history when they change; changes "
         "of others replace the values of the row that holds. Default: all that are read."
     )
+    untracked: tuple[str, ...] = Option(
+        "trackHistoryExceptColumnList",
+        Options.names,
+        BATCH,
+        default=NO_NAMES,
+        only=Only.BATCH,
+        excludes=("trackHistoryColumnList",),
+    ).held(
+        "With `readHistory`: the columns that open no row of the history when they change, where "
+        "all others that are read do. Default: none."
+    )
     query: QueryOptions = part(QueryOptions)
     splits: int | None = Option("splits", at_least(1), FREE).held(
         "Number of read tasks. Default: by the amount of data, at most the parallelism."
@@ -355,6 +366,7 @@ class ReadOptions:
         given = (
             ("validBy", self.valid_by is not ValidBy.TIME),
             ("trackHistoryColumnList", self.tracked),
+            ("trackHistoryExceptColumnList", self.untracked),
         )
         for name, is_given in given:
             if is_given and not self.history:

@@ -26,6 +26,7 @@ _OF_TABLES = {
     "readHistory": "it is of one table, which may keep the rows of a view",
     "validBy": "it is of a history",
     "trackHistoryColumnList": "it is of a history",
+    "trackHistoryExceptColumnList": "it is of a history",
 }
 """Options of one table, and why they mean nothing for a view."""
 

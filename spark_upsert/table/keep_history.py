@@ -53,6 +53,7 @@ def keep_history(
     columns: Sequence[str] | None = None,
     by: ValidBy = ValidBy.TIME,
     tracked: Sequence[str] = (),
+    untracked: Sequence[str] = (),
 ) -> Commit | None:
     """Bring the table that keeps a history up to date; make it if there is none.
 
@@ -63,7 +64,7 @@ def keep_history(
         step begins where this one ends.
     kept : Table
         May be absent.
-    columns, by, tracked
+    columns, by, tracked, untracked
         As of `Table.history`; key columns come along. The same in each step.
 
     Returns
@@ -85,7 +86,12 @@ def keep_history(
         own = source.schema
         named = own.columns.names if columns is None else own.select(columns)
         shown = tuple(dict.fromkeys((*own.keys, *named)))
-        wanted = HistoryOptions(columns=shown, by=by, tracked=own.select(tracked))
+        wanted = HistoryOptions(
+            columns=shown,
+            by=by,
+            tracked=own.select(tracked),
+            untracked=own.select(untracked),
+        )
         head = _made(kept, source, wanted, is_of_all=columns is None)
         guard = Unchanged(head)
         try:
@@ -108,6 +114,8 @@ def _made(kept: Table, source: Manifest, wanted: HistoryOptions, *, is_of_all: b
         "columns": None if is_of_all else list(wanted.columns),
         "tracked": list(wanted.tracked),
     }
+    if wanted.untracked:  # Histories that were kept before there was such a list lack it.
+        said["untracked"] = list(wanted.untracked)
     expected = json.dumps(said, separators=(",", ":"))
     fields = [own.columns.field(name) for name in wanted.columns]
     columns = [*fields, *valid_fields(own, wanted), pa.field(FROM_VERSION, pa.int64())]

@@ -1116,6 +1116,7 @@ class Table:
         columns: Sequence[str] | None = None,
         by: ValidBy = ValidBy.TIME,
         tracked: Sequence[str] = (),
+        untracked: Sequence[str] = (),
     ) -> pa.RecordBatchReader:
         """Return a reader of all rows that the table held, each with the time in which it did.
 
@@ -1130,6 +1131,8 @@ class Table:
             What validity is told by.
         tracked : sequence of str
             Columns that open a row when they change; by default all that are read.
+        untracked : sequence of str
+            Columns that open none, where all others do.
 
         Raises
         ------
@@ -1142,7 +1145,12 @@ class Table:
         """
         own = self.schema
         names = own.columns.names if columns is None else own.select(columns)
-        wanted = HistoryOptions(columns=tuple(names), by=by, tracked=own.select(tracked))
+        wanted = HistoryOptions(
+            columns=tuple(names),
+            by=by,
+            tracked=own.select(tracked),
+            untracked=own.select(untracked),
+        )
         head = self.log.head()
         begins, ends = (
             head.since if lower is None else lower,

@@ -43,7 +43,11 @@ def _(told: Told) -> None:
 @follows("options.read:ReadOptions._refuse_apart_from_history")
 def _(told: Told) -> None:
     given = {"path": lake(told.folder, "table")["table"]}
-    for wrong in ({"validBy": "version"}, {"trackHistoryColumnList": "id"}):
+    for wrong in (
+        {"validBy": "version"},
+        {"trackHistoryColumnList": "id"},
+        {"trackHistoryExceptColumnList": "id"},
+    ):
         with told:
             batch({**given, **wrong})
         told("add read_history=true")

@@ -195,13 +195,23 @@ def rows_of_life(
     return sorted(done, key=repr)
 
 
-@given(life=LIVES, tracked=TRACKED, seed=st.randoms(use_true_random=False))
+@given(
+    life=LIVES,
+    tracked=TRACKED,
+    as_except=st.booleans(),
+    seed=st.randoms(use_true_random=False),
+)
 def test_changes_of_other_columns_replace_the_values_of_the_row_that_holds(
     life: list[tuple[int, bool, float | None, str | None]],
     tracked: tuple[str, ...],
+    as_except: bool,
     seed: Any,
 ) -> None:
-    wanted = HistoryOptions(columns=("k", "v", "w"), by=ValidBy.VERSION, tracked=tracked)
+    columns = ("k", "v", "w")
+    wanted = HistoryOptions(columns=columns, by=ValidBy.VERSION, tracked=tracked)
+    if as_except:
+        others = tuple(name for name in columns if tracked and name not in tracked)
+        wanted = HistoryOptions(columns=columns, by=ValidBy.VERSION, untracked=others)
     shuffled = list(range(len(life)))
     seed.shuffle(shuffled)
     found = validity(events(life).take(pa.array(shuffled, pa.int64())), SCHEMA, wanted)

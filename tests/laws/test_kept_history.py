@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -159,14 +160,15 @@ def test_its_changes_end_a_row_and_open_one() -> None:
     ]
 
 
-def test_a_row_is_replaced_while_its_tracked_columns_stay() -> None:
+@pytest.mark.parametrize("said", [{"tracked": ["v"]}, {"untracked": ["n"]}], ids="by {}".format)
+def test_a_row_is_replaced_while_its_tracked_columns_stay(said: dict[str, Any]) -> None:
     columns = pa.schema({"id": pa.int64(), "v": pa.string(), "n": pa.int64()})
     table, kept = Table(MemoryStore()), Table(MemoryStore())
     table.ensure(schema_of(Scope.ARRIVAL).of(columns, keys=["id"]))
     for n, v in enumerate(["a", "a", "b"]):
         table.append(pa.table({"id": [1], "v": [v], "n": [n]}))
-        keep_history(table, kept, by=ValidBy.VERSION, tracked=["v"])
-    whole = table.history(by=ValidBy.VERSION, tracked=["v"]).read_all()
+        keep_history(table, kept, by=ValidBy.VERSION, **said)
+    whole = table.history(by=ValidBy.VERSION, **said).read_all()
     names = whole.column_names
     assert [row["n"] for row in whole.to_pylist()] == [1, 2]
     assert kept.snapshot(columns=names).sort_by("valid_from").to_pylist() == whole.to_pylist()

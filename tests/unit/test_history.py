@@ -168,6 +168,10 @@ def test_a_tracked_column_is_one_that_is_read() -> None:
         told(table, tracked=["seq"])
     with pytest.raises(SchemaError, match="'w' is not among"):
         told(table, tracked=["w"])
+    with pytest.raises(OptionError, match="'trackHistoryExceptColumnList'"):
+        told(table, untracked=["seq"])
+    with pytest.raises(OptionError, match="contradict each other"):
+        told(table, tracked=["v"], untracked=["id"])
 
 
 class TestARead:
@@ -192,6 +196,9 @@ class TestARead:
         assert self.read(path, columns="v,id") == [("a", 1, 1, 3, False)]
         tracked = self.read(path, trackHistoryColumnList="V")
         assert tracked == [(1, "a", 2, 1, 3, False)]
+        assert self.read(path, trackHistoryExceptColumnList="SEQ") == tracked
+        with pytest.raises(OptionError, match="'trackHistoryExceptColumnList'"):
+            self.read(path, trackHistoryColumnList="v", trackHistoryExceptColumnList="seq")
 
     def test_it_ends_where_it_is_told(self, path: str) -> None:
         ended = self.read(path, columns="id", endingVersion="2")
@@ -207,7 +214,9 @@ class TestARead:
         assert first == [(1, "a", 1, 1, 2, False), (1, "a", 2, 2, 3, False)]
         assert self.read(path, startingTimestamp="2000-01-01") == first
 
-    @pytest.mark.parametrize("name", ["readHistory", "validBy", "trackHistoryColumnList"])
+    @pytest.mark.parametrize(
+        "name", ["readHistory", "validBy", "trackHistoryColumnList", "trackHistoryExceptColumnList"]
+    )
     def test_a_view_has_none_of_its_own(self, path: str, name: str) -> None:
         with pytest.raises(OptionError, match=f"'{name}' has no meaning beside 'plan'"):
             batch({"plan": Plan.of_table(path).to_json(), name: "true"})

@@ -168,6 +168,7 @@ def publish(
 @click.option(
     "--track", metavar="COLUMNS", help="Those that open a row when they change. Default: all."
 )
+@click.option("--no-track", metavar="COLUMNS", help="Those that open none, where all others do.")
 @json_option
 def keep_history(
     path: str,
@@ -176,6 +177,7 @@ def keep_history(
     by: str,
     columns: str | None,
     track: str | None,
+    no_track: str | None,
     as_json: bool,
 ) -> None:
     """Bring the table that keeps the history of another one up to date, or make it."""
@@ -187,6 +189,7 @@ def keep_history(
             columns=None if columns is None else split_names("--columns", columns),
             by=ValidBy(by),
             tracked=() if track is None else split_names("--track", track),
+            untracked=() if no_track is None else split_names("--no-track", no_track),
         )
     head = kept.log.head() if done is None else kept.log.at(done.version)
     facts = {"history": place, "version": head.version, "rows": head.live_rows}

@@ -50,8 +50,13 @@ def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
 
 def history_options(options: ReadOptions, columns: Sequence[str]) -> HistoryOptions:
     """Return what a read of a history wants, with the table's columns that it shows."""
-    tracked = (find_column(name, columns, role="tracked column") for name in options.tracked)
-    return HistoryOptions(columns=tuple(columns), by=options.valid_by, tracked=tuple(tracked))
+    tracked, untracked = (
+        tuple(find_column(name, columns, role="tracked column") for name in names)
+        for names in (options.tracked, options.untracked)
+    )
+    return HistoryOptions(
+        columns=tuple(columns), by=options.valid_by, tracked=tracked, untracked=untracked
+    )
 
 
 def shown_grouping(manifest: Manifest, options: ReadOptions) -> Grouping | None:

@@ -37,7 +37,8 @@ def valid_fields(schema: TableSchema, options: HistoryOptions) -> tuple[pa.Field
     Raises
     ------
     OptionError
-        The table has no order that could be the axis, or a tracked column is not among those read.
+        The table has no order that could be the axis, or a column that is said to be tracked, or
+        not to be, is not among those read.
     SchemaError
         A column of the table has such a name, or its entries are no rows.
     """
@@ -54,11 +55,16 @@ def valid_fields(schema: TableSchema, options: HistoryOptions) -> tuple[pa.Field
             hint=f"choose other columns by {setting('columns')}.",
             column=taken[0],
         )
-    for name in options.tracked:
-        if name not in options.columns:
-            raise OptionError.invalid(
-                "trackHistoryColumnList", name, f"columns that are read, {list(options.columns)}"
-            )
+    for option, names in (
+        ("trackHistoryColumnList", options.tracked),
+        ("trackHistoryExceptColumnList", options.untracked),
+    ):
+        for name in names:
+            if name not in options.columns:
+                expected = f"columns that are read, {list(options.columns)}"
+                raise OptionError.invalid(option, name, expected)
+    if options.tracked and options.untracked:
+        raise OptionError.conflict("trackHistoryColumnList", "trackHistoryExceptColumnList")
     return fields_by(_axis_type(schema, options.by))
 
 

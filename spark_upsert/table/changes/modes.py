@@ -63,3 +63,5 @@ class HistoryOptions:
     by: ValidBy = ValidBy.TIME
     tracked: tuple[str, ...] = ()
     """Those of ``columns`` that open a row when they change; none: all of them."""
+    untracked: tuple[str, ...] = ()
+    """Those of ``columns`` that open none, where all others do; none beside ``tracked``."""

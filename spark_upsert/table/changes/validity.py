@@ -138,7 +138,8 @@ def _differs(
     """Return which events follow a delete, or tracked values that are not theirs."""
     differs = np.ones(events.num_rows, dtype=np.bool_)
     behind = np.flatnonzero(is_put[1:] & is_put[:-1]) + 1
-    names = options.tracked or [name for name in options.columns if name not in schema.keys]
+    apart = {*schema.keys, *options.untracked}
+    names = options.tracked or [name for name in options.columns if name not in apart]
     before, now = (
         [events.column(name).take(pa.array(at)) for name in names] for at in (behind - 1, behind)
     )
