@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from integration.pages import HERE, Block, blocks
+from integration.pages import HERE, ROOT, Block, blocks
 from spark_upsert.table.table import Table
 from tests.support.group_worlds import Routed
 from tests.support.s3 import S3, running_s3
@@ -73,8 +73,11 @@ def place(
 ) -> Iterator[Place]:
     """Where a block runs; Spark forgets what it was told about it."""
     monkeypatch.chdir(tmp_path)
+    # The first screen of README names a folder of where Spark was started: all tests.
+    shutil.rmtree(ROOT / "people", ignore_errors=True)
     with logging_as_before():
         yield Place(spark, tmp_path, orders)
+    shutil.rmtree(ROOT / "people", ignore_errors=True)
     for query in spark.streams.active:
         query.stop()
     for view in ("orders", "orders_then"):

@@ -207,6 +207,7 @@ are the promises as histories in JSON, in [changelog-conformance](../changelog-c
 an oracle of some 200 lines of plain Python that reads as their definition, and a runner for each
 system. This page is made by one command, which anybody can repeat:
 
+<!-- not run: takes the peers' jars and an hour; integration/test_conformance.py and tests/unit/test_conformance.py run what is ours -->
 ```sh
 make conformance
 ```
