@@ -16,7 +16,6 @@ from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, share
 from spark_upsert.streams.planner.merged_read import MergedRead
 from tests.hints.hint import Told, follows
 from tests.hints.reads import (
-    ROW,
     SMALL,
     Given,
     Query,
@@ -28,6 +27,7 @@ from tests.hints.reads import (
     put,
     replayed,
 )
+from tests.hints.tables import ROW
 
 WIDE = pa.table({"id": pa.array([1], pa.int64()), "v": ["a"]})
 MORE = pa.table({"id": pa.array([1], pa.int32()), "v": ["a"], "w": [1]})
