@@ -20,6 +20,8 @@ CODE = [block for block in BLOCKS if block.language not in NO_CODE]
 NOT_RUN = [
     "README.md: make demo",
     "README.md: pip install",
+    "docs/compatibility.md: make changelog",
+    "docs/conformance.md: make conformance",
     "docs/kafka.md: spark-submit --packages",
     "docs/many-tables.md: mixed = (",
     "docs/object-stores.md: UPSERTFLOW_TEST_S3_ENDPOINT=http://localhost:9000",
