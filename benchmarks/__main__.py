@@ -18,7 +18,7 @@ from benchmarks.contest import Place
 from benchmarks.figures import figures, written
 from benchmarks.host import ROOT
 from benchmarks.measure import machine
-from benchmarks.report import write_report
+from benchmarks.report.page import write_report
 from benchmarks.sections import FULL, QUICK, SECTIONS, TINY
 from benchmarks.words import without_places
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _URL = re.compile(r"\(?\b(?:https?|file):/+\S+?\)?(?=[\s,;\]]|$)")
 _PATH = re.compile(r"\(?(?:file:)?/(?:[\w.+@-]+/)+[\w.+@-]*\)?")
@@ -48,3 +49,13 @@ def times(seconds: dict[str, float]) -> str:
 def yes(value: bool | None) -> str:
     """Return whether two agree."""
     return {True: "yes", False: "**no**", None: "not comparable"}[value]
+
+
+def row(cells: tuple[str, ...] | list[str]) -> str:
+    """Return a row of a table."""
+    return "| " + " | ".join(cell.replace("\n", " ").replace("|", "\\|") for cell in cells) + " |"
+
+
+def by_number(item: tuple[str, Any]) -> int:
+    """Return the number that the key of an item is written as, to sort by."""
+    return int(item[0])

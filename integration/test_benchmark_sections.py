@@ -14,7 +14,7 @@ from benchmarks import sections as the_sections
 from benchmarks.contest import Place
 from benchmarks.host import Host
 from benchmarks.limits import limits
-from benchmarks.report import write_report
+from benchmarks.report.page import write_report
 from benchmarks.sections import SECTIONS, TINY
 
 pytestmark = pytest.mark.spark

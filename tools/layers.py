@@ -97,7 +97,17 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def _imported(path: Path) -> tuple[str, ...]:
-    return tuple(name for node in ast.walk(tree_of(path)) for name in names(node))
+    return tuple(name for node in statements(tree_of(path)) for name in names(node))
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is below a node but expressions: most of a tree, and none holds a statement."""
+    waiting = [node]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if not isinstance(child, ast.expr):
+                yield child
+                waiting.append(child)
 
 
 def names(node: ast.AST) -> Iterator[str]:

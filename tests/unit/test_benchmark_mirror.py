@@ -9,7 +9,7 @@ import pytest
 from benchmarks.limits import limits
 from benchmarks.measure import spread
 from benchmarks.mirroring import fresh, measure, mirror_of, seen_by_delta_rs
-from benchmarks.report import write_report
+from benchmarks.report.page import write_report
 from spark_upsert.store import LocalStore
 from tests.support.delta import DeltaTable
 

@@ -13,15 +13,14 @@ from benchmarks import indexing, loading, operators, routing, topics
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
 from benchmarks.merging import measure
-from benchmarks.report import (
-    _discovery,
-    _indexing,
-    _loading,
-    _operators,
-    _routing,
-    _topics,
-    about_machines,
-    write_report,
+from benchmarks.report.page import about_machines, write_report
+from benchmarks.report.plans import operators_section
+from benchmarks.report.streams import discovery_section
+from benchmarks.report.tables import (
+    indexing_section,
+    loading_section,
+    routing_section,
+    topics_section,
 )
 from benchmarks.words import count as told
 
@@ -114,7 +113,7 @@ def test_each_way_of_a_training_loop_gets_all_rows(tmp_path: Path) -> None:
     found = loading.measure(tmp_path, 2_000, rounds=1)
     assert len(found["ways"]) == 6
     assert set(figures(found)["resume"]) == {"files", "a table"}
-    page = "\n".join(_loading({"loading": found}))
+    page = "\n".join(loading_section({"loading": found}))
     assert all(f"| {name} |" in page for name in (*found["ways"], *found["resume"]))
 
 
@@ -122,7 +121,7 @@ def test_one_write_into_many_tables_makes_requests_for_each_of_them(tmp_path: Pa
     found = routing.measure(tmp_path, (1, 3), 60, rounds=1)
     one, three = (figures(found)["tables"][tables]["requests"] for tables in ("1", "3"))
     assert 0 < one["median"] < three["median"]
-    page = "\n".join(_routing({"routing": found}))
+    page = "\n".join(routing_section({"routing": found}))
     assert "| 3 |" in page
 
 
@@ -131,7 +130,7 @@ def test_what_a_program_finds_is_what_it_prints_last(tmp_path: Path) -> None:
     program.write_text("import sys\nprint(*sys.argv[1:])\nprint('{\\n \"lost\": 0\\n}')\n")
     found = topics.measure(["--seed=7"], program)
     assert found == {"arguments": "--seed=7", "found": {"lost": 0}}
-    assert "| lost | 0 |" in "\n".join(_topics({"topics": found}))
+    assert "| lost | 0 |" in "\n".join(topics_section({"topics": found}))
     program.write_text("raise SystemExit('doubled')")
     with pytest.raises(subprocess.CalledProcessError):
         topics.measure([], program)
@@ -140,7 +139,7 @@ def test_what_a_program_finds_is_what_it_prints_last(tmp_path: Path) -> None:
 def test_joins_and_groups_of_a_task_give_as_many_rows_as_those_of_pyarrow() -> None:
     found = operators.measure(400, rounds=1)
     assert len(found["cases"]) == 9
-    page = "\n".join(_operators({"operators": found}))
+    page = "\n".join(operators_section({"operators": found}))
     assert all(f"| {name} |" in page for name in found["cases"])
 
 
@@ -163,7 +162,7 @@ def test_peers_ended_with_the_same_rows(measured: dict[str, Any]) -> None:
 def test_how_soon_a_commit_is_planned_is_told_by_the_number_of_tables() -> None:
     spread = {"median": 0.0087, "min": 0.008, "max": 0.02, "mean": 0.009, "count": 3}
     each = {"latest_s": spread, "planned_s": {**spread, "max": 1.5}, "requests_per_look": 1.125}
-    text = "\n".join(_discovery({"discovery": {"10000": each, "1000": each, "took_s": 3.0}}))
+    text = "\n".join(discovery_section({"discovery": {"10000": each, "1000": each, "took_s": 3.0}}))
     rows = [line for line in text.splitlines() if line.startswith("| 1")]
     assert [row.split("|")[1].strip() for row in rows] == [told(1_000), told(10_000)]
     assert rows[1].split("|")[3:6] == [" 9 ms ", " 1500 ms ", " 1.12 "]
@@ -174,6 +173,6 @@ def test_reads_by_an_index_are_measured_and_told(tmp_path: Path) -> None:
     assert found["found"]["by the beginning of the key"] == indexing.WANTED * indexing.PER_VALUE
     others = [found["found"][name] for name in ("by an index", "all rows read, and filtered")]
     assert others[0] == others[1] > 0
-    page = "\n".join(_indexing({"indexing": found}))
+    page = "\n".join(indexing_section({"indexing": found}))
     assert "| by an index |" in page
     assert "one value has nine rows in ten" in page

@@ -1,0 +1,1 @@
+"""The report that `make bench` writes: [`page`][benchmarks.report.page] puts it together."""
