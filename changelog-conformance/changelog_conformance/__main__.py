@@ -2,6 +2,7 @@
 
 python -m changelog_conformance                    all systems
 python -m changelog_conformance delta_rs ducklake  some; the others keep their results
+python -m changelog_conformance delta_rs --shrink  and the smallest of each drawn history that goes wrong
 python -m changelog_conformance --page             the page of the results that are kept
 """
 
@@ -13,9 +14,11 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from changelog_conformance import generator, histories, oracle, page, peers, runner
+from changelog_conformance.shrinking import shrunk
 
 HOME = Path(__file__).resolve().parents[1]
 SEEDS = 3
@@ -35,6 +38,11 @@ def main(arguments: list[str]) -> None:
         help="this one, and others that are named so; those that are not keep their results",
     )
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"default: {SEEDS}")
+    parser.add_argument(
+        "--shrink",
+        action="store_true",
+        help="of a drawn history that goes wrong, look for the smallest that still does",
+    )
     parser.add_argument("--results", type=Path, default=HOME / "results")
     parser.add_argument("--out", type=Path, default=HOME.parent / "docs" / "conformance.md")
     parser.add_argument("--cache", type=Path, default=HOME.parent / ".bench")
@@ -53,6 +61,8 @@ def main(arguments: list[str]) -> None:
         if not told.peers or peer.name in told.peers:
             file = told.results / f"{peer.name}.json"
             result = run(peer, asked, cache=told.cache)
+            if told.shrink:
+                shrink(peer, drawn, result, cache=told.cache)
             if told.only and file.exists():
                 result["histories"] = {**page.load(file)["histories"], **result["histories"]}
             text = json.dumps(result, indent=1, ensure_ascii=False)
@@ -85,6 +95,26 @@ def run(peer: peers.Peer, asked: Sequence[histories.History], *, cache: Path) ->
             seen, refused = runner.observed_of_json(observed["histories"][history.name])
             found[history.name] = page.found(oracle.judge(history, seen), refused)
     return {"not_tried": "", "versions": observed["versions"], "histories": found}
+
+
+def shrink(
+    peer: peers.Peer, drawn: Sequence[histories.History], result: page.Result, *, cache: Path
+) -> None:
+    """Add to each drawn history that went wrong the smallest that still does."""
+
+    def are_wrong(asked: Sequence[histories.History]) -> list[bool]:
+        named = [replace(each, name=str(number)) for number, each in enumerate(asked)]
+        found = run(peer, named, cache=cache)["histories"]
+        return [_is_wrong(found.get(each.name)) for each in named]
+
+    for history in drawn:
+        found = result["histories"].get(history.name)
+        if found is not None and _is_wrong(found):
+            found["smallest"] = histories.to_json(shrunk(history, are_wrong))["steps"]
+
+
+def _is_wrong(found: page.Found | None) -> bool:
+    return found is not None and bool(found["rows"] or found["changes"])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from changelog_conformance import histories, peers
 from changelog_conformance.known import KNOWN, NOT_TRIED
@@ -21,6 +21,8 @@ class Found(TypedDict):
     changes: str
     has_feed: bool
     refused: str
+    smallest: NotRequired[list[dict[str, Any]]]
+    """The steps of the smallest history that goes wrong, of a drawn one (`shrinking`)."""
 
 
 class Result(TypedDict):
@@ -165,6 +167,8 @@ def _smallest(
     if kind == "refused":
         return [f"- *{label}*{others}: {place}: {_line(_cause(told))}"]
     known = KNOWN.get((peer, word), "Upstream: none known.")
+    if steps := by_name[name].get("smallest"):
+        known = f"The smallest that does: `{json.dumps(steps)}`. {known}"
     return [f"- *{label}*{others}: {place}: {_line(told)}", f"  {known}"]
 
 
