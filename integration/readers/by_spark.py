@@ -26,6 +26,10 @@ def _session(jars: list[str]) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Each version is another plan, of few rows: to compile it takes longer than to run it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
     }
     builder = SparkSession.builder.master("local[2]").appName("a reader of Delta")
     for name, value in settings.items():

@@ -7,8 +7,10 @@ version that opened a row, with the source's key as the prefix of the hash, so t
 a changed key is found by a look-up. A step reads what changed since the step before, and puts each
 row that it touches whole: the same step twice gives the same rows.
 
-The number of its transaction is the version of the source that a step has reached. A step is put
-only behind the rows that it was computed upon, so that of two keepers one begins anew.
+The number of its transaction is the version of the source that a step has reached; that of a
+second one also has a checksum of the token of this very version, so that a source that was set back
+from a copy is noticed whatever was written to it since. A step is put only behind the rows that it
+was computed upon, so that of two keepers one begins anew.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +44,10 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import Unchanged
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
+
+TOKEN_BITS = 32
+"""The bits of a mark that are of a token: of two pasts of a table one in 4 billion is taken for the
+other."""
 
 TRIES_MAX = 16
 """Attempts to put a step behind rows that no other keeper has changed meanwhile."""
@@ -148,6 +155,8 @@ def _step(
     writer = f"{HISTORY}{source.table_id}"
     consumer = f"history-{head.table_id}"
     position = _position(kept, head, writer, source)
+    if position is not None:
+        _require_same_past(table, kept, head, position, source)
     if position is None:
         begin = table.hold_all(consumer).version
         stretches = history_stretches(table.log, begin, source.upper, source.schema, wanted)
@@ -163,7 +172,8 @@ def _step(
     snapshot = Snapshot(kept.store, head)
     staged = stage(snapshot, _commands(table, snapshot, stretches, wanted), threads=kept.threads)
     reached = Transaction(writer=writer, number=source.version)
-    epoch = WriteSet(base=snapshot, staged=(staged,), transactions=(reached,))
+    marked = Transaction(writer=_marker(source), number=_mark(source.version, source.token))
+    epoch = WriteSet(base=snapshot, staged=(staged,), transactions=(reached, marked))
     try:
         done = kept.commit(epoch, admission=kept.admission(guard=guard))
     except UpsertFlowError:
@@ -193,6 +203,41 @@ def _position(kept: Table, head: Manifest, writer: str, source: Manifest) -> int
             path=kept.store.url,
         )
     return position
+
+
+def _marker(source: Manifest) -> str:
+    return f"{HISTORY}{source.table_id}:mark"
+
+
+def _mark(version: int, token: str) -> int:
+    """Return a version with a part of its token: the number grows as the version does."""
+    return version << TOKEN_BITS | crc32(token.encode())
+
+
+def _require_same_past(
+    table: Table, kept: Table, head: Manifest, position: int, source: Manifest
+) -> None:
+    """Refuse a source in which the version that was reached is another one by now.
+
+    Where that version was expired since, or the step was taken before there were marks, only the
+    identity of the table is left to compare.
+
+    Raises
+    ------
+    OtherTableError
+        The source was set back from a copy, and written on.
+    """
+    mark = head.transactions.get(_marker(source))
+    if mark is None or position < source.since:
+        return
+    if mark != _mark(position, table.log.commit(position).token):
+        raise OtherTableError(
+            f"the history at '{kept.store.url}' has reached version {position} of its table; what "
+            "is found there is a copy of it with another version of that number.",
+            hint="put the table back if it was set back from a copy by mistake; else keep its "
+            "history in a new path.",
+            path=kept.store.url,
+        )
 
 
 def _lower(table: Table, position: int, source: Manifest) -> int:

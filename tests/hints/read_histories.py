@@ -183,6 +183,23 @@ def _(told: Told) -> None:
     assert keep_history(set_back, Table(open_store(str(told.folder / "of_copy")))) is not None
 
 
+@follows("table.keep_history:_require_same_past")
+def _(told: Told) -> None:
+    table, kept = _source(told)
+    copy = told.folder / "copy"
+    shutil.copytree(told.folder / "table", copy)
+    table.append(pa.table({"id": [9]}), merge_schema=True)
+    keep_history(table, kept)
+    set_back = Table.open(str(copy))
+    set_back.append(pa.table({"id": [8]}), merge_schema=True)
+    with told:
+        keep_history(set_back, kept)
+    told("put the table back if it was set back from a copy by mistake")
+    assert keep_history(table, kept) is None
+    told("keep its history in a new path")
+    assert keep_history(set_back, Table(open_store(str(told.folder / "of_copy")))) is not None
+
+
 @follows("table.write.guards:_require_historian")
 def _(told: Told) -> None:
     table, kept = _source(told)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -16,6 +18,7 @@ from spark_upsert.table.entries.found import ABSENT
 from tests.laws import test_history as laws
 from tests.laws import test_kept_history as kept_laws
 from tests.planted.bug import Patch, bug, wrapped
+from tests.unit import test_kept_history as kept_cases
 
 
 def test_p1_a_history_is_what_was_seen() -> None:
@@ -32,6 +35,16 @@ def test_p2_a_history_is_kept() -> None:
 
 def test_p1_other_columns_open_nothing() -> None:
     laws.test_changes_of_other_columns_replace_the_values_of_the_row_that_holds()
+
+
+def test_p2_a_history_is_kept_of_one_past() -> None:
+    with TemporaryDirectory() as folder:
+        kept_cases.test_a_table_that_was_set_back_from_a_copy_is_told_so(Path(folder), 1)
+
+
+@bug("a history is kept on from another past of its table", test_p2_a_history_is_kept_of_one_past)
+def _() -> Patch:
+    return patch.object(keep_history, "crc32", lambda token: 0)
 
 
 @bug("a history begins with nothing but its changes", test_p1_a_history_is_what_was_seen)

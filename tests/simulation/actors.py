@@ -15,8 +15,10 @@ import pyarrow as pa
 from spark_upsert.errors import DataError, DataLossError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.schema import Scope, Ties
+from spark_upsert.table.changes.modes import VALID_NAMES, ValidBy
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.tombstones import PROPERTY, LateRows, TombstoneRetention
 from spark_upsert.table.table import Table
@@ -25,8 +27,9 @@ from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.observer import Rows
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.writer_lives import WriterLife, dealt_anew
+from tests.support.clocked import ClockedStore
 from tests.support.reference import Command
-from tests.support.stores import BrokenError, KilledError
+from tests.support.stores import BrokenError, FaultyStore, KilledError
 from tests.support.streams import Query, Row, position_in, stream_of
 
 if TYPE_CHECKING:
@@ -564,8 +567,91 @@ class Follower(Actor):
 
     def _require_no_lease(self) -> None:
         table = Table(self.world.store, clock=self.world.now)
-        held = [lease for lease in table.consumers() if lease.is_live(table.log.now_ms())]
+        # A mirror and a history stand where they are, which says nothing of this query.
+        queries = (each for each in table.consumers() if "-" not in each.consumer)
+        held = [lease for lease in queries if lease.is_live(table.log.now_ms())]
         assert not held, f"P2: what a lease holds is expired: {held}"
+
+
+class Historian(Actor):
+    """Keeps the history of the table in another one, step by step, and may die between any two.
+
+    What it keeps says of each version that can still be read which rows it had. Where its lease has
+    lapsed and the past is gone it keeps another history, in a new place.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._draw = Random(f"history of {world.seed}")
+        self._begin()
+
+    def __str__(self) -> str:
+        return "historian"
+
+    def _begin(self) -> None:
+        self._store = ClockedStore(self.world.now)
+        self._first: int | None = None
+        """A version that the history has, and none before it need be there."""
+
+    def _step(self, kept: Table) -> None:
+        table = self.world.open()
+        keep_history(table, kept, by=ValidBy.VERSION)
+        if self._first is None:
+            self._first = table.log.head().version
+        self.world.trace.append(f"{self} has step {kept.log.head().version}")
+
+    def live(self) -> Iterator[None]:
+        process = self._draw.choice([None, "historian"])
+        kept = Table(
+            FaultyStore(self._store, self.world.dice_of_faults(), process=process),
+            clock=self.world.now,
+        )
+        for _ in range(self._draw.randint(1, 4)):
+            try:
+                yield from self.attempt(lambda: self._step(kept))
+            except DataLossError:
+                self._require_no_lease()
+                self.world.trace.append(f"{self} begins anew")
+                self._begin()
+                return
+            if self._draw.random() < 0.3:
+                kept.compact(full=self._draw.random() < 0.5)
+            yield
+
+    def finish(self) -> None:
+        """Keep what is left, and compare all versions that can be read."""
+        kept = Table(self._store, clock=self.world.now)
+        try:
+            self._step(kept)
+        except DataLossError:
+            self._require_no_lease()
+            self._begin()
+            kept = Table(self._store, clock=self.world.now)
+            self._step(kept)
+        rows = kept.snapshot().to_pylist()
+        table = Table(self.world.store, clock=self.world.now)
+        head = table.log.head()
+        assert self._first is not None
+        for version in range(max(self._first, head.since), head.version + 1):
+            shown = table.snapshot(version)
+            expected = Counter(map(str, shown.to_pylist()))
+            valid = (row for row in rows if is_valid(row, version))
+            found = Counter(str({name: row[name] for name in shown.column_names}) for row in valid)
+            assert found == expected, f"P2: a history of {found} at {version}, not {expected}"
+        assert kept.check().is_sound, "P5: a sound history is reported"
+
+    def _require_no_lease(self) -> None:
+        table = Table(self.world.store, clock=self.world.now)
+        name = f"history-{Table(self._store).log.head().table_id}"
+        leases = (each for each in table.consumers() if each.consumer == name)
+        held = [each for each in leases if each.is_live(table.log.now_ms())]
+        assert not held, f"P2: what a history has to read is expired: {held}"
+
+
+def is_valid(row: dict[str, Any], version: int) -> bool:
+    """Return whether a row of a history, whose times are versions, was there at one."""
+    begin, end, _ = VALID_NAMES
+    return row[begin] <= version and (row[end] is None or version < row[end])
 
 
 class Time(Actor):
@@ -580,23 +666,3 @@ class Time(Actor):
             self._left -= 1
             self.world.now.advance(self.world.random.choice([HOUR_S, 25 * HOUR_S, 8 * 24 * HOUR_S]))
             self.world.trace.append("time passes")
-
-
-def cast_of(world: World) -> list[Actor]:
-    """Draw who lives in a world."""
-    random = world.random
-    people: list[Actor] = []
-    for number in range(random.randint(1, 3)):
-        kind = random.choice([StagingWriter, StagingWriter, Appender])
-        people.append(kind(world, f"w{number}"))
-    # What an operator reads is given: nobody tells its tied rows apart.
-    if random.random() < 0.5 and world.schema.ties is not Ties.FAIL and not world.may_fail_ties:
-        source = Source(world, "source")
-        people += [Incarnation(world, source, i) for i in range(random.randint(1, 3))]
-    people += [Compactor(world), Compactor(world)]
-    others: list[Callable[[World], Actor]] = [Sweeper, Alterer, Cleaner, Follower, Time]
-    if world.is_forgetful:
-        people += [Sweeper(world)]
-    if random.random() < 0.2:
-        people.append(Restorer(world))
-    return people + [kind(world) for kind in others if random.random() < 0.4]

@@ -43,6 +43,7 @@ from spark_upsert.table.log.tombstones import PROPERTY, LateRows, TombstoneReten
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import manifest_at
+from tests.simulation import ages
 from tests.simulation.wire import prefix_of
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
@@ -76,6 +77,7 @@ class Observer:
         self._retentions = {world.retention}
         """For how long deletes are kept, at any version so far."""
         self._times_ms: dict[int, int] = {}
+        self._since: dict[int, int] = {}
         self._identities: dict[str, list[tuple[int, Identity]]] = {}
 
     @property
@@ -150,6 +152,7 @@ class Observer:
     def _check(self, table: Table, version: int, commit: Commit) -> None:
         manifest = table.log.at(version)
         self._times_ms[version] = commit.timestamp_ms
+        self._since[version] = manifest.since
         self._retentions.add(manifest.properties[PROPERTY])
         self._reference.policy = manifest.schema.on_error
         if commit.restored is not None:
@@ -185,6 +188,9 @@ class Observer:
                 assert other in self._committed or not any(script), f"P1: {other} is passed over"
         self._committed.add(transaction)
         base, head = planned.base, commit.version - 1
+        script = planned.script
+        if transaction.writer.startswith(ages.WRITER):
+            script = [self._expired(commit, transaction)]
         applies_late = planned.late_rows is LateRows.APPLY
         judged_late: set[tuple[Identity, int]] = set()
 
@@ -195,10 +201,10 @@ class Observer:
             judged_late.update([(key, order)] if judged else ())
             return judged
 
-        self._forget_what_hides_no_row(head, planned.script)
+        self._forget_what_hides_no_row(head, script)
         tally = self._reference.apply(
             commit.version,
-            planned.script,
+            script,
             overwrite=commit.kind is Kind.OVERWRITE,
             is_late=is_late,
             applies_late=applies_late,
@@ -215,11 +221,22 @@ class Observer:
         if planned.late_rows is LateRows.FAIL and not self._world.has_ties:
             late = [
                 each
-                for task in planned.script
+                for task in script
                 for each in task
                 if (each.key, each.order) in judged_late and self._reference.is_row(each)
             ]
             assert not late, f"P5: {late} are late, and to be refused"
+
+    def _expired(self, commit: Commit, transaction: Transaction) -> list[Command]:
+        """Return the deletes that an expiry of rows must consist of."""
+        times_ms = {v: ms for v, ms in self._times_ms.items() if v < commit.version}
+        return ages.expired_by(
+            transaction,
+            self._reference.standing(),
+            times_ms,
+            self._since[commit.version - 1],
+            is_empty=not commit.counters.get("rows"),
+        )
 
     def _forget_what_hides_no_row(self, head: int, script: Iterable[Iterable[Command]]) -> None:
         """Forget deletes that the table has forgotten, of keys of which a command has no order.

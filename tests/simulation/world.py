@@ -264,6 +264,10 @@ class World:
         self.trace.append(f"fault {kind.__name__} {moment.name}")
         return Fault(step, moment, kind)
 
+    def dice_of_faults(self) -> Dice:
+        """Return what makes the I/O steps of another store fail."""
+        return Dice(self)
+
     def open(self) -> WatchedTable:
         """Return the table as it is opened by a fresh process, or by one that has seen it."""
         process = self._processes.choice([None, None, "one", "another"])
@@ -396,7 +400,8 @@ class World:
         """The properties with which the table is made."""
         index_by = {INDEX_BY: self.columns[0]} if self.is_indexed else {}
         publish = {PUBLISH: "delta", PUBLISH_FEED: "true"} if self.is_published else {}
-        return {PROPERTY: self.retention, **index_by, **publish}
+        ages = row_ttl(random.Random(f"ages of {self.seed}")) if has_ages(self) else {}
+        return {PROPERTY: self.retention, **index_by, **publish, **ages}
 
     @property
     def is_published(self) -> bool:
@@ -438,7 +443,6 @@ def finding(seed: int) -> str | None:
     return None
 
 
-from tests.simulation.actors import (  # noqa: E402 - actors live in a world
-    StagingWriter,
-    cast_of,
-)
+from tests.simulation.actors import StagingWriter  # noqa: E402 - actors live in a world
+from tests.simulation.ager import has_ages, row_ttl  # noqa: E402
+from tests.simulation.cast import cast_of  # noqa: E402

@@ -100,6 +100,10 @@ class Reference:
         found = {key: self._row(commands) for key, commands in self.applied.items()}
         return {key: row for key, row in found.items() if row is not None}
 
+    def standing(self) -> dict[Identity, Placed]:
+        """Return the command that each row comes from, for the engines that choose."""
+        return {key: self._last(self.applied[key]) for key in self.rows()}
+
     def errors(self) -> dict[Identity, int]:
         """Return where error entries stand, and since which version."""
         standing = {key: self._last(commands) for key, commands in self.applied.items()}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError, DataLossError, OptionError
+from spark_upsert.errors import DataError, DataLossError, OptionError, OtherTableError
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.store.local import LocalStore
 from spark_upsert.table.changes.modes import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
@@ -107,6 +110,28 @@ def test_versions_without_rows_may_expire_meanwhile(table: Table, kept: Table, n
     put(table, "d", 9)
     assert step(table, kept)
     assert held(kept)[-1][1:] == ("d", table.log.head().version, None, True)
+
+
+@pytest.mark.parametrize("written_on", [1, 2, 3], ids="{} epochs since".format)
+def test_a_table_that_was_set_back_from_a_copy_is_told_so(tmp_path: Path, written_on: int) -> None:
+    path, kept = tmp_path / "table", Table(LocalStore(str(tmp_path / "kept")))
+    table = Table.create(str(path), COLUMNS, keys=["id"], sequence_by=["seq"])
+    put(table, "a", 1)
+    shutil.copytree(path, tmp_path / "copy")
+    put(table, "b", 2)
+    assert step(table, kept)
+    assert not step(table, kept), "the same past is gone on with"
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    table = Table.open(str(path))
+    for seq in range(written_on):
+        put(table, "c", 3 + seq)
+    before = kept.snapshot()
+    with pytest.raises(
+        OtherTableError, match=r"has reached version \d.* a copy of it with another"
+    ):
+        step(table, kept)
+    assert kept.snapshot() == before
 
 
 def test_an_idle_table_is_no_step(table: Table, kept: Table) -> None:
