@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Protocol
 
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.below import GROUP, path_below
@@ -272,6 +273,8 @@ class ReadOptions:
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
         """Check the options of a read; raises `OptionError`."""
         options = Options(given, READ_OPTIONS)
+        why = "is of a view, which may have rows that cannot be computed, or of a write"
+        options.refuse("onError", why, hint="drop it, or give it beside 'plan'.")
         options.refuse_together("startingTimestamp", "startingPosition")
         found = cls(
             query=QueryOptions.parse(options),
@@ -297,6 +300,10 @@ class ReadOptions:
         for name in given_only(self, Only.STREAM):
             raise of_streams_only(name)
         self._refuse_apart_from_history()
+        refuse_bounds_of_nothing(self)
+        if not self.change_feed:
+            other = "a history" if self.history else "metadata" if self.metadata else ""
+            refuse_of_changes(self, other)
         if not self.change_feed and not self.history:
             for name, given in (
                 ("startingVersion", self.starting_version),
@@ -336,11 +343,8 @@ class ReadOptions:
                 why="the change feed shows deletes",
                 hint="drop one of them, or filter with where(\"_change_type != 'delete'\").",
             )
-        if not self.change_feed and not self.compute_updates:
-            raise OptionError(
-                "option 'computeUpdates' has no meaning in a stream of new values.",
-                hint="add .option('readChangeFeed', 'true'), or drop the option.",
-            )
+        refuse_of_new_values(self)
+        refuse_bounds_of_nothing(self)
 
     def _refuse_filter(self, read: str) -> None:
         if self.filter is not None:
@@ -389,6 +393,71 @@ class ReadOptions:
                 "option 'startingPosition' is of views.",
                 hint="drop it, or use 'startingVersion' to choose where the stream begins.",
                 option="startingPosition",
+            )
+
+
+class _Read(Protocol):
+    """A read of a table, or of a view."""
+
+    @property
+    def change_feed(self) -> bool: ...
+    @property
+    def compute_updates(self) -> bool: ...
+    @property
+    def deduplication(self) -> Deduplication: ...
+    @property
+    def starting_version(self) -> int | str | None: ...
+    @property
+    def starting_timestamp_ms(self) -> int | None: ...
+    @property
+    def starting_inclusive(self) -> bool: ...
+    @property
+    def ending_version(self) -> int | None: ...
+    @property
+    def ending_timestamp_ms(self) -> int | None: ...
+    @property
+    def ending_inclusive(self) -> bool: ...
+
+
+def refuse_of_changes(read: _Read, other: str = "") -> None:
+    """Refuse, in a batch of rows or of an `other` thing, what says how changes are shown."""
+    add = "" if other else f"add {setting('readChangeFeed', 'true')}, or "
+    given = (
+        ("computeUpdates", not read.compute_updates),
+        ("deduplicationMode", read.deduplication is not Deduplication.DROP_CARRYOVERS),
+    )
+    for name, is_given in given:
+        if is_given:
+            raise OptionError(
+                f"option '{name}' has no meaning in {other or 'a batch of rows'}, which shows no "
+                "changes.",
+                hint=f"{add}drop the option"
+                f"{', or emitUnchanged' if name == 'deduplicationMode' else ''}.",
+                option=name,
+            )
+
+
+def refuse_of_new_values(read: _Read) -> None:
+    """Refuse, in a stream of new values, what says how old ones are shown."""
+    if not read.change_feed and not read.compute_updates:
+        raise OptionError(
+            "option 'computeUpdates' has no meaning in a stream of new values.",
+            hint="add .option('readChangeFeed', 'true'), or drop the option.",
+            option="computeUpdates",
+        )
+
+
+def refuse_bounds_of_nothing(read: _Read) -> None:
+    """Refuse what says whether a bound is read, where there is none."""
+    for name, is_inclusive, version, time_ms in (
+        ("starting", read.starting_inclusive, read.starting_version, read.starting_timestamp_ms),
+        ("ending", read.ending_inclusive, read.ending_version, read.ending_timestamp_ms),
+    ):
+        if not is_inclusive and version is None and time_ms is None:
+            raise OptionError(
+                f"option '{name}BoundInclusive' is about a bound, and this read has none.",
+                hint=f"give '{name}Version' or '{name}Timestamp' beside it, or drop it.",
+                option=f"{name}BoundInclusive",
             )
 
 

@@ -10,7 +10,15 @@ from typing import Any
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.parse import STORAGE_PREFIX, Options, choice, fold
 from spark_upsert.options.query import QueryOptions, of_streams_only
-from spark_upsert.options.read import READ_OPTIONS, OnError, PlanOptions, ReadOptions
+from spark_upsert.options.read import (
+    READ_OPTIONS,
+    OnError,
+    PlanOptions,
+    ReadOptions,
+    refuse_bounds_of_nothing,
+    refuse_of_changes,
+    refuse_of_new_values,
+)
 from spark_upsert.store.records import MALFORMED, texts
 from spark_upsert.table.changes.modes import Deduplication
 
@@ -22,6 +30,9 @@ ON_ERROR = "onError"
 _OF_TABLES = {
     "path": "the plan names its tables",
     "columns": "the plan says which columns there are",
+    "filter": "the plan says which rows there are",
+    "raw": "it is of a table that keeps a view",
+    "tableTimeout": "the tables of a plan are there when it is made",
     "metadata": "it is of one table",
     "readHistory": "it is of one table, which may keep the rows of a view",
     "validBy": "it is of a history",
@@ -139,6 +150,9 @@ class ViewOptions(PlanOptions):
         ):
             if value is not None:
                 raise of_streams_only(name)
+        refuse_bounds_of_nothing(self)
+        if not self.change_feed:
+            refuse_of_changes(self)
         starts = (self.starting_timestamp_ms, self.starting_version)
         if self.change_feed and starts == (None, None):
             raise OptionError.missing(
@@ -172,6 +186,8 @@ class ViewOptions(PlanOptions):
             raise OptionError.conflict(
                 "readChangeFeed", "ignoreDeletes", why="the change feed shows deletes"
             )
+        refuse_of_new_values(self)
+        refuse_bounds_of_nothing(self)
 
 
 def put_off_text(given: Mapping[str, str]) -> str:

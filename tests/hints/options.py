@@ -441,6 +441,40 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
     ),
     # Reads of one table.
     (
+        "options.read:ReadOptions.parse",
+        reads_batch,
+        {"onError": "null"},
+        {
+            "drop it": {"onError": None},
+            "give it beside 'plan'": {"onError": None},
+        },
+    ),
+    (
+        "options.read:refuse_of_changes",
+        reads_batch,
+        {"computeUpdates": "false"},
+        {
+            "add read_change_feed=true": {"readChangeFeed": "true"},
+            "drop the option": {"computeUpdates": None},
+        },
+    ),
+    (
+        "options.read:refuse_of_changes",
+        reads_batch,
+        {"readHistory": "true", "emitUnchanged": "true"},
+        {"drop the option, or emitUnchanged": {"emitUnchanged": None}},
+    ),
+    (
+        "options.read:refuse_bounds_of_nothing",
+        reads_batch,
+        {"readChangeFeed": "true", "startingVersion": "1", "endingBoundInclusive": "false"},
+        {
+            "give 'endingVersion'": {"endingVersion": "3"},
+            "'endingTimestamp' beside it": {"endingTimestamp": "2026-01-31"},
+            "drop it": {"endingBoundInclusive": None},
+        },
+    ),
+    (
         "options.read:ReadOptions.require_batch",
         reads_batch,
         {"startingVersion": "3"},
@@ -482,7 +516,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.read:ReadOptions.require_stream:3",
+        "options.read:refuse_of_new_values",
         streams,
         {"computeUpdates": "false"},
         {

@@ -355,7 +355,7 @@ def test_an_error_of_the_sole_unnamed_input_stays_as_it_is() -> None:
 
 
 def test_an_error_of_a_merge_passes_the_channel_before_a_sink() -> None:
-    with pytest.raises(DataError, match=r"^\[DATA\] input 'a': a key is null.$"):
+    with pytest.raises(DataError, match=r"^\[DATA\] input 'a': a key is null.\n"):
         list(streamed(live({"a": broken(DataError("a key is null."))})))
 
 

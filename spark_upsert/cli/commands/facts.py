@@ -9,12 +9,14 @@ from typing import Any
 import click
 
 from spark_upsert.cli.commands.program import json_option, limit_option, on_table, upsertflow
+from spark_upsert.cli.kept import kept_facts, told
 from spark_upsert.cli.render import heading, pretty, print_facts, print_rows
 from spark_upsert.cli.routed import open_in
 from spark_upsert.errors import OptionError, did_you_mean
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.mirror.facts import facts_below
 from spark_upsert.options.read import Metadata
+from spark_upsert.table.log.kept_position import VIEW_PROPERTIES
 
 
 @upsertflow.command()
@@ -24,7 +26,14 @@ def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     """Show a table in a few numbers."""
     table = open_in(path, storage)
     facts, mirror = summary(table), facts_below(table)
-    schema = table.log.head().schema
+    schema, properties = table.log.head().schema, dict(table.log.head().properties)
+    kept = kept_facts(table, storage)
+    if kept is not None and not as_json:
+        # The plan stands there in words.
+        properties = {
+            name: text for name, text in properties.items() if name not in VIEW_PROPERTIES
+        }
+        kept = told(kept)
     print_facts(
         {
             **asdict(facts),
@@ -33,7 +42,8 @@ def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
             "sequence_by": [field.name for field in schema.order],
             "scope": schema.scope.value,
             "columns": {field.name: str(field.type) for field in schema.columns},
-            "properties": dict(table.log.head().properties),
+            "properties": properties,
+            **(kept or {}),
             **({} if mirror is None else {"mirror": _nested(asdict(mirror), as_json=as_json)}),
         },
         as_json=as_json,

@@ -18,7 +18,7 @@ def explain_view(view: View, splits: Sequence[ViewSplit]) -> str:
         f"view {view.plan.fingerprint()}",
         *field("key", ", ".join(view.relation.key or ())),
         *field("follows", *(view.paths or ("nothing: all tables are pinned",))),
-        indent("\n".join(_tree(view.plan)), "  "),
+        indent("\n".join(plan_lines(view.plan)), "  "),
         counted(len(splits), "task"),
         *(f"  {tell_steps(each.steps)}: {each.rows:,} rows" for each in splits[:SHOWN]),
         *more(len(splits)),
@@ -26,10 +26,11 @@ def explain_view(view: View, splits: Sequence[ViewSplit]) -> str:
     return "\n".join(lines)
 
 
-def _tree(node: Node) -> Iterator[str]:
+def plan_lines(node: Node) -> Iterator[str]:
+    """Yield a line for each node of a plan, the inputs of one below it."""
     yield _line(node)
     for below in node.inputs:
-        yield from (f"  {line}" for line in _tree(below))
+        yield from (f"  {line}" for line in plan_lines(below))
 
 
 def _line(node: Node) -> str:
