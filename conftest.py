@@ -9,6 +9,7 @@ A test that fails is reported by the name that runs it alone: `pytest <name>`.
 
 from __future__ import annotations
 
+import difflib
 import gc
 import re
 import signal
@@ -71,6 +72,28 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+COMPARED_MAX = 10_000
+"""Pairs of lines, in each of which `difflib` looks for the letters that differ."""
+
+
+class _BoundedDiffer(difflib.Differ):
+    """Shows long blocks that differ as lines gone and lines come, in time that grows with the lines.
+
+    Python before 3.13 compares each line with each and once more with what is left, so that the diff of
+    two pages takes minutes, and of two long lists hours: a failed assertion was a run that hung.
+    """
+
+    def _fancy_replace(
+        self, a: Any, alo: int, ahi: int, b: Any, blo: int, bhi: int
+    ) -> Iterator[str]:
+        is_long = (ahi - alo) * (bhi - blo) > COMPARED_MAX
+        show: Any = getattr(super(), "_plain_replace" if is_long else "_fancy_replace")
+        yield from show(a, alo, ahi, b, blo, bhi)
+
+
+difflib.Differ = _BoundedDiffer  # type: ignore[misc]
 
 
 @pytest.hookimpl(trylast=True)

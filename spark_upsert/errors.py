@@ -26,10 +26,11 @@
 
 A class exists only where the caller would *act* differently. The ``code`` is stable, the
 text is not. Every error says what was expected, what was found and where, then a blank
-line and ``Hint:`` with the remedy. All of them survive ``pickle`` with their fields,
-because Spark carries them from a worker to the driver. A hint names a setting by `setting`,
-and an adapter says how its users give it (`UpsertFlowError.name_settings`). None of them shows
-what a URL must not show (`masked`): credentials before its host, signatures in its query.
+line, ``Hint:`` with the remedy, and ``More:`` with the command that shows the page of its code.
+All of them survive ``pickle`` with their fields, because Spark carries them from a worker to the
+driver. A hint names a setting by `setting`, and an adapter says how its users give it
+(`UpsertFlowError.name_settings`). None of them shows what a URL must not show (`masked`):
+credentials before its host, signatures in its query.
 """
 
 from __future__ import annotations
@@ -163,7 +164,8 @@ class UpsertFlowError(Exception):
 
     def _text(self) -> str:
         text = f"[{self.code}] {self.message}"
-        return f"{text}\n\nHint: {self.hint}" if self._marked_hint else text
+        hint = f"Hint: {self.hint}\n" if self._marked_hint else ""
+        return f"{text}\n\n{hint}More: upsertflow explain-error {self.code}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self._marked_hint, self._form, self.fields)

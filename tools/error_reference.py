@@ -17,7 +17,7 @@ TARGET = Path(__file__).parent.parent / "docs" / "errors.md"
 _HEAD = """# Errors
 
 Every error of upsertflow begins with its code in brackets, such as `[TABLE_FULL]`, and ends with a hint. The code is stable,
-the text is not. `upsertflow explain-error TABLE_FULL` says what stands here. This page is made from the code by
+the text is not. Its last line names the command that says what stands here: `upsertflow explain-error TABLE_FULL`. This page is made from the code by
 `tools/error_reference.py`.
 
 After a crash, no step by hand is needed to bring a table back into order: there is none to take.
@@ -47,7 +47,8 @@ def classes() -> dict[str, type[UpsertFlowError]]:
     """Return the class that Python code catches, by the code."""
     assert refusals.MirroredTypeError.code  # It is declared there, beside those in `errors`.
     found: dict[str, type[UpsertFlowError]] = {}
-    for each in _below(UpsertFlowError):
+    ours: list[type[UpsertFlowError]] = [UpsertFlowError, *_below(UpsertFlowError)]
+    for each in ours:
         if each.__module__.startswith("spark_upsert.") and "code" in vars(each):
             found[each.code] = each
     return found

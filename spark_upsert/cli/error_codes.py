@@ -20,6 +20,11 @@ class Entry:
 
 
 ENTRIES = {
+    "UPSERTFLOW": Entry(
+        "Something failed that is neither the table's nor its storage's, and is named: a Python "
+        "source of another package, or a process that was forked behind the back of a client.",
+        "What the hint says.",
+    ),
     "OPTION": Entry(
         "An option does not fit: unknown, malformed, missing, or against another one. Nothing was "
         "written.",

@@ -20,6 +20,8 @@ CODE = [block for block in BLOCKS if block.language not in NO_CODE]
 NOT_RUN = [
     "README.md: make demo",
     "README.md: pip install",
+    "docs/clusters.md: python3 -m venv",
+    "docs/clusters.md: spark-submit --master k8s",
     "docs/compatibility.md: make changelog",
     "docs/conformance.md: make conformance",
     "docs/kafka.md: spark-submit --packages",
@@ -28,7 +30,11 @@ NOT_RUN = [
     "docs/object-stores.md: pip install",
     "docs/operations.md: upsertflow serve",
     "docs/releases.md: # pip install upsertflow pysail",
+    "docs/start-polars.md: python3 -m venv",
+    "docs/start-spark.md: java -version",
     "docs/training.md: import torch",
+    "docs/tutorial.md: curl -X POST",
+    "docs/tutorial.md: export PYSPARK_SUBMIT_ARGS",
 ]
 """What no test can run, by page and first words; each says why on its page."""
 
@@ -171,6 +177,12 @@ def test_a_block_knows_its_place_its_code_and_who_runs_it() -> None:
     ]
     assert found[0].code == "first = 1\n"
     assert found[2].code == "sleep 1000\n"
+
+
+def test_a_block_with_a_title_is_a_file() -> None:
+    [block] = parse("page.md", '```python title="one.py"\nfirst = 1\n```\n')
+    assert (block.language, block.title) == ("python", "one.py")
+    assert not parse("page.md", PAGE)[0].title
 
 
 def test_a_page_without_code_for_a_test_is_an_error() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner, Result
@@ -82,6 +86,32 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "Nothing is overwritten" in done.stderr
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("README.md", "mine")]
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["a new folder", "an empty folder"])
+def test_a_fault_at_any_file_leaves_nothing_and_may_be_repeated(
+    tmp_path: Path, is_there: bool
+) -> None:
+    write, own = Path.write_text, tmp_path / "own"
+    count = len(json.loads(init("kafka", str(tmp_path / "whole"), "--json").stdout)["files"])
+    if is_there:
+        own.mkdir()
+    for fault in range(count):
+        left = iter(range(fault))
+
+        def full(path: Path, *given: Any, left: Iterator[int] = left, **how: Any) -> int:
+            if next(left, None) is None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(path, *given, **how)
+
+        with patch.object(Path, "write_text", full):
+            done = init("kafka", str(own))
+        assert done.exit_code == 1
+        assert f"could not write '{own}/" in done.stderr
+        assert "Hint: " in done.stderr
+        assert own.exists() == is_there
+        assert not is_there or not any(own.iterdir())
+    assert init("kafka", str(own)).exit_code == 0
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.layers import ROOT, modules, tree_of
+from tools.layers import ROOT, modules, statements, tree_of
 
 ROOMS = ("flow", "merge", "task")
 AROUND = ("house.md", "glossary.md")
@@ -30,7 +30,7 @@ def pages() -> str:
 @cache
 def imported(path: Path) -> frozenset[tuple[str, str]]:
     """Return the module and the name of each name that a file imports from a module."""
-    nodes = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in statements(tree_of(path)) if isinstance(node, ast.ImportFrom)]
     return frozenset((node.module or "", each.name) for node in nodes for each in node.names)
 
 
