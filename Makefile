@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test times lint style types pages site changelog package release bench conformance chaos topics matrix connectors clean machine
+.PHONY: help demo check test times lint style types pages site changelog package release bench conformance chaos topics matrix connectors stopwatch clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -105,6 +105,9 @@ topics: machine $(STAMP) ## write a thousand topics of a broker into a table eac
 
 matrix: machine $(STAMP) ## try releases of Spark, Arrow and Python, and write docs/releases.md
 	@$(BIN)/python tools/matrix.py
+
+stopwatch: machine package ## follow the pages of the first minutes in fresh folders, and write their times into them
+	@$(BIN)/python -m tools.stopwatch $(ARGS)
 
 connectors: $(STAMP) ## ask Maven which Kafka connector each tried Spark has, and write docs/kafka.md
 	@$(BIN)/python tools/connectors.py

@@ -1,6 +1,6 @@
 """The code of the documentation: what a reader copies runs in a test, as it stands there.
 
-Every fenced block of a page says its language. Those of `LANGUAGES` are code, and each is run once:
+Every fenced block of a page says its language, and may have a title, the name of a file. Those of `LANGUAGES` are code, and each is run once:
 by `integration/test_pages.py`, unless an HTML comment on the line above it names another test or
 says why no test can::
 
@@ -36,6 +36,8 @@ class Block:
     line: int
     """Where its fence stands, from 1."""
     language: str
+    title: str
+    """The name of the file that the page says to save it as; empty for what is no file."""
     code: str
     runner: str | None
     """The test that runs it; None if no test can."""
@@ -77,13 +79,14 @@ def parse(page: str, text: str) -> list[Block]:
         while end < len(lines) and lines[end].strip() != fence[2]:
             end += 1
         mark = _MARK.fullmatch(lines[number - 1].strip()) if number else None
-        language = fence[3].strip()
+        language, _, title = fence[3].strip().partition(" title=")
         own = HERE if language in LANGUAGES else None
         found.append(
             Block(
                 page=page,
                 line=number + 1,
                 language=language,
+                title=title.strip('"'),
                 code="\n".join(line.removeprefix(fence[1]) for line in lines[number + 1 : end])
                 + "\n",
                 runner=mark["runner"] if mark else own,
