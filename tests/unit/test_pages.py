@@ -34,7 +34,9 @@ NOT_RUN = [
     "docs/start-spark.md: java -version",
     "docs/training.md: import torch",
     "docs/tutorial.md: curl -X POST",
+    "docs/tutorial.md: docker compose --file",
     "docs/tutorial.md: export PYSPARK_SUBMIT_ARGS",
+    "docs/tutorial.md: upsertflow init debezium servers",
 ]
 """What no test can run, by page and first words; each says why on its page."""
 
