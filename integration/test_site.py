@@ -21,6 +21,7 @@ from integration.pages import ROOT
 from integration.servers.browser import browser as found_browser
 from integration.test_page_of_tables import BROWSER_SECONDS_MAX, browse
 from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.error_codes import ENTRIES
 from tools import site_pages
 
 BUILD_SECONDS_MAX = 300
@@ -192,6 +193,15 @@ def test_commands_and_functions_stand_as_the_code_has_them(site: Path) -> None:
     assert 'id="table"' in functions
     assert 'id="tableappend"' in functions
     assert 'id="register"' in functions
+
+
+def test_each_code_of_an_error_has_its_page(site: Path) -> None:
+    index = (site / "errors" / "index.html").read_text()
+    for code in ENTRIES:
+        assert f'href="{code}/"' in index, code
+        assert (site / "errors" / code / "index.html").is_file(), code
+    full = (site / "errors" / "TABLE_FULL" / "index.html").read_text()
+    assert 'href="../../back-pressure/"' in full, "a page that speaks of the code is named"
 
 
 def test_links_become_those_of_the_site_or_text() -> None:

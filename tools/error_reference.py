@@ -26,15 +26,17 @@ After a crash, no step by hand is needed to bring a table back into order: there
 
 def reference() -> str:
     """Return the whole page."""
-    return _HEAD + "".join(_sections())
+    return _HEAD + "".join(f"\n## {code}\n\n{told}" for code, told in sections().items())
 
 
-def _sections() -> Iterator[str]:
+def sections() -> dict[str, str]:
+    """Return what is told of each code, in the order of the codes."""
     by_code = classes()
-    for code, entry in sorted(ENTRIES.items()):
-        yield f"\n## {code}\n\n{entry.means}\n\n**Do**: {entry.do}\n"
-        if code in by_code:
-            yield f"\nIn Python: {_caught(by_code[code])}.\n"
+    return {
+        code: f"{entry.means}\n\n**Do**: {entry.do}\n"
+        + (f"\nIn Python: {_caught(by_code[code])}.\n" if code in by_code else "")
+        for code, entry in sorted(ENTRIES.items())
+    }
 
 
 def _caught(cls: type[UpsertFlowError]) -> str:

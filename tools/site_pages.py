@@ -20,7 +20,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
-from tools.site_references import commands, functions
+from tools.site_references import commands, error_page, errors, functions
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -52,13 +52,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, on_site, content=(ROOT / name).read_text("utf-8")))
     for on_site, made in MADE.items():
         files.append(File.generated(config, on_site, content=made()))
+    for on_site, text in errors().items():
+        files.append(File.generated(config, on_site, content=text))
     files.append(File.generated(config, SCRIPT, abs_src_path=str(mermaid())))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to pages of the site, or be text."""
-    return relinked(markdown, page.file.src_uri)
+    """Let links lead to pages of the site, or be text, and the code of an error to a page of its own."""
+    on_site = page.file.src_uri
+    if on_site == "errors.md":
+        return re.sub(
+            r"(?m)^## (\w+)$", lambda code: f"## [{code[1]}]({error_page(code[1])})", markdown
+        )
+    return markdown if on_site.startswith("errors/") else relinked(markdown, on_site)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:

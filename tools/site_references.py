@@ -1,9 +1,11 @@
-"""The commands and the public names as pages of the site, made from the parser and from docstrings."""
+"""Pages of the site that are made: commands from the parser, public names from docstrings, a page of each error."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +14,7 @@ import click
 import pyspark_upsertflow
 import spark_upsert
 from spark_upsert.cli.commands import upsertflow
+from tools.error_reference import TARGET, sections
 
 MODULES = (spark_upsert, pyspark_upsertflow)
 WIDTH = 90
@@ -31,6 +34,30 @@ def _help_of(command: click.Command, name: str) -> Iterator[str]:
         for each, below in sorted(command.commands.items()):
             if not below.hidden:
                 yield from _help_of(below, f"{name} {each}")
+
+
+def errors() -> dict[str, str]:
+    """Return a page of each code of an error: what it means, what to do, and the pages that speak of it."""
+    pages = [page for page in sorted(TARGET.parent.glob("*.md")) if page != TARGET]
+    return {
+        error_page(code): f"# {code}\n\n{told}{''.join(_speaking_of(code, pages))}"
+        for code, told in sections().items()
+    }
+
+
+def error_page(code: str) -> str:
+    """Return where on the site the page of a code lies."""
+    return f"errors/{code}.md"
+
+
+def _speaking_of(code: str, pages: list[Path]) -> Iterator[str]:
+    texts = {page: page.read_text("utf-8") for page in pages}
+    found = [page for page, text in texts.items() if re.search(rf"\b{code}\b", text)]
+    if found:
+        yield "\n## Pages that speak of it\n\n"
+    for page in found:
+        title = texts[page].partition("\n")[0].removeprefix("# ")
+        yield f"- [{title}](../{page.name})\n"
 
 
 def functions() -> str:
