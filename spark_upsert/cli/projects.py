@@ -8,13 +8,13 @@ install is this very package, and paths below `/lake` lie in the project's own f
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from spark_upsert.cli.doctor import requirement
+from spark_upsert.cli.new_folder import filled
 from spark_upsert.store.system_errors import translated
 
 KINDS = ("debezium", "files", "kafka", "pipelines", "polars")
@@ -39,27 +39,13 @@ def write_project(kind: str, directory: Path) -> list[str]:
         The file system refused. What was written is gone again: the command can be repeated.
     """
     texts = sorted(_texts(_home() / kind))
-    was_there = directory.exists()
-    try:
+    with filled(directory):
         for name, text in texts:
             target = directory / name
             with translated("write", target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(_own(text, target, directory), encoding="utf-8")
-    except BaseException:
-        for name in {name.partition("/")[0] for name, _ in texts}:
-            _remove(directory / name)
-        if not was_there and directory.is_dir():
-            directory.rmdir()
-        raise
     return [name for name, _ in texts]
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _home() -> Traversable:

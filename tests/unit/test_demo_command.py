@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shlex
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from spark_upsert.cli import demo
 from spark_upsert.cli.commands import upsertflow
+from spark_upsert.store import local
 
 
 def run(*arguments: str) -> Result:
@@ -83,6 +87,58 @@ def test_what_lies_there_is_left_alone(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "found the file" in done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+
+
+class FullAt:
+    """The module ``os``, on whose disk so many files get their place, and no more."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __getattr__(self, name: str) -> Any:
+        return self.fsync if name == "fsync" else getattr(os, name)
+
+    def fsync(self, handle: int) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(handle)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_disk_that_is_full_at_any_file_leaves_nothing_and_it_may_be_typed_again(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "demo"
+    full = 0
+    while True:
+        disk = FullAt(full)
+        if is_there:
+            own.mkdir(exist_ok=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(local, "os", disk)
+            done = run("demo", str(own), "--rows", "10")
+        if disk.left >= 0:
+            break
+        assert done.exit_code == 1, full
+        assert "Hint: make room there, then try again" in done.stderr
+        assert own.exists() == is_there
+        assert not is_there or not any(own.iterdir())
+        full += 1
+    assert full > 10, "the disk was full at each of its files"
+    assert done.exit_code == 0
+
+
+def test_a_folder_for_temporary_files_does_not_stay_where_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "os", FullAt(3))
+        assert run("demo", "--rows", "10").exit_code == 1
+    assert not list(tmp_path.glob("upsertflow-demo-*"))
+    assert run("demo", "--rows", "10").exit_code == 0
+    assert len(list(tmp_path.glob("upsertflow-demo-*/orders"))) == 1
 
 
 def test_without_other_engines_it_says_what_to_install(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,25 +12,9 @@ from click.shell_completion import get_completion_class
 
 from spark_upsert.cli.commands.program import folders, json_option, upsertflow
 from spark_upsert.cli.demo import ROWS, steps, what_next
+from spark_upsert.cli.new_folder import as_new_folder, filled
 from spark_upsert.cli.projects import KINDS, write_project
 from spark_upsert.cli.render import escaped, print_data, print_rows
-
-
-def as_new_folder(
-    ctx: click.Context, param: click.Parameter, directory: Path | None
-) -> Path | None:
-    """Return a folder that is not there yet, or has nothing in it."""
-    if directory is None or not directory.exists():
-        return directory
-    if not directory.is_dir():
-        raise click.BadParameter(f"expected a new or an empty folder, found the file {directory}.")
-    found = sorted(each.name for each in directory.iterdir())
-    if found:
-        raise click.BadParameter(
-            f"expected a new or an empty folder, found {len(found)} files or folders in "
-            f"{directory}, such as {found[0]!r}. Nothing is overwritten: name another one."
-        )
-    return directory
 
 
 @upsertflow.command()
@@ -53,18 +36,17 @@ def demo(directory: Path | None, rows: int, as_json: bool) -> None:
     with 1 if a sum is not what it has to be.
     """
     began_s = time.monotonic()
-    path = str(
-        (directory or Path(tempfile.mkdtemp(prefix="upsertflow-demo-"))).resolve() / "orders"
-    )
     is_right = True
-    for step in steps(path, rows, time.monotonic):
-        is_right &= step.is_right
-        if as_json:
-            print_rows([asdict(step)], (), as_json=True)
-            continue
-        click.echo(escaped(f"{'' if step.is_right else 'WRONG: '}{step.title}"))
-        if step.rows:
-            print_data(step.rows, step.rows[0], as_json=False)
+    with filled(directory) as folder:
+        path = str(folder.resolve() / "orders")
+        for step in steps(path, rows, time.monotonic):
+            is_right &= step.is_right
+            if as_json:
+                print_rows([asdict(step)], (), as_json=True)
+                continue
+            click.echo(escaped(f"{'' if step.is_right else 'WRONG: '}{step.title}"))
+            if step.rows:
+                print_data(step.rows, step.rows[0], as_json=False)
     seconds = time.monotonic() - began_s
     if as_json:
         print_rows([{"path": path, "seconds": seconds, "is_right": is_right}], (), as_json=True)
