@@ -163,13 +163,11 @@ def _lined(store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES)
     """Line up the entries with hashes in a range, as `Snapshot.parts` does."""
     spans: list[Span] = []
     epochs: list[int] = []
-    for slice_ in manifest.slices:
-        if slice_.overlaps(hash_range):
-            run = RUNS.open(store, slice_.file)
-            span = Span.within(run, slice_.live.intersect(hash_range))
-            if len(span):
-                spans.append(span)
-                epochs.append(slice_.epochs.lower)
+    for slice_, run in Snapshot(store, manifest).opened(hash_range):
+        span = Span.within(run, slice_.live.intersect(hash_range))
+        if len(span):
+            spans.append(span)
+            epochs.append(slice_.epochs.lower)
     return _Lined(Rows(manifest.schema, list(map(RunPart, spans))), spans, epochs)
 
 

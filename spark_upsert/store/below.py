@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -51,6 +51,9 @@ class StoreBelow:
 
     def create(self, path: str) -> ObjectSink:
         return self._store.create(self._path(path))
+
+    def fetch(self, sizes: Mapping[str, int]) -> None:
+        self._store.fetch({self._path(path): size for path, size in sizes.items()})
 
     def map(self, path: str) -> pa.Buffer:
         return self._store.map(self._path(path))

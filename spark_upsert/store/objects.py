@@ -18,7 +18,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -32,6 +32,7 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from spark_upsert.errors import CorruptionError, OptionError, StorageError, UpsertFlowError, masked
+from spark_upsert.model.parallel import in_order
 from spark_upsert.store.copies import CopyFile, LocalCopies, usable
 from spark_upsert.store.failures import is_conflict, is_cut_short, may_pass, translate
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX, PROBE, MappedFile, ObjectInfo
@@ -43,6 +44,9 @@ RANGE_BYTES = 8 << 20
 
 RANGES_AT_ONCE = 4
 """Requests at once for one object; with `RANGE_BYTES`, at most 32 MiB of memory."""
+
+FETCHED_AT_ONCE, FETCHED_BYTES = 32, 64 << 20
+"""Small objects that are fetched side by side, and what they have together: so much memory is taken."""
 
 _PARTS_MAX = 10_000
 """S3 takes no more parts than this in one upload."""
@@ -201,6 +205,22 @@ class ObjectStore:
 
         with suppress(OSError, UpsertFlowError):
             self._copies.map(self._copy_name(path), fill)
+
+    def fetch(self, sizes: Mapping[str, int]) -> None:
+        small = [
+            path
+            for path, size in sizes.items()
+            if size <= RANGE_BYTES and self.mapped_file(path) is None
+        ]
+        if sum(sizes[path] for path in small) > self._copies.bytes_max:
+            return  # One would push the other out before it is mapped.
+        for few in _together(small, sizes):
+            for _ in in_order(self._bring, few, len(few)):
+                pass
+
+    def _bring(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self.map(path)
 
     def map(self, path: str) -> pa.Buffer:
         return self._copies.map(self._copy_name(path), lambda file: self._fetch(path, file))
@@ -429,3 +449,17 @@ def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:
             hint="docs/object-stores.md lists the options of each cloud.",
             option="storage",
         ) from error
+
+
+def _together(paths: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Yield paths in groups that may be fetched side by side."""
+    few: list[str] = []
+    held = 0
+    for path in paths:
+        if few and (len(few) == FETCHED_AT_ONCE or held + sizes[path] > FETCHED_BYTES):
+            yield few
+            few, held = [], 0
+        few.append(path)
+        held += sizes[path]
+    if few:
+        yield few

@@ -7,7 +7,7 @@ them with ``fsync`` and ``link`` (`store.local`), a bucket with ``If-None-Match`
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Protocol
@@ -122,6 +122,21 @@ class Store(Protocol):
     def create(self, path: str) -> ObjectSink:
         """Return a sink for a new object with a unique name."""
         ...
+
+    def fetch(self, sizes: Mapping[str, int]) -> None:
+        """Bring objects near that are mapped next, side by side; nothing where they are near.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            The bytes of each. A large one is left to `map`, which asks for its parts side by side; so is
+            one that is not there.
+
+        Raises
+        ------
+        StorageError
+            The storage does not answer.
+        """
 
     def map(self, path: str) -> pa.Buffer:
         """Return the bytes of an immutable object, mapped rather than read where possible."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -81,6 +81,9 @@ class MemoryStore:
     def create(self, path: str) -> MemorySink:
         assert path not in self.objects, f"{path} is not a new name"
         return MemorySink(self, path)
+
+    def fetch(self, sizes: Mapping[str, int]) -> None:
+        """Do nothing: objects are near."""
 
     def map(self, path: str) -> pa.Buffer:
         return pa.py_buffer(self.read(path))
@@ -253,6 +256,9 @@ class FaultyStore:
         with self._steps.step(f"create {path}"):
             sink = self._store.create(path)
         return FaultySink(sink, self._steps, path)
+
+    def fetch(self, sizes: Mapping[str, int]) -> None:
+        """Do nothing: which of several threads fails first could not be told."""
 
     def map(self, path: str) -> pa.Buffer:
         with self._steps.step(f"map {path}"):

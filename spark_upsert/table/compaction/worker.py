@@ -125,8 +125,8 @@ def _piece_ranges(store: Store, manifest: Manifest, job: Job) -> list[HashRange]
     if not manifest.schema.hash_prefix:
         return job.hash_range.cut(max(1, -(-job.bytes // file_bytes)))
     runs = []
-    for slice_ in job.slices:
-        hashes = RUNS.open(store, slice_.file).hashes
+    opened = RUNS.open_all(store, [slice_.file for slice_ in job.slices])
+    for slice_, hashes in zip(job.slices, (run.hashes for run in opened), strict=True):
         start, stop = slice_.live.intersect(job.hash_range).rows_of(hashes)
         runs.append((hashes[start:stop], slice_.file.bytes / slice_.file.rows))
     size = sum(len(hashes) * row_bytes for hashes, row_bytes in runs)
@@ -221,12 +221,12 @@ def _reduced(
 ) -> tuple[Reduced, list[Slice]]:
     """Return what is left of a job's entries in a range of hashes, and the slices they were in."""
     schema = manifest.schema
-    parts, slices = [], []
-    for slice_ in job.slices:
-        live = slice_.live.intersect(hash_range)
-        if not live.is_empty:
-            parts.append(RunPart(Span.within(RUNS.open(store, slice_.file), live)))
-            slices.append(slice_)
+    slices = [each for each in job.slices if not each.live.intersect(hash_range).is_empty]
+    opened = RUNS.open_all(store, [slice_.file for slice_ in slices])
+    parts = [
+        RunPart(Span.within(run, slice_.live.intersect(hash_range)))
+        for slice_, run in zip(slices, opened, strict=True)
+    ]
     rows = Rows(schema, parts)
     epochs = epochs_by_part(rows, [slice_.epochs.lower for slice_ in slices])
     return mechanism_of(schema).reduce(rows, epochs=epochs), slices

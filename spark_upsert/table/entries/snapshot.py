@@ -25,8 +25,8 @@ from spark_upsert.table.entries.found import ABSENT, Found, RowsByKey
 from spark_upsert.table.entries.lookup import find
 from spark_upsert.table.entries.mechanism import mechanism_of
 from spark_upsert.table.entries.prefixes import Prefixes, as_stored, neighbours_within
-from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.run.file import RUNS, Span
+from spark_upsert.table.log.manifest import Manifest, Slice
+from spark_upsert.table.run.file import RUNS, Run, Span
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.table.run.shares import part_of
 
@@ -51,13 +51,17 @@ class Snapshot:
     def parts(self, hash_range: HashRange = ALL_HASHES) -> list[tuple[Part, int]]:
         """Return the entries with hashes in a range: parts with their epochs."""
         found: list[tuple[Part, int]] = []
-        for slice_ in self.manifest.slices:
-            if slice_.overlaps(hash_range):
-                run = RUNS.open(self.store, slice_.file)
-                span = Span.within(run, slice_.live.intersect(hash_range))
-                if len(span):
-                    found.append((RunPart(span), slice_.epochs.lower))
+        for slice_, run in self.opened(hash_range):
+            span = Span.within(run, slice_.live.intersect(hash_range))
+            if len(span):
+                found.append((RunPart(span), slice_.epochs.lower))
         return found
+
+    def opened(self, hash_range: HashRange = ALL_HASHES) -> Iterator[tuple[Slice, Run]]:
+        """Yield the slices with hashes in a range, and their runs."""
+        slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(hash_range)]
+        runs = RUNS.open_all(self.store, [slice_.file for slice_ in slices])
+        return zip(slices, runs, strict=True)
 
     def find(self, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Found:
         """Find the entries of keys, each given once (`lookup.find`).
@@ -166,10 +170,9 @@ class Snapshot:
     def count_having_prefix(self, values: Sequence[pa.Array]) -> int:
         """Return how many entries keys have that begin like some values; some may be dead."""
         return sum(
-            int(wanted.places(RUNS.open(self.store, slice_.file), slice_.occupied).counts.sum())
+            int(wanted.places(run, slice_.occupied).counts.sum())
             for wanted in Prefixes.of(self.manifest.schema, values).cut()
-            for slice_ in self.manifest.slices
-            if slice_.overlaps(wanted.spanning)
+            for slice_, run in self.opened(wanted.spanning)
         )
 
     def _having(self, wanted: Prefixes, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -182,20 +185,19 @@ class Snapshot:
 
     def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
         """Yield the entries of prefixes, some `CHUNK_ROWS` at a time, all of a key at once."""
-        slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(wanted.spanning)]
-        runs = [RUNS.open(self.store, slice_.file) for slice_ in slices]
-        found = [wanted.places(run, s.occupied) for run, s in zip(runs, slices, strict=True)]
+        opened = list(self.opened(wanted.spanning))
+        found = [wanted.places(run, slice_.occupied) for slice_, run in opened]
         counts = sum((places.counts for places in found), np.zeros(len(wanted.firsts), np.int64))
         for low, high in neighbours_within(counts, CHUNK_ROWS):
             if counts[low] > CHUNK_ROWS:
                 hot = HashRange.spanning(wanted.firsts[low], wanted.lasts[low])
                 yield from map(self.parts, self.chunks(hot))
                 continue
-            picked = [
-                PickedPart(r, p.positions(low, high)) for r, p in zip(runs, found, strict=True)
-            ]
-            epochs = (slice_.epochs.lower for slice_ in slices)
-            yield [(part, epoch) for part, epoch in zip(picked, epochs, strict=True) if len(part)]
+            picked = (
+                (PickedPart(run, places.positions(low, high)), slice_.epochs.lower)
+                for (slice_, run), places in zip(opened, found, strict=True)
+            )
+            yield [(part, epoch) for part, epoch in picked if len(part)]
 
     def _settled(self, parts: Sequence[tuple[Part, int]], names: list[str]) -> list[pa.RecordBatch]:
         """Return the rows among entries, which are all that there is of their keys."""
@@ -253,13 +255,11 @@ class Snapshot:
     def _even_chunks(self, hash_range: HashRange, at_least: int) -> list[HashRange]:
         """Cut a range where its entries lie, by a look into the runs."""
         runs = []
-        for slice_ in self.manifest.slices:
-            if slice_.overlaps(hash_range):
-                hashes = RUNS.open(self.store, slice_.file).hashes
-                start, stop = slice_.live.intersect(hash_range).rows_of(hashes)
-                row_bytes = slice_.file.bytes / slice_.file.rows
-                weight = max(1 / CHUNK_ROWS, row_bytes / part_of(CHUNK_BYTES))
-                runs.append((hashes[start:stop], weight))
+        for slice_, run in self.opened(hash_range):
+            start, stop = slice_.live.intersect(hash_range).rows_of(run.hashes)
+            row_bytes = slice_.file.bytes / slice_.file.rows
+            weight = max(1 / CHUNK_ROWS, row_bytes / part_of(CHUNK_BYTES))
+            runs.append((run.hashes[start:stop], weight))
         count = max(at_least, int(sum(len(hashes) * weight for hashes, weight in runs)))
         return cut_evenly(hash_range, runs, count)
 

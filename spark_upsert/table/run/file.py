@@ -561,6 +561,18 @@ class RunCache:
             self._runs.put(key, _Opened(run, seen, self.clock()))
         return run
 
+    def open_all(self, store: Store, files: Sequence[RunFile]) -> list[Run]:
+        """Return the open runs of files; those that lie far away are fetched side by side."""
+        with self._lock:
+            new = {
+                file.path: file.bytes
+                for file in files
+                if self._runs.peek((store.url, file.path)) is None
+            }
+        if len(new) > 1:
+            store.fetch(new)
+        return [self.open(store, file) for file in files]
+
     def _is_as_verified(self, known: _Opened, seen: MappedFile | None) -> bool:
         """Return whether what was verified of an open run holds.
 

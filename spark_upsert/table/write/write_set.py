@@ -194,7 +194,7 @@ class WriteSet:
         count = 1 + sum(file.rows for file in files) // SEAL_ROWS
         if not head.schema.hash_prefix:
             return ALL_HASHES.cut(count)
-        runs = (RUNS.open(self.base.store, file) for file in files)
+        runs = RUNS.open_all(self.base.store, files)
         return cut_evenly(ALL_HASHES, [(run.hashes, 1.0) for run in runs], count)
 
     def _rows(
@@ -205,12 +205,13 @@ class WriteSet:
         And the task of each part.
         """
         found = [
-            (each, Span.within(RUNS.open(self.base.store, file), hash_range))
+            (each, file)
             for each in staged
             for file in each.files
             if file.hash_range.overlaps(hash_range)
         ]
-        rows = Rows(head.schema, [RunPart(span) for _, span in found])
+        runs = RUNS.open_all(self.base.store, [file for _, file in found])
+        rows = Rows(head.schema, [RunPart(Span.within(run, hash_range)) for run in runs])
         return rows, [each for each, _ in found]
 
     def _base_of(self, staged: Staged) -> Snapshot:
