@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -57,6 +58,12 @@ class StoreBelow:
 
     def map(self, path: str) -> pa.Buffer:
         return self._store.map(self._path(path))
+
+    def is_far(self, path: str) -> bool:
+        return self._store.is_far(self._path(path))
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        return self._store.read_ranges(self._path(path), ranges)
 
     def mapped_file(self, path: str) -> MappedFile | None:
         return self._store.mapped_file(self._path(path))

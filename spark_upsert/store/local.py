@@ -26,10 +26,11 @@ import os
 import stat
 import threading
 import uuid
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
 
@@ -118,6 +119,12 @@ class LocalStore:
         target = self._root / path
         with translated("read", target), opened_regular(target) as file:
             return file.map()
+
+    def is_far(self, path: str) -> bool:
+        return False
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        raise AssertionError(f"'{path}' is a file, and so it is mapped")
 
     def mapped_file(self, path: str) -> MappedFile | None:
         target = f"{self._root}/{path}"

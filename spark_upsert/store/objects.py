@@ -46,7 +46,7 @@ RANGES_AT_ONCE = 4
 """Requests at once for one object; with `RANGE_BYTES`, at most 32 MiB of memory."""
 
 FETCHED_AT_ONCE, FETCHED_BYTES = 32, 64 << 20
-"""Small objects that are fetched side by side, and what they have together: so much memory is taken."""
+"""Small objects that are fetched side by side, and their bytes together, which are in memory."""
 
 _PARTS_MAX = 10_000
 """S3 takes no more parts than this in one upload."""
@@ -224,6 +224,23 @@ class ObjectStore:
 
     def map(self, path: str) -> pa.Buffer:
         return self._copies.map(self._copy_name(path), lambda file: self._fetch(path, file))
+
+    def is_far(self, path: str) -> bool:
+        return self.mapped_file(path) is None
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        with self._translated("read", path):
+            found = obstore.get_ranges(
+                self._client,
+                path,
+                starts=[low for low, _ in ranges],
+                ends=[high for _, high in ranges],
+                coalesce=0,
+            )
+        return [
+            self._require_whole(path, low, high, data)
+            for (low, high), data in zip(ranges, found, strict=True)
+        ]
 
     def mapped_file(self, path: str) -> MappedFile | None:
         return self._copies.file_of(self._copy_name(path))

@@ -7,10 +7,10 @@ them with ``fsync`` and ``link`` (`store.local`), a bucket with ``If-None-Match`
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -129,8 +129,8 @@ class Store(Protocol):
         Parameters
         ----------
         sizes : mapping of str to int
-            The bytes of each. A large one is left to `map`, which asks for its parts side by side; so is
-            one that is not there.
+            The bytes of each. A large one is left to `map`, which asks for its parts side by side;
+            so is one that is not there.
 
         Raises
         ------
@@ -140,6 +140,22 @@ class Store(Protocol):
 
     def map(self, path: str) -> pa.Buffer:
         """Return the bytes of an immutable object, mapped rather than read where possible."""
+        ...
+
+    def is_far(self, path: str) -> bool:
+        """Return whether `map` would have to fetch an object."""
+        ...
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        """Return the bytes ``low <= i < high`` of some ranges of an object that is far.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        StorageError
+            The storage does not answer, or the object is shorter.
+        """
         ...
 
     def mapped_file(self, path: str) -> MappedFile | None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,6 +36,9 @@ NEVER_S = 4_000_000_000.0
 
 class MemoryStore:
     """Objects in a dictionary; each store has a root of its own."""
+
+    are_far = False
+    """Whether what is mapped would be copied first, as that of a bucket."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -87,6 +91,13 @@ class MemoryStore:
 
     def map(self, path: str) -> pa.Buffer:
         return pa.py_buffer(self.read(path))
+
+    def is_far(self, path: str) -> bool:
+        return self.are_far
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        data = self.read(path, bytes_max=len(self.objects.get(path, b"")))
+        return [data[low:high] for low, high in ranges]
 
     def mapped_file(self, path: str) -> MappedFile | None:
         """Return None: no file is mapped."""
@@ -263,6 +274,13 @@ class FaultyStore:
     def map(self, path: str) -> pa.Buffer:
         with self._steps.step(f"map {path}"):
             return self._store.map(path)
+
+    def is_far(self, path: str) -> bool:
+        return self._store.is_far(path)
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        with self._steps.step(f"read_ranges {path}"):
+            return self._store.read_ranges(path, ranges)
 
     def mapped_file(self, path: str) -> MappedFile | None:
         return self._store.mapped_file(path)

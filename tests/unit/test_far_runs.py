@@ -64,7 +64,7 @@ def reader(
 ) -> Reader:
     # A place of its own: the open runs of this process are known by their place.
     found = Reader(bucket, tmp_path, f"s3://reader/{request.node.name}")
-    monkeypatch.setattr(objects.obstore, "get", found.get)
+    monkeypatch.setattr(obstore, "get", found.get)
     return found
 
 

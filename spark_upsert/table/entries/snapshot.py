@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.late import Late
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys, order_of
@@ -29,6 +31,11 @@ from spark_upsert.table.log.manifest import Manifest, Slice
 from spark_upsert.table.run.file import RUNS, Run, Span
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.table.run.shares import part_of
+
+if TYPE_CHECKING:
+    from spark_upsert.table.run import far
+else:
+    far = Late("spark_upsert.table.run.far")
 
 CHUNK_ROWS = 1 << 17
 """Entries that a read holds at once; large enough that the cost per chunk is noise."""
@@ -48,22 +55,41 @@ class Snapshot:
     store: Store
     manifest: Manifest
 
-    def parts(self, hash_range: HashRange = ALL_HASHES) -> list[tuple[Part, int]]:
-        """Return the entries with hashes in a range: parts with their epochs."""
+    def parts(
+        self, hash_range: HashRange = ALL_HASHES, sought: int | None = None
+    ) -> list[tuple[Part, int]]:
+        """Return the entries with hashes in a range: parts with their epochs; as `opened`."""
         found: list[tuple[Part, int]] = []
-        for slice_, run in self.opened(hash_range):
+        for slice_, run in self.opened(hash_range, sought):
             span = Span.within(run, slice_.live.intersect(hash_range))
             if len(span):
                 found.append((RunPart(span), slice_.epochs.lower))
         return found
 
-    def opened(self, hash_range: HashRange = ALL_HASHES) -> Iterator[tuple[Slice, Run]]:
-        """Yield the slices with hashes in a range, and their runs."""
-        slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(hash_range)]
-        runs = RUNS.open_all(self.store, [slice_.file for slice_ in slices])
-        return zip(slices, runs, strict=True)
+    def opened(
+        self, hash_range: HashRange = ALL_HASHES, sought: int | None = None
+    ) -> Iterator[tuple[Slice, Run]]:
+        """Yield the slices with hashes in a range, and their runs.
 
-    def find(self, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Found:
+        Parameters
+        ----------
+        hash_range : HashRange
+        sought : int, optional
+            The number of keys that are looked up, if nothing else is read: large runs in a bucket
+            then stay there.
+        """
+        slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(hash_range)]
+        files = [slice_.file for slice_ in slices]
+        if sought is None:
+            return zip(slices, RUNS.open_all(self.store, files), strict=True)
+        return zip(slices, far.FAR.open_all(self.store, files, sought=sought), strict=True)
+
+    def find(
+        self,
+        hashes: npt.NDArray[np.uint64],
+        keys: Sequence[pa.Array],
+        columns: Sequence[str] | None = None,
+    ) -> Found:
         """Find the entries of keys, each given once (`lookup.find`).
 
         Parameters
@@ -71,11 +97,28 @@ class Snapshot:
         hashes : numpy.ndarray of uint64, shape (n,), ascending
         keys : sequence of pyarrow.Array, each of length n
             The columns of `TableSchema.identity`.
+        columns : sequence of str, optional
+            All that is read of the entries, if large runs in a bucket may stay there.
         """
+        schema = self.manifest.schema
         if not len(hashes):
-            return Found(Rows(self.manifest.schema, []), np.empty(0, dtype=np.int64))
-        parts = self.parts(HashRange.spanning(hashes[0], hashes[-1]))
-        return find(self.manifest.schema, parts, hashes, keys)
+            return Found(Rows(schema, []), np.empty(0, dtype=np.int64))
+        spanned = HashRange.spanning(hashes[0], hashes[-1])
+        if columns is None or not self._are_few_bytes(columns):
+            return find(schema, self.parts(spanned), hashes, keys)
+        parts = self.parts(spanned, len(hashes))
+        far.FAR.bring([part for part, _ in parts], hashes, [*schema.identity, *columns])
+        return find(schema, parts, hashes, keys)
+
+    def _are_few_bytes(self, columns: Sequence[str]) -> bool:
+        """Return whether a row is found, and read, without much else.
+
+        Of keys with a common prefix the hashes crowd, so that their places cannot be told
+        beforehand; of nested columns all values are examined.
+        """
+        schema = self.manifest.schema
+        types = (schema.run.field(name).type for name in columns)
+        return not schema.hash_prefix and not any(map(pa.types.is_nested, types))
 
     def look_up(self, keys: Sequence[pa.Array], columns: Sequence[str] | None = None) -> RowsByKey:
         """Return the rows of some keys.
@@ -111,7 +154,7 @@ class Snapshot:
         sought = [key.take(pa.array(order)) for key in keys]
         if RAW_KEY in schema.identity:
             sought.append(pa.nulls(len(order), pa.binary()))
-        found = self.find(hashes[order], sought)
+        found = self.find(hashes[order], sought, [*names, DIFF])
         hit = np.flatnonzero(found.present)
         *taken, diffs = found.rows.take([*names, DIFF], found.at[hit])
         live = is_live(diffs)

@@ -17,6 +17,7 @@ each, and large ones the reading of bytes that are not wanted.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,13 @@ Numbers = npt.NDArray[np.int64]
 def block_count(size: int) -> int:
     """Return the number of blocks that hold a number of bytes."""
     return -(-size // BLOCK_BYTES)
+
+
+def blocks_of(low: Numbers, high: Numbers) -> Numbers:
+    """Return the blocks ``low <= i < high`` of several ranges, none of them empty."""
+    counts = high - low
+    firsts = np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(low, counts) + np.arange(int(counts.sum())) - firsts
 
 
 def checksums(words: npt.NDArray[np.uint64]) -> Sums:
@@ -74,9 +82,14 @@ class Blocks:
     ----------
     body : memoryview
     sums : numpy.ndarray of uint32, shape (ceil(len(body) / 1024),)
+    bring : callable, optional
+        Called with the blocks, ascending, that are about to be verified.
     """
 
-    def __init__(self, body: memoryview, sums: Sums) -> None:
+    def __init__(
+        self, body: memoryview, sums: Sums, bring: Callable[[Numbers], None] | None = None
+    ) -> None:
+        self._bring = bring
         whole = len(body) // BLOCK_BYTES * BLOCK_BYTES
         self._whole = _words_of(body[:whole])
         self._rest = body[whole:]
@@ -108,6 +121,8 @@ class Blocks:
         fresh = self._distinct(blocks[~self._verified[blocks]])
         if not len(fresh):
             return None
+        if self._bring is not None:
+            self._bring(fresh)
         found = self._checksums(fresh)
         wrong = np.flatnonzero(found != self._sums[fresh])
         if len(wrong):

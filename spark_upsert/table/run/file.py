@@ -251,6 +251,8 @@ class Run:
         Gives back the memory that the buffer takes.
     on_damage : callable, optional
         Called before a damaged block is reported.
+    bring : callable, optional
+        Fills blocks of the buffer in that are about to be verified (`table.run.far`).
     """
 
     def __init__(
@@ -260,6 +262,7 @@ class Run:
         *,
         release: Callable[[pa.Buffer], None] | None = None,
         on_damage: Callable[[], None] | None = None,
+        bring: Callable[[Positions], None] | None = None,
     ) -> None:
         self.file = file
         self._buffer = buffer
@@ -281,7 +284,7 @@ class Run:
                 file.path, f"checksum {file.tail_crc:08x} of its tail", f"{tail_crc:08x}"
             )
         sums = np.frombuffer(view, dtype="<u4", count=count, offset=begin)
-        self._blocks = Blocks(view[: file.body_bytes], sums)
+        self._blocks = Blocks(view[: file.body_bytes], sums, bring)
         self._verify_head()
         try:
             self._batch = parse(buffer.slice(0, file.body_bytes), rows=file.rows)
@@ -394,6 +397,10 @@ class Run:
             raise self._unsound(error) from error
         if not self._blocks.are_verified:
             self._verify(np.concatenate(blocks))
+
+    def rows_of(self, hash_range: HashRange) -> tuple[int, int]:
+        """Return the rows ``[start, stop)`` with hashes in a range, by unverified ones."""
+        return hash_range.rows_of(self.hashes)
 
     def _verify_rows(self, layout: Layout, start: int, stop: int) -> None:
         """Verify consecutive rows."""
@@ -563,15 +570,15 @@ class RunCache:
 
     def open_all(self, store: Store, files: Sequence[RunFile]) -> list[Run]:
         """Return the open runs of files; those that lie far away are fetched side by side."""
-        with self._lock:
-            new = {
-                file.path: file.bytes
-                for file in files
-                if self._runs.peek((store.url, file.path)) is None
-            }
+        new = {file.path: file.bytes for file in files if not self.has(store, file)}
         if len(new) > 1:
             store.fetch(new)
         return [self.open(store, file) for file in files]
+
+    def has(self, store: Store, file: RunFile) -> bool:
+        """Return whether the run of a file is open."""
+        with self._lock:
+            return self._runs.peek((store.url, file.path)) is not None
 
     def _is_as_verified(self, known: _Opened, seen: MappedFile | None) -> bool:
         """Return whether what was verified of an open run holds.
@@ -628,7 +635,7 @@ class Span:
         """Return the rows of a run with hashes in a range."""
         if hash_range.covers(run.file.hash_range):
             return cls(run, 0, len(run.hashes))
-        start, stop = hash_range.rows_of(run.hashes)
+        start, stop = run.rows_of(hash_range)
         near = np.array([p for p in (start - 1, start, stop - 1, stop) if 0 <= p < len(run.hashes)])
         run.verify_at([HASH], near)
         return cls(run, start, stop)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.words import is_text
-from spark_upsert.table.run.blocks import BLOCK_BYTES, Numbers, block_count
+from spark_upsert.table.run.blocks import BLOCK_BYTES, Numbers, block_count, blocks_of
 from spark_upsert.table.run.soundness import is_plain, require_sound
 
 Range = tuple[int, int]
@@ -119,9 +119,7 @@ class Layout:
         high = (self.data + ends[filled].astype(np.int64) - 1) // BLOCK_BYTES
         if bool((low == high).all()):
             return low
-        counts = high - low + 1
-        firsts = np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(low, counts) + np.arange(int(counts.sum())) - firsts
+        return blocks_of(low, high + 1)
 
     def ranges_of(self, start: int, stop: int) -> Iterator[Range]:
         """Yield the ranges of rows ``start <= i < stop``, but for the bytes of texts."""

@@ -82,7 +82,7 @@ class RunPart:
     """Rows of a run."""
 
     def __init__(self, span: Span) -> None:
-        self._run = span.run
+        self.run = span.run
         self._start = span.start
         self._count = len(span)
 
@@ -97,44 +97,44 @@ class RunPart:
 
     @property
     def unverified_hashes(self) -> npt.NDArray[np.uint64]:
-        return self._run.hashes[self._start : self._start + self._count]
+        return self.run.hashes[self._start : self._start + self._count]
 
     def in_run(self, positions: Positions) -> Positions:
         """Return where the rows at some positions of the part are in the run."""
         return positions + self._start
 
     def has(self, name: str) -> bool:
-        return name in self._run.names
+        return name in self.run.names
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
-        return self._run.take(names, positions + self._start)
+        return self.run.take(names, positions + self._start)
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
-        return self._run.slice(names, self._start + start, self._start + stop)
+        return self.run.slice(names, self._start + start, self._start + stop)
 
     def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
-        self._run.verify_at([HASH], positions + self._start)
+        self.run.verify_at([HASH], positions + self._start)
         return self.unverified_hashes[positions]
 
     def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        places = self._run.search.places(probes)
-        if self._count == self._run.file.rows:
+        places = self.run.search.places(probes)
+        if self._count == self.run.file.rows:
             return places
         return np.clip(places - self._start, 0, self._count)
 
     def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        return self._run.search.likely(probes)
+        return self.run.search.likely(probes)
 
     @property
     def hash_ends(self) -> tuple[int, int]:
-        if self._count == self._run.file.rows:
-            return self._run.file.hash_range.first, self._run.file.hash_range.last
+        if self._count == self.run.file.rows:
+            return self.run.file.hash_range.first, self.run.file.hash_range.last
         first, last = self.hashes_at(np.array([0, self._count - 1])).tolist()
         return first, last
 
     @property
     def path(self) -> str:
-        return self._run.file.path
+        return self.run.file.path
 
 
 class PickedPart:

@@ -1,0 +1,235 @@
+"""Runs that stay far away: a look-up finds what it finds in a copy, and fetches little."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import CorruptionError
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.table.run import far
+from spark_upsert.table.run.far import FarSearch
+from spark_upsert.table.table import Table
+from tests.support.stores import MemoryStore
+
+SEEDS = range(40)
+MOST = 2**64 - 1
+
+
+class FarStore(MemoryStore):
+    """The objects of another store, as a machine sees them that has none of them."""
+
+    are_far = True
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__()
+        self.objects = objects
+        self.asked: list[tuple[str, int]] = []
+        """The object and the bytes of each request."""
+
+    def read_ranges(self, path: str, ranges: Any) -> list[Any]:
+        self.asked.append((path, sum(high - low for low, high in ranges)))
+        return super().read_ranges(path, ranges)
+
+
+def stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every run stay where it is, however small, and fetch no more than is wanted."""
+    monkeypatch.setattr(far, "HEAD_BYTES", 1)
+    monkeypatch.setattr(far, "_JOINED_BLOCKS", 1)
+    monkeypatch.setattr(far.FAR, "bytes_min", 0)
+    monkeypatch.setattr(far.FAR, "share", 0)
+
+
+@pytest.fixture
+def _always_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    stay_far(monkeypatch)
+
+
+# -- the search ------------------------------------------------------------------------------
+
+
+def drawn_hashes(dice: np.random.Generator, kind: str) -> np.ndarray:
+    count = int(dice.integers(1, 20_000))
+    if kind == "uniform":
+        found = dice.integers(0, MOST, count, dtype=np.uint64)
+    elif kind == "few":
+        found = dice.integers(0, MOST, int(dice.integers(1, 5)), dtype=np.uint64)
+    elif kind == "crowded":
+        centre = dice.integers(0, MOST - (1 << 20), dtype=np.uint64)
+        crowd = centre + dice.integers(0, 1 << 20, count, dtype=np.uint64)
+        found = np.append(crowd, np.array([0, MOST], dtype=np.uint64))
+    else:
+        found = np.full(count, dice.integers(0, MOST, dtype=np.uint64))
+    return np.sort(found.astype(np.uint64))
+
+
+@pytest.mark.parametrize("kind", ["uniform", "few", "crowded", "equal"])
+def test_a_search_finds_what_numpy_finds(kind: str) -> None:
+    for seed in SEEDS:
+        dice = np.random.default_rng(seed)
+        hashes = drawn_hashes(dice, kind)
+        seen = np.zeros_like(hashes)
+        looks = 0
+
+        def verify(low: np.ndarray, high: np.ndarray) -> None:
+            nonlocal looks
+            looks += 1
+            assert bool((low < high).all())
+            for begin, end in zip(low, high, strict=True):
+                seen[begin:end] = hashes[begin:end]  # noqa: B023 - called before the next turn
+
+        others = dice.integers(0, MOST, 50, dtype=np.uint64)
+        probes = np.sort(np.concatenate([dice.choice(hashes, 50), others, hashes[[0, -1]]]))
+        search = FarSearch(seen, int(hashes[0]), int(hashes[-1]), verify)
+        found = search.places(probes)
+        assert found.tolist() == np.searchsorted(hashes, probes).tolist(), (kind, seed)
+        assert looks <= (1 if kind == "few" else 2 if kind == "uniform" else 12), (kind, seed)
+
+
+def test_hashes_out_of_order_end_the_search() -> None:
+    hashes = np.random.default_rng(1).integers(0, MOST, 5_000, dtype=np.uint64)
+    search = FarSearch(hashes, 0, MOST, lambda low, high: None)
+    assert len(search.places(np.sort(hashes[:100]))) == 100
+
+
+# -- look-ups --------------------------------------------------------------------------------
+
+COLUMNS = pa.schema(
+    {
+        "k": pa.int64(),
+        "name": pa.string(),
+        "seq": pa.int64(),
+        "price": pa.decimal128(12, 2),
+        "tags": pa.list_(pa.string()),
+    }
+)
+PLAIN = ["k", "name", "seq", "price"]
+"""All but the nested one, of which everything is examined, and which is read from a copy."""
+
+KEYS = {"a number": ["k"], "a text": ["name"], "both": ["name", "k"]}
+
+
+def lived(dice: Random, keys: list[str]) -> MemoryStore:
+    store = MemoryStore()
+    table = Table(store)
+    order = [COLUMNS.field("seq")] if dice.random() < 0.7 else []
+    table.ensure(TableSchema.of(COLUMNS, keys=keys, order=order))
+    for number in range(dice.randint(1, 6)):
+        count = dice.randint(1, 400)
+        ids = [dice.randrange(300) for _ in range(count)]
+        rows = pa.table(
+            {
+                "k": ids,
+                "name": [f"n{each}" for each in ids],
+                "seq": [number * 400 + dice.randrange(800) for _ in ids],
+                "price": pa.array([Decimal(each) for each in ids], pa.decimal128(12, 2)),
+                "tags": [None if each % 3 else [str(each)] * (each % 4) for each in ids],
+                "gone": [dice.random() < 0.2 for _ in ids],
+            }
+        )
+        if not order:
+            rows = rows.slice(0, 1)
+        table.append(rows, deletes="gone")
+        if dice.random() < 0.2:
+            table.compact(full=dice.random() < 0.5)
+    return store
+
+
+@pytest.mark.usefixtures("_always_far")
+@pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
+def test_rows_by_key_are_those_of_a_copy(keys: list[str]) -> None:
+    looked = 0
+    for seed in SEEDS:
+        dice = Random(f"{seed} {keys}")
+        near = lived(dice, keys)
+        distant = FarStore(near.objects)
+        here, there = Table(near), Table(distant)
+        for _ in range(6):
+            ids = [dice.randrange(320) for _ in range(dice.choice([1, 1, 2, 30]))]
+            drawn = {"k": ids, "name": [f"n{each}" for each in ids]}
+            wanted = pa.table({name: drawn[name] for name in keys})
+            columns = dice.choice([["name", "seq"], ["price"], ["k", "name"], ["tags", "seq"]])
+            version = dice.choice([None, dice.randint(0, here.log.head().version)])
+            found = there.get(wanted, columns=columns, version=version)
+            assert found == here.get(wanted, columns=columns, version=version), (seed, keys)
+            if dice.random() < 0.3:
+                late = pa.table({"k": [1], "name": ["n1"], "seq": [10_000 + seed]})
+                here.append(late, merge_schema=True)
+        looked += len(distant.asked)
+    assert looked > 2 * len(SEEDS), "runs did stay far away"
+
+
+def test_of_a_large_run_little_is_fetched_by_few_requests() -> None:
+    near = MemoryStore()
+    rows = 600_000
+    ids = np.random.default_rng(3).permutation(rows)
+    table = Table(near)
+    table.ensure(TableSchema.of(pa.schema({"k": pa.int64(), "n": pa.int64()}), keys=["k"]))
+    table.append(pa.table({"k": ids, "n": ids * 2}))
+    [slice_] = table.log.head().slices
+    distant = FarStore(near.objects)
+    there = Table(distant)
+    there.log.head()
+    for key in (7, 599_999, rows + 5):
+        del distant.asked[:]
+        found = there.get(key).column("n").to_pylist()
+        assert found == ([key * 2] if key < rows else [])
+        assert sum(size for _, size in distant.asked) * 20 < slice_.file.bytes
+        assert len(distant.asked) <= 3, "the tail, once; the hashes; the row"
+    del distant.asked[:]
+    assert there.get(7).num_rows == 1
+    assert not distant.asked, "what was fetched is remembered"
+    many = there.get(list(range(3_000)))
+    assert many.num_rows == 3_000
+    assert not distant.asked, "for so many keys the run is copied"
+
+
+@pytest.mark.usefixtures("_always_far")
+def test_damage_far_away_is_found_and_told_and_not_remembered() -> None:
+    near = lived(Random(5), ["k"])
+    distant = FarStore(dict(near.objects))
+    path = Table(near).log.head().slices[0].file.path
+    expected = Table(near).get(list(range(300)), columns=PLAIN)
+    whole = distant.objects[path]
+    told: list[str] = []
+    for at in range(0, len(whole), 1024):
+        distant.objects[path] = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        reader = FarStore(distant.objects)
+        try:
+            found = Table(reader).get(list(range(300)), columns=PLAIN)
+        except CorruptionError as error:
+            told.append(str(error))
+            reader.objects[path] = whole
+            found = Table(reader).get(list(range(300)), columns=PLAIN)
+        assert found == expected
+        distant.objects[path] = whole
+    assert len(told) > 3
+    assert all(path in each for each in told)
+    del distant.objects[path]
+    with pytest.raises(CorruptionError, match=path):
+        Table(FarStore(distant.objects)).get(7, columns=PLAIN)
+
+
+@pytest.mark.usefixtures("_always_far")
+def test_what_stays_far_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far.FAR._runs, "count_max", 2)
+    near = lived(Random(5), ["k"])
+    for _ in range(3):
+        Table(FarStore(near.objects)).get(7, columns=PLAIN)
+    assert len(far.FAR) == 2
+
+
+def test_a_key_with_a_prefix_is_looked_up_in_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far.FAR, "bytes_min", 0)
+    near = MemoryStore()
+    table = Table(near)
+    table.ensure(TableSchema.of(COLUMNS, keys=["name", "k"], hash_prefix=1))
+    table.append(pa.table({"k": [1, 2], "name": ["a", "a"], "seq": [1, 2]}), merge_schema=True)
+    distant = FarStore(near.objects)
+    assert Table(distant).get(("a", 2)).num_rows == 1
+    assert not distant.asked

@@ -1,0 +1,68 @@
+"""Bugs in runs that stay far away: what is fetched, where it is looked for, what is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from spark_upsert.table.run.blocks import Blocks
+from spark_upsert.table.run.far import FarBytes, FarSearch
+from tests.laws import test_far_runs as laws
+from tests.planted.bug import Patch, bug
+
+
+def test_p1_a_far_search_finds_what_is_there() -> None:
+    laws.test_a_search_finds_what_numpy_finds("crowded")
+
+
+def test_p1_rows_far_away_are_those_of_a_copy() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        laws.stay_far(patched)
+        laws.test_rows_by_key_are_those_of_a_copy(["k"])
+
+
+def test_p5_damage_far_away_is_told() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        laws.stay_far(patched)
+        laws.test_damage_far_away_is_found_and_told_and_not_remembered()
+
+
+@bug("a far search believes its first window", test_p1_a_far_search_finds_what_is_there)
+def _() -> Patch:
+    def first(self: FarSearch, probes: Any) -> Any:
+        count = np.full(len(probes), len(self._hashes))
+        first, last = (np.full(len(probes), end) for end in self._ends)
+        low, high = self._windows(probes, np.zeros_like(count), count, first, last, 1)
+        self._verify(low, high)
+        return self._bisected(probes, low, high)
+
+    return patch.object(FarSearch, "places", first)
+
+
+@bug(
+    "of neighbours far away the last one is not fetched", test_p1_rows_far_away_are_those_of_a_copy
+)
+def _() -> Patch:
+    original = FarBytes.bring
+
+    def bring(self: FarBytes, blocks: Any) -> None:
+        original(self, blocks[: max(1, len(blocks) - 1)])
+        self._is_here[blocks] = True
+
+    return patch.object(FarBytes, "bring", bring)
+
+
+@bug("blocks far away are believed", test_p5_damage_far_away_is_told)
+def _() -> Patch:
+    original = Blocks.verify
+
+    def verify(self: Blocks, blocks: Any) -> Any:
+        if self._bring is None:
+            return original(self, blocks)
+        self._bring(np.unique(blocks))
+        return None
+
+    return patch.object(Blocks, "verify", verify)
