@@ -26,7 +26,7 @@ from spark_upsert.model.durations import render_time
 from spark_upsert.table.log.checkpoints import newest_up_to
 from spark_upsert.table.log.entries import FOLDER, checkpoint_path
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
-from spark_upsert.table.log.stored import StoredLog
+from spark_upsert.table.log.stored import AT_ONCE, StoredLog
 
 
 class Versions(Protocol):
@@ -191,6 +191,10 @@ class Look:
     def commits(self, lower: int, upper: int) -> Iterator[Commit]:
         """Yield the commits of the versions ``lower <= v < upper``."""
         for version in range(lower, upper):
+            if (version - lower) % AT_ONCE == 0:
+                ahead = range(version, min(version + AT_ONCE, upper))
+                self._has_read |= not all(map(self._stored.remembers, ahead))
+                self._stored.bring(ahead.start, ahead.stop)
             yield self.commit(version)
 
     def require_changes(self, lower: int) -> None:

@@ -27,7 +27,7 @@ from spark_upsert.table.log.entries import commit_path, no_table
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
 from spark_upsert.table.log.memory import LOGS, LogMemory
-from spark_upsert.table.log.stored import StoredLog
+from spark_upsert.table.log.stored import AT_ONCE, StoredLog
 
 READ_TRIES_MAX = 1000
 """The most looks in a row. A look fails if a cut came between; a thousand in a row is a fault."""
@@ -247,6 +247,8 @@ class LogReader:
     def commits(self, lower: int, upper: int) -> Iterator[Commit]:
         """Yield the commits of the versions ``lower <= v < upper``."""
         for version in range(lower, upper):
+            if (version - lower) % AT_ONCE == 0:
+                self._stored.bring(version, min(version + AT_ONCE, upper))
             yield self.commit(version)
 
     def require_changes(self, lower: int) -> None:

@@ -7,12 +7,15 @@ the storage (`StoredLog.holds`), never by that memory.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from spark_upsert.errors import CorruptionError, OtherTableError
 from spark_upsert.model.bounded import LruMap
+from spark_upsert.model.parallel import in_order
 from spark_upsert.store import Store
 from spark_upsert.store.records import read_record, text
 from spark_upsert.table.log.checkpoints import read_checkpoint
@@ -22,6 +25,9 @@ from spark_upsert.table.log.fold import apply
 from spark_upsert.table.log.manifest import Commit, Manifest, Slice, TableVersion
 
 _COMMITS_KEPT = 4096
+
+AT_ONCE = 32
+"""Commits that are read side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +75,35 @@ class StoredLog:
             known = self._commits.get(version)
         if known is not None:
             return known
-        commit = read_record(self.store, commit_path(version), commit_from_json)
+        commit = self._read(version)
         if commit is None:
             return None
         with self._lock:
             self._commits.put(version, commit)
         return commit
+
+    def bring(self, lower: int, upper: int) -> bool:
+        """Read the commits ``lower <= v < upper`` that are not remembered side by side, if far away.
+
+        Returns
+        -------
+        bool
+            Whether there may be a version ``lower``; where nothing was read, that is not known.
+        """
+        wanted = [version for version in range(lower, upper) if not self.remembers(version)]
+        if len(wanted) < 2 or not self.store.is_far(commit_path(lower)):
+            return True
+        found = list(in_order(self._read, wanted, min(len(wanted), AT_ONCE)))
+        # One behind a gap was written meanwhile, and is read again in its turn.
+        there = takewhile(lambda each: each[1] is not None, zip(wanted, found, strict=True))
+        with self._lock:
+            for version, commit in there:
+                assert commit is not None
+                self._commits.put(version, commit)
+        return self.remembers(lower)
+
+    def _read(self, version: int) -> Commit | None:
+        return read_record(self.store, commit_path(version), commit_from_json)
 
     def mark(self, version: int) -> CommitMark | None:
         """Return what identifies the commit of a version in the storage; None if there is none."""
@@ -91,9 +120,19 @@ class StoredLog:
         return manifest is None or manifest.token == found.token
 
     def roll(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
-        """Apply the commits behind a manifest, up to ``last`` or to the end."""
-        while last is None or manifest is None or manifest.version < last:
-            commit = self.commit(0 if manifest is None else manifest.version + 1)
+        """Apply the commits behind a manifest, up to ``last`` or to the end.
+
+        Where two were found there may be many: twice as many are read at once, and twice again.
+        """
+        for count in itertools.count():
+            version = 0 if manifest is None else manifest.version + 1
+            if last is not None and version > last:
+                break
+            if count >= 2 and (count & (count - 1) == 0 or count % AT_ONCE == 0):
+                ahead = version + min(count, AT_ONCE)
+                if not self.bring(version, ahead if last is None else min(ahead, last + 1)):
+                    break
+            commit = self.commit(version)
             if commit is None:
                 break
             manifest = apply(manifest, commit)

@@ -1,0 +1,127 @@
+"""A log that lies in a bucket: many commits are read side by side, few one after the other."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import CorruptionError
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX
+from spark_upsert.table.log import stored
+from spark_upsert.table.table import Table
+from tests.support.stores import MemoryStore
+
+VERSIONS = 40
+WAIT_SECONDS_MAX = 30
+"""For others to ask, too; whoever asks alone fails behind it."""
+
+_COMMIT = re.compile(r"_log/0*(\d+)\.json")
+
+
+class Far(MemoryStore):
+    """The objects of another store, as a machine sees them that has none of them."""
+
+    are_far = True
+
+    def __init__(self, objects: dict[str, bytes], groups: list[range] = []) -> None:  # noqa: B006
+        super().__init__()
+        self.objects = objects
+        self.read_versions: list[int] = []
+        self._meetings = {
+            version: meeting
+            for group in groups
+            for meeting in [threading.Barrier(len(group), timeout=WAIT_SECONDS_MAX)]
+            for version in group
+        }
+
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
+        version = _COMMIT.fullmatch(path)
+        if version is not None:
+            number = int(version[1])
+            is_first = number not in self.read_versions
+            self.read_versions.append(number)
+            if is_first and number in self._meetings:
+                self._meetings[number].wait()
+        return super().read(path, bytes_max=bytes_max)
+
+
+def versions_of(count: int) -> MemoryStore:
+    store = MemoryStore()
+    table = Table(store)
+    table.ensure(TableSchema.of(pa.schema({"k": pa.int64(), "n": pa.int64()}), keys=["k"]))
+    for number in range(1, count):
+        table.append(pa.table({"k": [number % 3], "n": [number]}))
+    assert table.log.head().version == count - 1
+    return store
+
+
+def doubling(upper: int) -> list[range]:
+    """Return what is read at once from version 0 on: one, one, two, four and so on."""
+    found, low, size = [], 2, 2
+    while low < upper:
+        found.append(range(low, low + size))
+        low, size = low + size, min(2 * size, stored.AT_ONCE)
+    return found
+
+
+def test_a_first_look_reads_twice_as_many_at_once_and_twice_again() -> None:
+    near = versions_of(VERSIONS)
+    far = Far(near.objects, doubling(VERSIONS))
+    head = Table(far).log.head()
+    assert head == Table(near).log.head()
+    assert set(far.read_versions) >= set(range(VERSIONS + 1)), "the one behind the last, too"
+
+
+def test_where_one_is_new_no_more_than_that_is_asked_for() -> None:
+    near = versions_of(VERSIONS)
+    far = Far(near.objects)
+    there = Table(far)
+    there.log.head()
+    del far.read_versions[:]
+    Table(near).append(pa.table({"k": [1], "n": [1]}))
+    assert there.log.head().version == VERSIONS
+    assert sorted(set(far.read_versions)) == [VERSIONS - 1, VERSIONS, VERSIONS + 1]
+
+
+def test_commits_that_are_known_to_be_there_are_read_at_once() -> None:
+    near = versions_of(VERSIONS)
+    far = Far(near.objects, [range(5, 5 + 32), range(37, 39)])
+    log = Table(far).log
+    found = list(log.commits(5, 39))
+    assert [commit.version for commit in found] == list(range(5, 39))
+    assert found == list(Table(near).log.commits(5, 39))
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3, 20, 38])
+def test_the_end_is_where_the_first_one_is_missing(gone: int) -> None:
+    # As if the others had been written while this one was asked for.
+    near = versions_of(VERSIONS)
+    seen = dict(near.objects)
+    (path,) = (
+        path for path in seen if (found := _COMMIT.fullmatch(path)) and int(found[1]) == gone
+    )
+    data = seen.pop(path)
+    seen = {path: data for path, data in seen.items() if "checkpoint" not in path}
+    far = Far(seen)
+    there = Table(far)
+    assert there.log.head().version == gone - 1
+    assert not any(map(there.log.stored.remembers, range(gone, VERSIONS)))
+    far.objects[path] = data
+    assert there.log.head() == Table(near).log.head()
+
+
+@pytest.mark.parametrize("at", [0, 3, 17, 39])
+def test_damage_is_told_as_where_one_reads_after_the_other(at: int) -> None:
+    near = versions_of(VERSIONS)
+    (path,) = (p for p in near.objects if (found := _COMMIT.fullmatch(p)) and int(found[1]) == at)
+    near.objects[path] = near.objects[path][:-1]
+    said: list[str] = []
+    for store in (near, Far(near.objects)):
+        with pytest.raises(CorruptionError) as caught:
+            Table(store).log.head()
+        said.append(caught.value.message.replace(store.url, ""))
+    assert said[0] == said[1]
