@@ -25,7 +25,7 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.parallel import in_order
+from spark_upsert.model.parallel import ROWS_PER_THREAD, beside, in_order
 from spark_upsert.model.schema import HASH
 from spark_upsert.store import Store
 from spark_upsert.table.run.blocks import BLOCK_BYTES, block_count, blocks_of
@@ -231,12 +231,14 @@ class FarRuns:
     def open_all(self, store: Store, files: Sequence[RunFile], *, sought: int) -> list[Run]:
         """Return the open runs of files in which some keys are looked up, and no more is read."""
         far = [file for file in files if self._stays_far(store, file, sought)]
-        runs = in_order(lambda file: self._open(store, file), far, min(len(far), self.at_once))
-        found: dict[str, Run] = {file.path: run for file, run in zip(far, runs, strict=True)}
-        near = [file for file in files if file.path not in found]
-        found |= {
-            file.path: run for file, run in zip(near, RUNS.open_all(store, near), strict=True)
-        }
+        if not far:
+            return RUNS.open_all(store, files)
+        paths = {file.path for file in far}
+        near = [file for file in files if file.path not in paths]
+        with beside(lambda: RUNS.open_all(store, near), rows=ROWS_PER_THREAD) as opened:
+            runs = in_order(lambda file: self._open(store, file), far, min(len(far), self.at_once))
+            found: dict[str, Run] = {file.path: run for file, run in zip(far, runs, strict=True)}
+        found |= {file.path: run for file, run in zip(near, opened(), strict=True)}
         return [found[file.path] for file in files]
 
     def _stays_far(self, store: Store, file: RunFile, sought: int) -> bool:
