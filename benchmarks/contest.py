@@ -50,6 +50,7 @@ def contest(
     *,
     rounds: int,
     warm: int = 1,
+    reads: int = 0,
 ) -> dict[str, Any]:
     """Let all take turns, a batch each, and compare what they end with.
 
@@ -57,6 +58,8 @@ def contest(
     ----------
     warm : int
         First rounds that are run and not counted.
+    reads : int
+        How often each reads its whole table behind the last round, in turn.
     """
     work = place.work / workload.name
     shutil.rmtree(work, ignore_errors=True)
@@ -78,6 +81,9 @@ def contest(
                 except (PeerError, OSError, EOFError) as error:
                     errors[name] = telling_lines(error)
                     running.pop(name).close()
+        for _ in range(reads):
+            for contender in running.values():
+                contender.read()
         found = {}
         apart = any(entry.workload is not None for entry in entries)
         for name, contender in list(running.items()):
@@ -148,6 +154,7 @@ class _Running:
         self._base = self._written.look()
         self._turns: list[dict[str, float]] = []
         self._ingested = 0.0
+        self._reads: list[float] = []
         self._host.memory()
 
     def turn(self, number: int, *, counted: bool) -> None:
@@ -160,6 +167,9 @@ class _Running:
         if counted:
             measured["total_s"] = measured["upsert_s"] + measured.get("changes_s", 0.0)
             self._turns.append(measured)
+
+    def read(self) -> None:
+        self._reads.append(self._host.call("read_anew")["read_s"])
 
     def result(self, *, compare: bool) -> dict[str, Any]:
         """Return all that was seen; the table is compared after the memory was taken."""
@@ -177,6 +187,7 @@ class _Running:
             "turns": self._turns,
             "last": last,
             **{name: spread([turn[name] for turn in self._turns]) for name in names},
+            **({"read_s": spread(self._reads)} if self._reads else {}),
             "rows_per_s": rows / spread([t["total_s"] for t in self._turns])["median"],
             "table": self._host.call("contents") if compare else None,
             "changes": self._host.call("changes") if compare else None,

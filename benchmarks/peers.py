@@ -99,6 +99,14 @@ PAIMON = Environment(
 """The newest of its connectors for Spark that Maven found when this was written."""
 PYPAIMON = Environment(packages=("pypaimon>=2",))
 """Apart from the others: it asks for an old pyarrow."""
+DUCKLAKE = Environment(
+    packages=(
+        "duckdb==1.5.5",
+        "duckdb-extensions",
+        "duckdb-extension-ducklake==1.5.5",
+        "duckdb-extension-parquet==1.5.5",
+    )
+)
 OURS = Environment()
 OURS_BESIDE_DELTA = Environment(spark=DELTA.spark)
 

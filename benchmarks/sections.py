@@ -23,6 +23,7 @@ from benchmarks.host import ROOT, Host
 from benchmarks.measure import spread
 from benchmarks.peers import (
     DELTA,
+    DUCKLAKE,
     HUDI,
     ICEBERG,
     OURS_BESIDE_DELTA,
@@ -70,6 +71,8 @@ class Size:
     """Queries of one table each that run at once."""
     appends: int
     """Of all threads together."""
+    commits: int
+    """Of one row each."""
     flooded: tuple[int, int]
     """Tables of one query of which three are flooded, and for how many seconds it is watched."""
     routed: tuple[int, ...]
@@ -97,6 +100,7 @@ QUICK = Size(
     watched=(1 * K,),
     queries=(4, 16),
     appends=320,
+    commits=100,
     flooded=(300, 60),
     routed=(10, 100, 1_000),
     each=25,
@@ -105,7 +109,7 @@ QUICK = Size(
 )
 FULL = Size(
     table=10 * M,
-    far_table=M,
+    far_table=10 * M,
     slow_table=100 * K,
     tables=(100 * K, M, 10 * M, 100 * M),
     rounds=7,
@@ -118,6 +122,7 @@ FULL = Size(
     watched=(1 * K, 10 * K),
     queries=(16, 64),
     appends=320,
+    commits=100,
     flooded=(1 * K, 120),
     routed=(10, 100, 1_000),
     each=1_000,
@@ -139,6 +144,7 @@ TINY = Size(
     watched=(310,),
     queries=(1, 2),
     appends=64,
+    commits=3,
     flooded=(8, 4),
     routed=(2, 3),
     each=2,
@@ -203,6 +209,18 @@ def python_peers(place: Place, size: Size) -> dict[str, Any]:
         Entry(contender="pypaimon", environment=PYPAIMON),
     ]
     return contest(place, workload, entries, rounds=size.rounds)
+
+
+def one_row_commits(place: Place, size: Size) -> dict[str, Any]:
+    """Measure commits of a row each and reads of the table behind them, against peers in Python."""
+    workload = Workload(table_rows=size.slow_table, batch_rows=1)
+    entries = [
+        Entry(contender="upsertflow"),
+        Entry(contender="DuckLake", environment=DUCKLAKE),
+        Entry(contender="delta-rs"),
+        Entry(contender="pyiceberg"),
+    ]
+    return contest(place, workload, entries, rounds=size.commits, reads=size.rounds)
 
 
 def variants(place: Place, size: Size) -> dict[str, Any]:
@@ -774,6 +792,11 @@ def _program(name: str, *asked: str) -> dict[str, Any]:
     return found
 
 
+def tuning(place: Place, size: Size) -> dict[str, Any]:
+    """Measure what a setting is worth through Spark, one turned at a time."""
+    return _program("tuning", "--rows", str(size.table // 10), "--rounds", str(size.rounds))
+
+
 def discovery(place: Place, size: Size) -> dict[str, Any]:
     """Measure how soon a commit to one of very many tables is planned, without Spark."""
     from benchmarks.discovery import measure
@@ -816,12 +839,14 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "discovery": discovery,
     "flood": flood,
     "views": views,
+    "tuning": tuning,
     "fusion": fusion,
     "snapshot": snapshot,
     "epochs": epochs,
     "aged": aged,
     "consumers": consumers,
     "python_peers": python_peers,
+    "one_row_commits": one_row_commits,
     "variants": variants,
     "iceberg": iceberg,
     "iceberg_changelog": iceberg_changelog,

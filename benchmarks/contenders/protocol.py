@@ -45,6 +45,7 @@ ALL = {
     "upsertflow": "benchmarks.contenders.engine:Engine",
     "upsertflow mirrored": "benchmarks.contenders.mirrored:MirroredEngine",
     "delta-rs": "benchmarks.contenders.delta_rs:DeltaRs",
+    "DuckLake": "benchmarks.contenders.duck_lake:DuckLake",
     "pyiceberg": "benchmarks.contenders.py_iceberg:PyIceberg",
     "pypaimon": "benchmarks.contenders.py_paimon:PyPaimon",
     "upsertflow on Spark": "benchmarks.contenders.spark_ours:SparkUpsertflow",

@@ -20,6 +20,10 @@ def contests_section(sections: Sections) -> Iterator[str]:
         ("paimon", "Through Spark, against Paimon (each on its own Spark)"),
         ("delta_rs", "Engine only, against delta-rs"),
         ("python_peers", "Engine only, against peers in Python without a change feed"),
+        (
+            "one_row_commits",
+            "Commits of one row each, engine only, and reads of all rows behind them",
+        ),
     ]
     for name, title in single:
         if name in sections:
@@ -50,6 +54,10 @@ def contest_lines(section: dict[str, Any]) -> Iterator[str]:
         ours = next((r for name, r in found.items() if name.startswith("upsertflow")), None)
         for name, result in found.items():
             yield row(_line(name, result, ours))
+    reads = {name: result["read_s"] for name, result in found.items() if "read_s" in result}
+    if reads:
+        told = ", ".join(f"{name} {times(took)}" for name, took in reads.items())
+        yield from ("", f"The whole table, opened anew and read behind them: {told}.")
     for name, error in section["errors"].items():
         yield from ("", f"{name} did not run:", "", "```", error, "```")
 

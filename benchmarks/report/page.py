@@ -20,7 +20,13 @@ from benchmarks.report.engine import (
     snapshot_section,
     threads_section,
 )
-from benchmarks.report.plans import fusion_section, operators_section, tasks_section, views_section
+from benchmarks.report.plans import (
+    fusion_section,
+    operators_section,
+    tasks_section,
+    tuning_section,
+    views_section,
+)
 from benchmarks.report.plots import draw_plots
 from benchmarks.report.streams import (
     discovery_section,
@@ -86,6 +92,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *discovery_section(sections),
         *flood_section(sections),
         *views_section(sections),
+        *tuning_section(sections),
         *fusion_section(sections),
         *slow_section(sections),
         *_set_ups(),

@@ -84,6 +84,26 @@ def views_section(sections: Sections) -> Iterator[str]:
     yield ""
 
 
+def tuning_section(sections: Sections) -> Iterator[str]:
+    """Yield the section on settings that are turned one at a time."""
+    found = sections.get("tuning", {})
+    if "batch_rows" not in found:
+        return
+    yield from ("## What a setting is worth, on Spark", "")
+    yield (
+        f"A table of {count(found['rows'])} rows of ten numbers. One setting is turned at a time, in turn; a "
+        f"batch has {count(found['batch_rows'])} rows where nothing else is said, and {count(found['rows'])} "
+        "where the rows of an Arrow batch are turned. A read hands all rows to a sink that drops them."
+    )
+    for setting, by_value in found.items():
+        if isinstance(by_value, dict):
+            yield from ("", f"| {setting} | time | processor time |", "|---|---|---|")
+            for value, took in by_value.items():
+                name = count(int(value)) if value.isdigit() else value
+                yield row([name, times(took["seconds"]), times(took["cpu_s"])])
+    yield ""
+
+
 def fusion_section(sections: Sections) -> Iterator[str]:
     """Yield the section on what runs together."""
     found = sections.get("fusion")
