@@ -83,7 +83,7 @@ class StoredLog:
         return commit
 
     def bring(self, lower: int, upper: int) -> bool:
-        """Read the commits ``lower <= v < upper`` that are not remembered side by side, if far away.
+        """Read commits ``lower <= v < upper`` that are not remembered, side by side if far away.
 
         Returns
         -------
