@@ -215,6 +215,29 @@ def test_damage_far_away_is_found_and_told_and_not_remembered() -> None:
         Table(FarStore(distant.objects)).get(7, columns=PLAIN)
 
 
+def test_a_run_that_is_forgotten_and_comes_back_for_ever_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(far.FAR._runs, "count_max", 1)
+    monkeypatch.setattr(far.FAR, "bytes_min", 0)
+    near = MemoryStore()
+    table = Table(near)
+    table.ensure(TableSchema.of(pa.schema({"k": pa.int64(), "n": pa.int64()}), keys=["k"]))
+    for low in (0, 300_000):
+        ids = np.arange(low, low + 300_000)
+        table.append(pa.table({"k": ids, "n": ids}))
+    assert len(table.log.head().slices) == 2
+    distant = FarStore(near.objects)
+    there = Table(distant)
+    asked = []
+    for key in range(200):
+        del distant.asked[:]
+        assert there.get(key).num_rows == 1
+        asked.append(len(distant.asked))
+    assert asked[1], "of two runs one is forgotten each time"
+    assert not any(asked[-50:]), "both are copied by now"
+
+
 @pytest.mark.usefixtures("_always_far")
 def test_what_stays_far_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(far.FAR._runs, "count_max", 2)

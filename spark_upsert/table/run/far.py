@@ -48,6 +48,8 @@ _HASH_BYTES = 8
 _ROW_BYTES = 16 * BLOCK_BYTES
 """The bytes that are fetched for one row, about."""
 
+_SPENT_KEPT = 4096
+
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
@@ -180,7 +182,11 @@ class FarSearch(HashSearch):
 class FarRun(Run):
     """A run of which blocks are fetched as they are verified; its ends come first, at once."""
 
-    def __init__(self, store: Store, file: RunFile, on_damage: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, file: RunFile, on_damage: Callable[[], None], *, spent: int = 0
+    ) -> None:
+        self._spent = spent
+        self.place = store.url, file.path
         self.bytes = FarBytes(store, file.path, file.bytes)
         head = np.arange(block_count(min(HEAD_BYTES, file.body_bytes)))
         tail = np.arange(file.body_bytes // BLOCK_BYTES, block_count(file.bytes))
@@ -188,6 +194,11 @@ class FarRun(Run):
         super().__init__(file, self.bytes.buffer, on_damage=on_damage, bring=self.bytes.bring)
         ends = file.hash_range.first, file.hash_range.last
         self.search = FarSearch(self.hashes, *ends, self._verify_windows)
+
+    @property
+    def spent(self) -> int:
+        """How many bytes were fetched of the run, in earlier lives of it, too."""
+        return self._spent + self.bytes.filled
 
     def _verify_windows(self, low: Positions, high: Positions) -> None:
         """Verify the hashes of several ranges of rows, none of them empty."""
@@ -224,6 +235,8 @@ class FarRuns:
 
     def __post_init__(self) -> None:
         self._runs: LruMap[tuple[str, str], FarRun] = LruMap(self.count_max)
+        self._spent: LruMap[tuple[str, str], int] = LruMap(_SPENT_KEPT)
+        """Of runs that were forgotten, what was fetched: one that comes back for ever is copied."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -245,16 +258,18 @@ class FarRuns:
         """Return whether a look-up takes so little of a run that a copy of it does not pay."""
         if file.bytes < self.bytes_min or RUNS.has(store, file):
             return False
+        key = (store.url, file.path)
         with self._lock:
-            known = self._runs.get((store.url, file.path))
-        fetched = known.bytes.filled if known is not None else 0
-        fetched += sought * (_window(file.rows) * _HASH_BYTES + _ROW_BYTES)
-        return fetched * self.share < file.bytes and store.is_far(file.path)
+            known = self._runs.get(key)
+            spent = (self._spent.get(key) or 0) if known is None else known.spent
+        spent += sought * (_window(file.rows) * _HASH_BYTES + _ROW_BYTES)
+        return spent * self.share < file.bytes and store.is_far(file.path)
 
     def _open(self, store: Store, file: RunFile) -> FarRun:
         key = (store.url, file.path)
         with self._lock:
             known = self._runs.get(key)
+            spent = self._spent.get(key) or 0
         if known is not None:
             return known
 
@@ -262,9 +277,10 @@ class FarRuns:
             with self._lock:
                 self._runs.pop(key)
 
-        run = FarRun(store, file, on_damage)
+        run = FarRun(store, file, on_damage, spent=spent)
         with self._lock:
-            self._runs.put(key, run)
+            for gone in self._runs.put(key, run):
+                self._spent.put(gone.place, gone.spent)
         return run
 
     def bring(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
