@@ -104,21 +104,24 @@ class Snapshot:
         if not len(hashes):
             return Found(Rows(schema, []), np.empty(0, dtype=np.int64))
         spanned = HashRange.spanning(hashes[0], hashes[-1])
-        if columns is None or not self._are_few_bytes(columns):
+        if columns is None or not self._may_stay_far(spanned, columns):
             return find(schema, self.parts(spanned), hashes, keys)
         parts = self.parts(spanned, len(hashes))
         far.FAR.bring([part for part, _ in parts], hashes, [*schema.identity, *columns])
         return find(schema, parts, hashes, keys)
 
-    def _are_few_bytes(self, columns: Sequence[str]) -> bool:
-        """Return whether a row is found, and read, without much else.
+    def _may_stay_far(self, hash_range: HashRange, columns: Sequence[str]) -> bool:
+        """Return whether a run lies far away of which a row is found, and read, without much else.
 
         Of keys with a common prefix the hashes crowd, so that their places cannot be told
         beforehand; of nested columns all values are examined.
         """
         schema = self.manifest.schema
         types = (schema.run.field(name).type for name in columns)
-        return not schema.hash_prefix and not any(map(pa.types.is_nested, types))
+        if schema.hash_prefix or any(map(pa.types.is_nested, types)):
+            return False
+        paths = (each.file.path for each in self.manifest.slices if each.overlaps(hash_range))
+        return any(map(self.store.is_far, paths))
 
     def look_up(self, keys: Sequence[pa.Array], columns: Sequence[str] | None = None) -> RowsByKey:
         """Return the rows of some keys.
