@@ -87,4 +87,4 @@ def test_the_figure_of_the_first_screen_is_that_of_the_report() -> None:
     [told] = re.findall(
         r"changes in\s+(\S+ s)\. Delta's `MERGE` and change feed take (\d+ s)", README
     )
-    assert told == (ours, theirs.replace(".0", ""))
+    assert told == (ours, f"{float(theirs.removesuffix(' s')):.0f} s")
