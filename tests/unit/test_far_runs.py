@@ -17,6 +17,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import objects
 from spark_upsert.store.objects import ObjectStore
 from spark_upsert.table.compaction import compact_runs
+from spark_upsert.table.run.far import FAR
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 
@@ -133,3 +134,35 @@ def test_more_than_the_copies_may_take_is_not_fetched_ahead(
     monkeypatch.setattr(reader.store._copies, "_bytes_max", 1)
     reader.store.fetch({slice_.file.path: 2 for slice_ in reader.table.log.head().slices})
     assert not reader.fetched
+
+
+@pytest.fixture
+def _stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs of any size stay in the bucket."""
+    monkeypatch.setattr(FAR, "bytes_min", 0)
+    monkeypatch.setattr(FAR, "share", 0)
+
+
+@pytest.mark.parametrize("keys", [1, 30])
+@pytest.mark.usefixtures("_stay_far")
+def test_a_client_of_buckets_reads_the_blocks_of_a_run(
+    keys: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    client = obstore.store.MemoryStore()
+    there = ObjectStore(f"s3://writer/{request.node.name}", {}, client=client)
+    schema = pa.schema({"id": pa.int64(), "s": pa.string()})
+    table = Table(there)
+    table.ensure(TableSchema.of(schema, keys=["id"]))
+    table.append(pa.table({"id": range(5_000), "s": [f"text {n}" for n in range(5_000)]}))
+    table.append(pa.table({"id": [7], "s": ["newer"]}))
+    cache = {"cache_dir": str(tmp_path)}
+    reader = Table(ObjectStore(f"s3://reader/{request.node.name}", cache, client=client))
+    wanted = list(range(keys + 7))[-keys:]
+    assert reader.get(wanted) == table.get(wanted)
+    copies = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not copies, "nothing was copied to this machine"
+    gone = table.log.head().slices[0].file.path
+    obstore.delete(client, gone)
+    other = Table(ObjectStore(f"s3://other/{request.node.name}", cache, client=client))
+    with pytest.raises(CorruptionError, match=gone):
+        other.get(wanted)
