@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import CorruptionError
+from spark_upsert.errors import CorruptionError, StorageError
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.run import far
 from spark_upsert.table.run.far import FarSearch
 from spark_upsert.table.table import Table
@@ -162,6 +163,73 @@ def test_rows_by_key_are_those_of_a_copy(keys: list[str]) -> None:
                 here.append(late, merge_schema=True)
         looked += len(distant.asked)
     assert looked > 2 * len(SEEDS), "runs did stay far away"
+
+
+class Failing(FarStore):
+    """A store behind a network that fails now and then, before it answers."""
+
+    def __init__(self, objects: dict[str, bytes], dice: Random) -> None:
+        super().__init__(objects)
+        self._dice = dice
+        self.failures = 0
+
+    def _may_fail(self) -> None:
+        if self._dice.random() < 0.1:
+            self.failures += 1
+            raise StorageError("no answer", hint="try again.")
+
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
+        self._may_fail()
+        return super().read(path, bytes_max=bytes_max)
+
+    def read_ranges(self, path: str, ranges: Any) -> list[Any]:
+        self._may_fail()
+        return super().read_ranges(path, ranges)
+
+
+@pytest.mark.usefixtures("_always_far")
+@pytest.mark.parametrize("part", range(4))
+def test_a_reader_far_away_sees_what_others_do_through_faults_and_restarts(part: int) -> None:
+    failures = looks = removed = 0
+    for seed in range(part, 2 * len(SEEDS), 4):
+        dice = Random(f"lives {seed}")
+        near = lived(dice, ["k"])
+        writers = [Table(near), Table(near)]
+        distant = Failing(near.objects, dice)
+        reader: Table | None = None
+        for step in range(12):
+            writer = dice.choice(writers)
+            match dice.choice(["append", "delete", "compact", "retain", "restart", "nothing"]):
+                case "append":
+                    ids = [dice.randrange(300) for _ in range(dice.choice([1, 50]))]
+                    rows = {"k": ids, "name": [f"m{step}"] * len(ids)}
+                    orders = [20_000 + 100 * step + n for n in range(len(ids))]
+                    writer.append(pa.table({**rows, "seq": orders}), merge_schema=True)
+                case "delete":
+                    writer.delete([dice.randrange(300) for _ in range(5)])
+                case "compact":
+                    writer.compact(full=dice.random() < 0.3)
+                case "retain":
+                    writer.expire(retain_versions=dice.randint(0, 2), safety_ms=0, writers_ms=0)
+                    gone = writer.vacuum(grace_ms=0)
+                    removed += len(gone.expired) + len(gone.log)
+                case "restart":
+                    reader = None
+                    distant = Failing(near.objects, dice)
+            wanted = [dice.randrange(320) for _ in range(dice.choice([1, 3, 40]))]
+            for _ in range(100):
+                try:
+                    reader = reader or Table(distant)
+                    found = reader.get(wanted, columns=PLAIN)
+                except StorageError:
+                    failures += 1
+                    continue
+                break
+            assert found == Table(near).get(wanted, columns=PLAIN), (seed, step)
+            looks += 1
+    assert looks == 12 * len(SEEDS) // 2
+    assert failures > looks // 4
+    assert removed
 
 
 def test_of_a_large_run_little_is_fetched_by_few_requests() -> None:

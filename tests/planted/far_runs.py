@@ -8,6 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from spark_upsert.errors import StorageError
 from spark_upsert.table.run.blocks import Blocks
 from spark_upsert.table.run.far import FarBytes, FarSearch
 from tests.laws import test_far_runs as laws
@@ -28,6 +29,12 @@ def test_p5_damage_far_away_is_told() -> None:
     with pytest.MonkeyPatch.context() as patched:
         laws.stay_far(patched)
         laws.test_damage_far_away_is_found_and_told_and_not_remembered()
+
+
+def test_p6_a_reader_far_away_goes_on_behind_faults() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        laws.stay_far(patched)
+        laws.test_a_reader_far_away_sees_what_others_do_through_faults_and_restarts(0)
 
 
 @bug("a far search believes its first window", test_p1_a_far_search_finds_what_is_there)
@@ -66,3 +73,20 @@ def _() -> Patch:
         return None
 
     return patch.object(Blocks, "verify", verify)
+
+
+@bug(
+    "blocks whose fetch has failed count as fetched",
+    test_p6_a_reader_far_away_goes_on_behind_faults,
+)
+def _() -> Patch:
+    original = FarBytes.bring
+
+    def bring(self: FarBytes, blocks: Any) -> None:
+        try:
+            original(self, blocks)
+        except StorageError:
+            self._is_here[blocks] = True
+            raise
+
+    return patch.object(FarBytes, "bring", bring)
