@@ -115,12 +115,15 @@ class Bench:
 
     def compare(self, plans: Mapping[str, Fused]) -> dict[str, dict[str, Any]]:
         """Run plans in turn; return of each the spreads of the time and of the processors'."""
-        ways = {name: self._frame(plan) for name, plan in plans.items()}
+        return self.taken({name: self.frame(plan) for name, plan in plans.items()})
+
+    def taken(self, ways: Mapping[str, DataFrame]) -> dict[str, dict[str, Any]]:
+        """Compute frames in turn; as `compare`."""
         taken: dict[str, dict[str, list[float]]] = {
-            name: {"elapsed_s": [], "cpu_s": []} for name in plans
+            name: {"elapsed_s": [], "cpu_s": []} for name in ways
         }
         for number in range(self._rounds + 1):
-            for name in ways if number % 2 else reversed(ways):
+            for name in ways if number % 2 else reversed(list(ways)):
                 begun, before = time.perf_counter(), cpu_seconds(os.getpid())
                 computed(ways[name])
                 # The first round warms Java up.
@@ -138,9 +141,13 @@ class Bench:
         sample = pa.table({"id": ids, "v": ids % 1_000}, schema=ROWS)
         return sampled(graph, {"in": sample}, rows={"in": self._rows})
 
-    def _frame(self, plan: Fused) -> DataFrame:
-        rows = self._spark.range(0, self._rows, 1, TASKS).selectExpr("id", "id % 1000 AS v")
-        return frames(self._spark, plan, {"in": rows})["out"]
+    def rows(self) -> DataFrame:
+        """Return the rows of all sources."""
+        return self._spark.range(0, self._rows, 1, TASKS).selectExpr("id", "id % 1000 AS v")
+
+    def frame(self, plan: Fused) -> DataFrame:
+        """Return what a plan makes of the rows."""
+        return frames(self._spark, plan, {"in": self.rows()})["out"]
 
 
 def chain(*, width: int | None) -> Graph:
@@ -222,6 +229,25 @@ def chains(bench: Bench) -> dict[str, Any]:
         plans = {"fused": _fused_by_channel(graph), "unfused": fused(physical, Manual(every))}
         found[name] = {**bench.compare(plans), **_predicted(plans, bench.estimates(graph))}
     return found
+
+
+def by_hand(bench: Bench) -> dict[str, Any]:
+    """Compare the fused chain in place with one `mapInArrow` that does the same."""
+    plan = _fused_by_channel(chain(width=None))
+    rows = bench.rows()
+    return bench.taken(
+        {"fused": bench.frame(plan), "by hand": rows.mapInArrow(_all_three, "id bigint, v bigint")}
+    )
+
+
+def _all_three(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do what the operators of `chain` do, as a person would write it."""
+    for batch in batches:
+        v = batch["v"]
+        tenths = pc.divide(v, 10)
+        kept = batch.filter(pc.not_equal(v, pc.multiply(tenths, 10)))
+        doubled = pa.record_batch([kept["id"], pc.multiply_checked(kept["v"], 2)], schema=ROWS)
+        yield doubled.filter(pc.greater(doubled["v"], 100))
 
 
 def _fused_by_channel(graph: Graph) -> Fused:
@@ -375,6 +401,7 @@ def main(given: list[str]) -> int:
             found = {
                 "rows": options.rows,
                 "chain": chains(bench),
+                "bare": by_hand(bench),
                 "width": widths(bench),
                 "graphs": best_and_worst(bench, graphs=options.graphs),
                 "eight": of_eight(bench),

@@ -130,6 +130,30 @@ def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> di
     }
 
 
+def fresh_of_delta(place: str, keys: int, rows: int, seen: Seen, *, commits: int) -> dict[str, Any]:
+    """Measure how soon a reader has rows that delta-rs appends to a table of Delta; as `fresh`."""
+    import deltalake
+
+    dice = np.random.default_rng(2)
+    waited = []
+    for number in range(-1, commits):
+        first = keys + (number + 1) * rows
+        batch = _rows(dice, np.arange(first, first + rows))
+        at = batch.column_names.index("n")
+        batch = batch.set_column(at, "n", pa.array(np.full(rows, 10**6 + number)))
+        deltalake.write_deltalake(place, batch, mode="append")
+        committed = time.time()
+        took = seen(first, 10**6 + number) - committed
+        if number >= 0:  # Before it the reader begins.
+            waited.append(took)
+    return {
+        "keys": keys,
+        "rows": rows,
+        "seen_s": spread(waited),
+        "seen_p99_s": sorted(waited)[math.ceil(0.99 * len(waited)) - 1],
+    }
+
+
 def seen_by_delta_rs(place: str) -> Seen:
     """Return what asks delta-rs, as a process does that holds the table open."""
     import deltalake

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from benchmarks.measure import spread
+from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.stream import ChangeStreamReader
 from spark_upsert.store import LocalStore
 from spark_upsert.streams.inputs.table_position import TablePosition
 from spark_upsert.streams.offsets.bases import Bases
@@ -47,7 +47,7 @@ def measure(folder: Path, epochs: int, *, calls: int = 50) -> dict[str, Any]:
     found: dict[str, Any] = {"epochs": epochs}
     for name, options in (("warm_s", {}), ("limited_s", {"maxRowsPerTrigger": "1000"})):
         given = {"path": path, "readChangeFeed": "true", "startingVersion": "1", **options}
-        reader = ChangeStreamReader(given, read_schema(given))
+        reader = LimitedStreamReader(given, read_schema(given))
         start = reader.initialOffset()
         limit = ReadAllAvailable() if name == "warm_s" else reader.getDefaultReadLimit()
         took = []

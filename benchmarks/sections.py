@@ -78,7 +78,7 @@ class Size:
     routed: tuple[int, ...]
     """Tables that one write goes to, ascending."""
     each: int
-    """So many tables at most get a query or a MERGE each; of 1 000 that takes half an hour."""
+    """So many tables at most get a query or a MERGE each; of 1 000 that takes twenty minutes."""
     topics: tuple[str, ...]
     """What the program of a thousand topics is told."""
     slow_s: float
@@ -112,7 +112,7 @@ FULL = Size(
     far_table=10 * M,
     slow_table=100 * K,
     tables=(100 * K, M, 10 * M, 100 * M),
-    rounds=7,
+    rounds=5,
     epochs=2_000,
     consumers=(1, 4, 16),
     behind=10 * K,
@@ -125,8 +125,8 @@ FULL = Size(
     commits=100,
     flooded=(1 * K, 120),
     routed=(10, 100, 1_000),
-    each=1_000,
-    topics=("--seed=7",),
+    each=250,
+    topics=("--seed=7", "--minutes=5", "--kills=3"),
     slow_s=30,
 )
 TINY = Size(
@@ -542,6 +542,7 @@ def mirror_peers(place: Place, size: Size) -> dict[str, Any]:
         Entry(contender="upsertflow on Spark", environment=OURS_BESIDE_DELTA),
         Entry(contender="upsertflow mirrored on Spark", environment=OURS_BESIDE_DELTA),
         Entry(contender="Delta on Spark", environment=DELTA),
+        Entry(contender="no-op on Spark", environment=OURS_BESIDE_DELTA),
     ]
     engine = [Entry(contender=name) for name in ("upsertflow", "upsertflow mirrored", "delta-rs")]
     return {
@@ -552,7 +553,7 @@ def mirror_peers(place: Place, size: Size) -> dict[str, Any]:
 
 def mirror_readers(place: Place, size: Size) -> dict[str, Any]:
     """Measure how soon readers of Delta have a batch, and scans of a mirror against Parquet."""
-    from benchmarks.mirroring import fresh, mirror_of, seen_by_delta_rs
+    from benchmarks.mirroring import fresh, fresh_of_delta, mirror_of, seen_by_delta_rs
     from spark_upsert.table.table import Table
 
     folder = place.work / "mirror-readers"
@@ -573,6 +574,14 @@ def mirror_readers(place: Place, size: Size) -> dict[str, Any]:
 
             by_spark = fresh(folder, size.table, rows, seen, commits=commits)
             written = host.call("write_again", mirror_place, str(folder / "again"))
+            of_delta = str(folder / "again" / "appended")
+            shutil.copytree(written["delta"], of_delta)
+
+            def seen_there(id_: int, number: int) -> float:
+                found: float = host.call("seen", of_delta, id_, number)
+                return found
+
+            by_its_own = fresh_of_delta(of_delta, size.table, rows, seen_there, commits=commits)
             scans = []
             for compacts in (False, True):
                 if compacts:
@@ -585,6 +594,7 @@ def mirror_readers(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
     return {
         "fresh": {"delta-rs": by_delta_rs, "Spark with Delta": by_spark},
+        "fresh_of_delta": {"Spark with Delta": by_its_own},
         "scan": scans[0],
         "compacted": scans[1],
     }
@@ -738,14 +748,28 @@ def queries(place: Place, size: Size) -> dict[str, Any]:
 
 
 def imports(place: Place, size: Size) -> dict[str, Any]:
-    """Measure what `pyspark_upsertflow` adds to the import of pyspark."""
-    program = (
-        "import time\nfrom pyspark.sql.datasource import DataSource\nt = time.perf_counter()\n"
-        "import pyspark_upsertflow\nprint(time.perf_counter() - t)"
-    )
+    """Measure what `pyspark_upsertflow` adds to the import of pyspark, and a read to a worker."""
+    spark = "import pyspark.sql.worker.plan_data_source_read"
+    ours = "import pyspark_upsertflow.readers, spark_upsert.streams.reads.serve"
+    added = "from pyspark.sql.datasource import DataSource", "import pyspark_upsertflow"
+    took = _seconds_of(*added, clock="perf_counter")
+    worker = {
+        "ours": spread(_seconds_of(spark, ours, clock="process_time")),
+        "Spark's": spread(_seconds_of("", spark, clock="process_time")),
+    }
+    return {
+        "seconds": spread(took),
+        "median_ms": statistics.median(took) * 1000,
+        "worker_s": worker,
+    }
+
+
+def _seconds_of(before: str, timed: str, *, clock: str) -> list[float]:
+    """Run some code behind other code, in a new process each time; return what it took by a clock."""
+    program = f"import time\n{before}\nt = time.{clock}()\n{timed}\nprint(time.{clock}() - t)"
+    path = ":".join(str(ROOT / name) for name in ("", "datasource", "sink"))
     took = []
     for _ in range(11):
-        path = ":".join(str(ROOT / name) for name in ("", "datasource", "sink"))
         done = subprocess.run(
             [sys.executable, "-c", program],
             capture_output=True,
@@ -754,7 +778,7 @@ def imports(place: Place, size: Size) -> dict[str, Any]:
             env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"},
         )
         took.append(float(done.stdout))
-    return {"seconds": spread(took), "median_ms": statistics.median(took) * 1000}
+    return took
 
 
 def flood(place: Place, size: Size) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,18 @@ class Rows(DataSource):
         return _OneBatch(_RowsReader({name: int(value) for name, value in self.options.items()}))
 
 
+class Fed(Rows):
+    """A micro-batch of `Rows` for each folder ``batch-*`` that there is in a folder, ``feed``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_fed"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = {name: int(value) for name, value in self.options.items() if name != "feed"}
+        return _FedReader(options, Path(self.options["feed"]))
+
+
 class _Range(InputPartition):
     def __init__(self, lower: int, upper: int) -> None:
         self.lower = lower
@@ -83,6 +96,15 @@ class _RowsReader(DataSourceStreamReader):
     def commit(self, end: dict[str, int]) -> None: ...
 
     def stop(self) -> None: ...
+
+
+class _FedReader(_RowsReader):
+    def __init__(self, options: dict[str, int], feed: Path) -> None:
+        super().__init__(options)
+        self._feed = feed
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        return {"batch": sum(1 for _ in self._feed.glob("batch-*"))}
 
 
 class _OneBatch(DataSourceReader):

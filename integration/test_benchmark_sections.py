@@ -41,14 +41,14 @@ def place(
 def test_sections_about_many_tables(place: Place, tmp_path: Path) -> None:
     size = replace(TINY, table=2_000, rounds=1, inputs=(2,), queries=(1, 2), slow_s=1)
     names = ("union", "inputs", "queries")
-    sections = {name: {**SECTIONS[name](place, size), "load_before": 0.0} for name in names}
+    sections = {name: {**SECTIONS[name](place, size), "busy_before": 0.0} for name in names}
     told = [row for row in limits(sections, "tiny") if row[2] != "not measured"]
     assert len(told) == 3, "a union, a query for each table, and a slow consumer"
     assert sections["union"]["rows"] == 4 * 2 * 2 * size.table, (
         "updates of two tables in four epochs"
     )
-    assert list(sections["inputs"]) == ["2", "load_before"]
-    assert set(sections["queries"]) == {"one", "1", "2", "tables", "load_before"}
+    assert list(sections["inputs"]) == ["2", "busy_before"]
+    assert set(sections["queries"]) == {"one", "1", "2", "tables", "busy_before"}
     machine = {"cores": 2, "cpu": "", "memory_bytes": 0, "system": sys.platform, "python": ""}
     found = {"size": "tiny", "machines": dict.fromkeys(names, machine), "sections": sections}
     write_report(found, tmp_path)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.bare import bare
 from benchmarks.canonical import digest_of_changes, digest_of_table
 from benchmarks.phases import Phases
 from benchmarks.workload import Workload
@@ -104,15 +105,16 @@ class Engine:
         Returns
         -------
         dict
-            ``upsert`` and ``changelog``: as `Phases.found` says. ``row_bytes``: of a command. What
-            a first batch does once is not in it.
+            ``upsert`` and ``changelog``: as `Phases.found` says. ``row_bytes``: of a command.
+            ``bare_s``: as `bare` says, of the same batches in the table as it is behind them. What a
+            first batch does once is not in it.
         """
         table = self._table = Table.open(self._path)
         self.apply(batches[0])
         parts = {"upsert": Phases(), "changelog": Phases()}
         size = count = 0
-        for number, batch in enumerate(batches[1:]):
-            rows = pq.read_table(batch)
+        read = [pq.read_table(batch) for batch in batches[1:]]
+        for number, rows in enumerate(read):
             size, count = size + rows.nbytes, count + len(rows)
 
             def upsert(rows: pa.Table = rows) -> Any:
@@ -125,7 +127,13 @@ class Engine:
             profiled = bool(number % 2)
             version = parts["upsert"].run(upsert, profiled=profiled).version
             parts["changelog"].run(partial(table.changes, version, version + 1), profiled=profiled)
-        return {**{name: part.found() for name, part in parts.items()}, "row_bytes": size / count}
+        files = {Path(self._path, part.file.path) for part in table.log.head().slices}
+        schema = table.schema
+        return {
+            **{name: part.found() for name, part in parts.items()},
+            "row_bytes": size / count,
+            "bare_s": bare(sorted(files), read, keys=schema.keys, seed=schema.hash_seed),
+        }
 
     def age(self, batches: list[Path], fresh: str) -> dict[str, float]:
         """Apply batches as an epoch each, then write the rows there are to another table at once."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks import transport
@@ -64,3 +66,30 @@ class SparkFloors(SparkUpsertflow):
             return writer.format("bench_nowhere")
         self._chained = Table.open(self.path).log.head().upper
         return writer.format("upsertflow").option("path", self.path)
+
+
+class SparkNothing(SparkUpsertflow):
+    """Two queries as ours, which do nothing: one drops a batch, one hands out twice as many rows."""
+
+    def load(self, files: list[Path]) -> None:
+        """Make no table."""
+
+    def start_upserts(self, rows: DataFrame, checkpoint: str) -> StreamingQuery:
+        self.spark.dataSource.register(transport.Fed)
+        self.spark.dataSource.register(transport.Nowhere)
+        writer = rows.writeStream.format("bench_nowhere")
+        return writer.option("checkpointLocation", checkpoint).start()
+
+    def note_start(self) -> None:
+        """Note nothing."""
+
+    def stream_changes(self) -> DataFrame:
+        reader = self.spark.readStream.format("bench_fed").option("feed", str(self._feed))
+        reader = reader.options(rows=2 * self.workload.batch_rows, splits=os.cpu_count() or 1)
+        return reader.options(space=self.workload.table_rows, shift=0).load()
+
+    def contents(self) -> None:  # type: ignore[override]
+        """Return nothing: there is no table."""
+
+    def changes(self) -> None:
+        """Return nothing."""

@@ -57,6 +57,7 @@ ALL = {
     "Hudi on Spark": "benchmarks.contenders.spark_hudi:SparkHudi",
     "Paimon on Spark": "benchmarks.contenders.spark_paimon:SparkPaimon",
     "floors on Spark": "benchmarks.contenders.floors:SparkFloors",
+    "no-op on Spark": "benchmarks.contenders.floors:SparkNothing",
     "inputs on Spark": "benchmarks.contenders.spark_inputs:SparkInputs",
 }
 """Name to ``module:class``."""

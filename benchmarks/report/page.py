@@ -9,7 +9,8 @@ from typing import Any
 
 from benchmarks.contenders.protocol import ALL
 from benchmarks.host import ROOT
-from benchmarks.limits import Sections, limits
+from benchmarks.limits import limits
+from benchmarks.limits.judged import Sections
 from benchmarks.report.engine import (
     consumers_section,
     contests_section,
@@ -115,18 +116,17 @@ def about_machines(found: dict[str, Any]) -> list[str]:
             f"Measured at another time, on another machine: {_listed(names)} ({described}).",
         ]
     busy = {
-        name: section["load_before"]
+        name: section["busy_before"]
         for name, section in found["sections"].items()
-        if section.get("load_before", 0.0) > found["machines"][name]["cores"]
+        if section.get("busy_before", 0.0) >= 1
     }
     if busy:
         lines += [
             "",
             (
-                f"**The load of the machine was up to {max(busy.values()):.0f} when these sections "
-                f"began**: {_listed(list(busy))}. The end of the section before is included. If "
-                "there was other work, too, ratios of what ran in turn still tell something, absolute "
-                "figures and spreads little."
+                f"**Up to {max(busy.values()):.1f} processors were busy with other work when these "
+                f"sections began**: {_listed(list(busy))}. Ratios of what ran in turn still tell "
+                "something, absolute figures and spreads little."
             ),
         ]
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.limits import Sections
+from benchmarks.limits.judged import Sections
 from benchmarks.words import count, ms, row, times, yes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.limits import Sections
+from benchmarks.limits.judged import Sections
 from benchmarks.words import MIB, count
 
 

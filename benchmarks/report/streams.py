@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.limits import Sections
+from benchmarks.limits.judged import Sections
 from benchmarks.words import MIB, by_number, count, row, times
 
 

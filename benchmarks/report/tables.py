@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.limits import Sections
+from benchmarks.limits.judged import Sections
 from benchmarks.report.engine import contest_lines
 from benchmarks.words import MIB, count, ms, row, times
 

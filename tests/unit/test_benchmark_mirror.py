@@ -27,12 +27,12 @@ def test_what_a_mirror_takes_is_measured_and_told(tmp_path: Path) -> None:
     seconds = {"mirror_s": 2.0, "delta_s": 1.5, "parquet_s": 1.0}
     scan = {name: spread([took]) for name, took in seconds.items()}
     sections = {
-        "mirror": {**found, "load_before": 0.0},
+        "mirror": {**found, "busy_before": 0.0},
         "mirror_readers": {
             "fresh": {"delta-rs": by_delta_rs},
             "scan": scan,
             "compacted": scan,
-            "load_before": 0.0,
+            "busy_before": 0.0,
         },
     }
     told = {row[0]: row for row in limits(sections, "tiny") if row[2] != "not measured"}

@@ -7,9 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from benchmarks import indexing, loading, operators, routing, topics
+from benchmarks import indexing, loading, offsets, operators, routing, topics
+from benchmarks.bare import Bare, bare
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
 from benchmarks.merging import measure
@@ -23,8 +25,12 @@ from benchmarks.report.tables import (
     topics_section,
 )
 from benchmarks.words import count as told
+from spark_upsert.table.table import Table
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
+
+
+ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +94,7 @@ def test_a_course_has_every_turn_in_one_stretch() -> None:
 def test_a_figure_that_is_missing_is_not_passed_over(measured: dict[str, Any]) -> None:
     """Without any section each promise still has a row, and that says so."""
     rows = list(limits({}, "full"))
-    assert len(rows) == 25
+    assert len(rows) == 36
     assert {value for _, _, value, _, _ in rows} == {"not measured"}
 
 
@@ -98,15 +104,18 @@ def test_the_page_says_what_another_machine_or_a_busy_one_measured() -> None:
         "size": "full",
         "machines": {"idle": ours, "busy": ours, "apart": {**ours, "cpu": "b"}},
         "sections": {
-            "idle": {"load_before": 0.5},
-            "busy": {"load_before": 9.4},
-            "apart": {"load_before": 1.0},
+            "idle": {"busy_before": 0.5},
+            "busy": {"busy_before": 9.4},
+            "apart": {"busy_before": 0.9},
         },
     }
     text = "\n".join(about_machines(found))
     assert text.startswith("Machine: 2 cores (a), 16 GiB, Linux, Python 3.11. Form: full.")
     assert "another machine: `apart` (2 cores (b)" in text
-    assert "up to 9 when these sections began**: `busy`." in text
+    assert (
+        "Up to 9.4 processors were busy with other work when these sections began**: `busy`."
+        in text
+    )
 
 
 def test_each_way_of_a_training_loop_gets_all_rows(tmp_path: Path) -> None:
@@ -176,3 +185,23 @@ def test_reads_by_an_index_are_measured_and_told(tmp_path: Path) -> None:
     page = "\n".join(indexing_section({"indexing": found}))
     assert "| by an index |" in page
     assert "one value has nine rows in ten" in page
+
+
+def test_a_stream_that_is_behind_is_asked_as_spark_asks_it(tmp_path: Path) -> None:
+    found = offsets.measure(tmp_path, 3, calls=2)
+    assert found["epochs"] == 3
+    assert found["warm_s"]["count"] == found["limited_s"]["count"] == 2
+
+
+def test_bare_calls_find_every_row_that_a_table_has(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "table"), ROWS, keys=["k"])
+    for first in (0, 20, 30):
+        table.append(pa.table({"k": range(first, first + 20), "v": [first] * 20}, schema=ROWS))
+    files = [tmp_path / "table" / part.file.path for part in table.log.head().slices]
+    asked = pa.table({"k": [3, 25, 45, 99], "v": [1] * 4}, schema=ROWS)
+    least = Bare(files, keys=["k"], seed=table.schema.hash_seed)
+    _, hashes = least._sorted(asked)
+    assert sum(map(len, least._found(hashes))) == 3, "each key once, and one is nowhere"
+    found = bare(files, [asked] * 2, keys=["k"], seed=table.schema.hash_seed)
+    assert set(found) == {"upsert", "changelog"}
+    assert not list(tmp_path.rglob("bare.arrow"))
