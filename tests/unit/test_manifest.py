@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from spark_upsert.table.log.codec import (
 from spark_upsert.table.log.fold import apply, is_applicable
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice, Taken, Transaction
 from spark_upsert.table.run.file import RunFile
+from tests.support.seeds import seeds
 from tests.support.tables import schema_of
 
 SCHEMA = schema_of(Scope.TABLE)
@@ -211,6 +213,31 @@ def test_taking_ranges_away_leaves_exactly_the_others(ranges: list[tuple[int, in
     held = [h for part in slices for h in range(100) if part.overlaps(HashRange(h, h + 1))]
     assert sorted(held) == sorted(set(range(100)) - gone)
     assert any(part.file.path == "b" and part.live.end == HASH_END for part in after.slices)
+
+
+@seeds(60, quick=(20,))
+def test_slices_stand_in_the_order_of_their_epochs_whatever_was_compacted(seed: int) -> None:
+    """What an append adds comes last, unsorted; what a compaction puts back stands between."""
+    dice = random.Random(seed)
+    manifest = folded()
+    for version in range(1, 16):
+        if len(manifest.slices) < 2 or dice.random() < 0.6:
+            runs = tuple(run(f"{version}-{at}") for at in range(dice.randint(1, 3)))
+            each = commit(
+                version, dice.choice([Kind.APPEND, Kind.APPEND, Kind.OVERWRITE]), added=runs
+            )
+        else:
+            first = dice.randrange(len(manifest.slices) - 1)
+            old = manifest.slices[first : first + dice.randint(1, 3)]
+            lower = dice.randrange(100)
+            gone = HashRange(lower, dice.randint(lower + 1, 100))
+            epochs = Interval(lower=old[0].epochs.lower, upper=old[-1].epochs.upper)
+            merged = Slice(file=run(f"{version}", lower, gone.end), epochs=epochs, index=0)
+            takes = tuple(Taken(path=part.file.path, hash_range=gone) for part in old)
+            each = commit(version, Kind.COMPACT, taken=takes, compacted=(merged,))
+        manifest = apply(manifest, each)
+        order = [(part.epochs.lower, part.index, part.live.first) for part in manifest.slices]
+        assert order == sorted(order)
 
 
 @pytest.mark.parametrize(

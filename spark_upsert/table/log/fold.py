@@ -59,14 +59,14 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
             f"{frontiers}, and writers before {render_time(commit.writers_before_ms)}",
         )
     kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
-    slices = sorted((*kept, *commit.slices()), key=_slice_order)
+    slices = _in_order(kept, commit.slices())
     since = max(manifest.since, commit.since)
     return replace(
         _with_writers(manifest, commit),
         version=commit.version,
         timestamp_ms=commit.timestamp_ms,
         schema=commit.schema or manifest.schema,
-        slices=tuple(slices),
+        slices=slices,
         live_rows=commit.live_rows,
         properties=manifest.properties if commit.properties is None else commit.properties,
         low_water=commit.low_water
@@ -117,6 +117,14 @@ def _slice_order(slice_: Slice) -> tuple[int, int, int]:
     return slice_.epochs.lower, slice_.index, slice_.live.first
 
 
+def _in_order(kept: tuple[Slice, ...], new: tuple[Slice, ...]) -> tuple[Slice, ...]:
+    """Return slices in their order, of which ``kept`` have it: those of an epoch come last."""
+    new = tuple(sorted(new, key=_slice_order))
+    if not (kept and new) or _slice_order(kept[-1]) <= _slice_order(new[0]):
+        return kept + new
+    return tuple(sorted(kept + new, key=_slice_order))
+
+
 def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
     """Return whether all ranges that a compaction takes away are still live."""
     live: dict[str, list[HashRange]] = {}
@@ -126,7 +134,9 @@ def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
 
 
 def _without(slices: tuple[Slice, ...], taken: tuple[Taken, ...]) -> tuple[Slice, ...]:
-    """Take ranges of hashes away from slices; what is left of a slice may be two."""
+    """Take ranges of hashes away from slices; what is left of a slice may be two, in its place."""
+    if not taken:  # As of every epoch: a table without compactions has a slice of each.
+        return slices
     by_path: dict[str, list[HashRange]] = {}
     for each in taken:
         by_path.setdefault(each.path, []).append(each.hash_range)
