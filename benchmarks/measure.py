@@ -143,18 +143,21 @@ def spread(values: list[float]) -> dict[str, float]:
 QUIET_SECONDS = 3
 """How long a machine is watched before a section begins."""
 
+BUSY_MAX = 0.5
+"""Processors that may be busy with other work when a section begins."""
+
 WAITED_MAX = 40
 """Looks at a machine that does not get quiet; then a section begins, and the report says so."""
 
 
 def quiet() -> float:
-    """Wait until less than one processor is busy; return how many are.
+    """Wait until no more than `BUSY_MAX` processors are busy; return how many are.
 
     The load that a system tells of is that of the last minute, and begins with the section before.
     """
     for _ in range(WAITED_MAX):
         busy = psutil.cpu_percent(interval=QUIET_SECONDS) / 100 * (os.cpu_count() or 1)
-        if busy < 0.5:
+        if busy <= BUSY_MAX:
             break
     return busy
 

@@ -105,9 +105,7 @@ def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> di
     waited, published, again = [], [], []
     for number in range(-1, commits):
         ids = dice.choice(keys, rows, replace=False)
-        batch = _rows(dice, ids)
-        at = batch.column_names.index("n")
-        batch = batch.set_column(at, "n", pa.array(np.full(rows, 10**6 + number)))
+        batch = _told_apart(_rows(dice, ids), number)
         committed.clear()
         table.append(batch)
         done = time.time()
@@ -124,9 +122,8 @@ def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> di
         "keys": keys,
         "rows": rows,
         "published_s": spread(published),
-        "seen_s": spread(waited),
+        **_seen(waited),
         "again_s": spread(again),
-        "seen_p99_s": sorted(waited)[math.ceil(0.99 * len(waited)) - 1],
     }
 
 
@@ -138,9 +135,7 @@ def fresh_of_delta(place: str, keys: int, rows: int, seen: Seen, *, commits: int
     waited = []
     for number in range(-1, commits):
         first = keys + (number + 1) * rows
-        batch = _rows(dice, np.arange(first, first + rows))
-        at = batch.column_names.index("n")
-        batch = batch.set_column(at, "n", pa.array(np.full(rows, 10**6 + number)))
+        batch = _told_apart(_rows(dice, np.arange(first, first + rows)), number)
         deltalake.write_deltalake(place, batch, mode="append")
         committed = time.time()
         took = seen(first, 10**6 + number) - committed
@@ -149,8 +144,7 @@ def fresh_of_delta(place: str, keys: int, rows: int, seen: Seen, *, commits: int
     return {
         "keys": keys,
         "rows": rows,
-        "seen_s": spread(waited),
-        "seen_p99_s": sorted(waited)[math.ceil(0.99 * len(waited)) - 1],
+        **_seen(waited),
     }
 
 
@@ -187,6 +181,18 @@ def _loaded(folder: Path, keys: int) -> Table:
         table.append(_rows(dice, np.arange(first, min(keys, first + LOAD_ROWS))))
     table.compact()
     return table
+
+
+def _told_apart(batch: pa.Table, number: int) -> pa.Table:
+    """Return rows by whose ``n`` a reader knows which batch they are of."""
+    at = batch.column_names.index("n")
+    return batch.set_column(at, "n", pa.array(np.full(len(batch), 10**6 + number)))
+
+
+def _seen(waited: list[float]) -> dict[str, Any]:
+    """Return how long a reader took, and 99 in 100 of its looks at most."""
+    p99 = sorted(waited)[math.ceil(0.99 * len(waited)) - 1]
+    return {"seen_s": spread(waited), "seen_p99_s": p99}
 
 
 def _note(took: dict[str, list[float]], plain_s: float, published_s: float) -> None:

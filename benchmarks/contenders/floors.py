@@ -88,7 +88,7 @@ class SparkNothing(SparkUpsertflow):
         reader = reader.options(rows=2 * self.workload.batch_rows, splits=os.cpu_count() or 1)
         return reader.options(space=self.workload.table_rows, shift=0).load()
 
-    def contents(self) -> None:  # type: ignore[override]
+    def contents(self) -> None:
         """Return nothing: there is no table."""
 
     def changes(self) -> None:

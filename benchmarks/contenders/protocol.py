@@ -28,8 +28,8 @@ class Contender(Protocol):
             contender's own choice.
         """
 
-    def contents(self) -> dict[str, Any]:
-        """Return the digest of the table."""
+    def contents(self) -> dict[str, Any] | None:
+        """Return the digest of the table, None if there is none."""
 
     def changes(self) -> dict[str, Any] | None:
         """Return the digest of all changes since `open`, None without a change feed."""

@@ -153,7 +153,7 @@ class SparkContender(ABC):
         self._seen[query.id] = max(took)
         return sum(took.values()) / 1000
 
-    def contents(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, Any] | None:
         return digest_of_table(self._fetch(self.read(), "contents"), self.workload)
 
     def changes(self) -> dict[str, Any] | None:

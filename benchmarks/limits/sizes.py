@@ -91,7 +91,7 @@ def _beside_transport(sections: Sections, rows: int, which: str) -> str:
     return (
         f". What stands in the way: the chain that does nothing does not sort, search, gather or write. Bare "
         f"calls of numpy and Arrow take {ms(batch['bare_s'][part])} of the processors for that, "
-        f"the engine {ms(batch[part]['cpu_s'])}; both cores are busy with the transport already, so that what a task does besides is added to the time of the chain"
+        f"the engine {ms(batch[part]['cpu_s'])}. Decisions, checksums, the log and syncs are the engine's besides; the chain has none of them"
     )
 
 

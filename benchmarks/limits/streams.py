@@ -19,12 +19,6 @@ def offsets_row(sections: Sections) -> Row:
         f"first call of a process, which reads the log: {ms(found['first_s'])}"
     )
     value = found["warm_s"]["median"] * 1000
-    if value >= 10:
-        told += (
-            ". What is timed is what Spark asks of the reader that bounds its batches by itself, with the numbers that it "
-            "reports of its backlog; earlier figures (9 ms) are of the reader below it. Where the rest goes was not "
-            "looked at yet"
-        )
     return judged(what, "< 10 ms", value, lambda value: value < 10, "{:.2f} ms", told)
 
 

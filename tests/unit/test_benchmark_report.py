@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -14,6 +15,7 @@ from benchmarks import indexing, loading, offsets, operators, routing, topics
 from benchmarks.bare import Bare, bare
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
+from benchmarks.measure import WAITED_MAX, quiet
 from benchmarks.merging import measure
 from benchmarks.report.page import about_machines, write_report
 from benchmarks.report.plans import operators_section
@@ -205,3 +207,22 @@ def test_bare_calls_find_every_row_that_a_table_has(tmp_path: Path) -> None:
     found = bare(files, [asked] * 2, keys=["k"], seed=table.schema.hash_seed)
     assert set(found) == {"upsert", "changelog"}
     assert not list(tmp_path.rglob("bare.arrow"))
+
+
+def test_a_section_waits_for_a_quiet_machine_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = iter([100.0, 60.0, 0.0, 100.0])
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: next(seen))
+    assert quiet() == 0.0
+    assert next(seen) == 100.0, "it went on at the first quiet look"
+    looks = 0
+
+    def busy(interval: float) -> float:
+        nonlocal looks
+        looks += 1
+        return 100.0
+
+    monkeypatch.setattr(psutil, "cpu_percent", busy)
+    assert quiet() >= 1
+    assert looks == WAITED_MAX
