@@ -75,7 +75,9 @@ def measure(folder: Path, keys: int, batches: tuple[int, ...], *, rounds: int) -
     return found
 
 
-def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> dict[str, Any]:
+def fresh(
+    folder: Path, keys: int, rows: int, seen: Seen, *, commits: int, begins: int = 1
+) -> dict[str, Any]:
     """Tell how long behind a commit a reader has its rows.
 
     All rows of a batch carry its number, so that a reader which asks for a row of it finds by the
@@ -91,6 +93,9 @@ def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> di
     seen : callable
         Asks a reader.
     commits : int
+        That count.
+    begins : int
+        Commits before them, while the reader begins: a JVM compiles what it runs often.
     """
     dice = np.random.default_rng(2)
     table = _loaded(folder / "published", keys)
@@ -103,24 +108,25 @@ def fresh(folder: Path, keys: int, rows: int, seen: Seen, *, commits: int) -> di
 
     table.log.listen(note)
     waited, published, again = [], [], []
-    for number in range(-1, commits):
+    for number in range(-begins, commits):
         ids = dice.choice(keys, rows, replace=False)
         batch = _told_apart(_rows(dice, ids), number)
         committed.clear()
         table.append(batch)
         done = time.time()
-        if number < 0:  # The reader begins.
-            seen(int(ids[0]), 10**6 + number)
-            continue
-        waited.append(seen(int(ids[0]), 10**6 + number) - committed[0])
-        published.append(done - committed[0])
+        took = seen(int(ids[0]), 10**6 + number) - committed[0]
         asked = time.time()
-        again.append(seen(int(ids[0]), 10**6 + number) - asked)
+        took_again = seen(int(ids[0]), 10**6 + number) - asked
         # As a sink does it: compactions behind the batch.
         table.compact()
+        if number >= 0:
+            waited.append(took)
+            published.append(done - committed[0])
+            again.append(took_again)
     return {
         "keys": keys,
         "rows": rows,
+        "begins": begins,
         "published_s": spread(published),
         **_seen(waited),
         "again_s": spread(again),

@@ -572,7 +572,7 @@ def mirror_readers(place: Place, size: Size) -> dict[str, Any]:
                 found: float = host.call("seen", mirror_place, id_, number)
                 return found
 
-            by_spark = fresh(folder, size.table, rows, seen, commits=commits)
+            by_spark = fresh(folder, size.table, rows, seen, commits=commits, begins=commits)
             written = host.call("write_again", mirror_place, str(folder / "again"))
             of_delta = str(folder / "again" / "appended")
             shutil.copytree(written["delta"], of_delta)

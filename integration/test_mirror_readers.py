@@ -18,6 +18,7 @@ import pytest
 
 from integration.pages import code_of
 from integration.readers.apart import READERS, Reader, RefusedError, running
+from spark_upsert.mirror.checkpoints import checksum_path
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
@@ -73,6 +74,21 @@ def rows_at(lived: MirroredTable, version: int, columns: pa.Schema) -> Counter[s
     return Counter(canonical(as_now(lived.shown[version], columns)))
 
 
+VALIDATED = """
+from py4j.protocol import Py4JError
+
+delta = spark._jvm.org.apache.spark.sql.delta.DeltaLog
+delta.clearCache()
+snapshot = delta.forTable(spark._jsparkSession, PLACE).unsafeVolatileSnapshot()
+try:
+    context = getattr(snapshot, "validateChecksum$default$1")()
+    said = str(snapshot.checksumOpt().isDefined() and snapshot.validateChecksum(context))
+except Py4JError as error:
+    said = str(error)
+found = spark.createDataFrame([(said,)], "said string")
+"""
+"""What Delta itself says of the checksum of the newest version, beside the log's own replay."""
+
 # -- rows ----------------------------------------------------------------------------------
 
 
@@ -89,6 +105,28 @@ def test_a_reader_sees_every_version(
         assert found.column_names == columns.names, f"version {version}"
         told = canonical(plain(found, columns))
         assert told == canonical(shown[version]), f"version {version}"
+
+
+@LIVES
+def test_delta_finds_the_checksum_of_a_version_right(
+    life: int, lives: list[MirroredTable], readers: Mapping[str, Reader]
+) -> None:
+    code = VALIDATED.replace("PLACE", repr(place_of(lives[life])))
+    found = readers["spark"].ask("code", code=code, name="found")
+    assert found.column("said").to_pylist() == ["True"]
+
+
+def test_delta_would_tell_of_a_wrong_checksum(
+    readers: Mapping[str, Reader], tmp_path: Path
+) -> None:
+    case = Case(store=LocalStore(tmp_path))
+    case.put((1, "a"))
+    case.publish()
+    path = checksum_path(0)
+    case.target.put(path, case.target.read(path).replace(b'"numFiles":1', b'"numFiles":2'))
+    code = VALIDATED.replace("PLACE", repr(str(tmp_path / "_delta")))
+    [said] = readers["spark"].ask("code", code=code, name="found").column("said").to_pylist()
+    assert "numFiles" in said or "files" in said, said
 
 
 @ALL

@@ -132,7 +132,8 @@ def mirror_rows(sections: Sections) -> Iterator[Row]:
             took["seen_p99_s"],
             lambda value: value < 0.5,
             "{:.2f} s",
-            f"{count(took['rows'])} rows into {count(took['keys'])} keys; published after "
+            f"{count(took['rows'])} rows into {count(took['keys'])} keys, the reader "
+            f"has seen {took['begins']} before; published after "
             f"{times(took['published_s'])}; the question alone, with nothing new: "
             f"{times(took['again_s'])}. What lies between is the reader's: to take up a version that "
             "another process has put, Delta on Spark lists the log, reads what is new and makes its list of "
@@ -175,5 +176,5 @@ def _fresh_elsewhere(found: dict[str, Any] | None) -> str:
     return (
         f". Measured: a version that delta-rs appends to a table which Spark with Delta wrote, of as many "
         f"rows, is seen after {times(found['seen_s'])}, {1000 * found['seen_p99_s']:.0f} ms for 99 in 100. "
-        "What a mirror takes above that is its own: vectors, more files in a commit, checkpoints"
+        "So long takes Delta's own, too, though a mirror has vectors and more files in a commit"
     )

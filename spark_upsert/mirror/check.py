@@ -7,6 +7,7 @@ row of every twin is compared with the row that the table has there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.mirror.actions import DeltaAction, DeltaState
+from spark_upsert.mirror.checkpoints import checksum_of, checksum_path
 from spark_upsert.mirror.dead import by_manifest, files_of
 from spark_upsert.mirror.plan import twins_among
 from spark_upsert.mirror.publish import Mirror, shown_of
@@ -44,11 +46,31 @@ def check_mirror(mirror: Mirror) -> Iterator[Finding]:
             found=state.foreign.operation,
         )
         return
+    yield from _check_checksum(mirror, state)
     try:
         manifest = mirror.log.at(shown)
     except DataLossError:
         return
     yield from _check_files(mirror, manifest, state)
+
+
+def _check_checksum(mirror: Mirror, state: DeltaState) -> Iterator[Finding]:
+    """Yield whether readers that trust the checksum of the newest version see another table."""
+    path = checksum_path(state.version)
+    try:
+        found = json.loads(mirror.target.read(path))
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        found = {"": repr(error)}
+    for name, value in checksum_of(state).items():
+        told = found.get(name) if isinstance(found, dict) else found
+        if name != "txnId" and told != value:
+            yield Finding(
+                place=f"{mirror.place}/{path}",
+                expected=f"{name} as the log has it: {value!r:.200}",
+                found=f"{told!r:.200} (remove the file: readers do without)",
+            )
 
 
 def _check_files(mirror: Mirror, manifest: Manifest, state: DeltaState) -> Iterator[Finding]:

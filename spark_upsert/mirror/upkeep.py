@@ -1,4 +1,4 @@
-"""The upkeep of a mirror's log: checkpoints, and the removal of what no reader may ask for.
+"""The upkeep of a mirror's log: checksums, checkpoints, and the removal of what is not asked for.
 
 A commit stands whatever becomes of this: an error is counted and logged, and the next commit tries
 again. Times of removal are those of the storage's own clock, as its listing tells them, against the
@@ -6,8 +6,8 @@ newest entry of the same listing: a clock that is wrong removes nothing that is 
 
 What may be read is what the log names within the retention. What goes, in this order:
 
-1. commits and checkpoints below the *cut*, the newest checkpoint that is older than the retention;
-   its own commit stays, because times stand there alone;
+1. commits, their checksums and checkpoints below the *cut*, the newest checkpoint that is older
+   than the retention; its own commit stays, because times stand there alone;
 2. twins, vectors and feeds that neither a live file nor a tombstone within the retention names, and
    that are older than a day. Nothing with another kind of name is touched.
 """
@@ -25,9 +25,12 @@ from itertools import islice
 from spark_upsert.errors import masked
 from spark_upsert.mirror.actions import DeltaAction
 from spark_upsert.mirror.checkpoints import (
+    CHECKSUM,
     checkpoint_path,
+    checksum_path,
     vectors_of,
     write_checkpoint,
+    write_checksum,
     younger_tombstones,
 )
 from spark_upsert.mirror.delta_log import ENTRY, FOLDER, DeltaLog, commit_path
@@ -107,6 +110,9 @@ class Upkeep:
     def follow(self, *, now_ms: int, retention_ms: int) -> None:
         """Do what is due behind a commit; raises no error."""
         try:
+            state = self._log.seen
+            if state is not None and state.foreign is None:
+                write_checksum(self._store, state)
             if self._is_checkpoint_due():
                 self.checkpoint(now_ms=now_ms, retention_ms=retention_ms)
             if self._cleaned_ms is None or now_ms < self._cleaned_ms:
@@ -207,12 +213,16 @@ class Upkeep:
 
 
 def _below_the_cut(infos: Iterable[ObjectInfo], until_s: float) -> Iterator[str]:
-    """Yield the commits and checkpoints that no version since some time needs, oldest first."""
+    """Yield the entries of the log that no version since some time needs, oldest first."""
+    infos = list(infos)
     found = [(info, ENTRY.fullmatch(info.path)) for info in infos]
     entries = [(int(each[1]), each[2], info) for info, each in found if each]
+    sums = [int(each[1]) for info in infos if (each := CHECKSUM.fullmatch(info.path))]
     old = [version for version, kind, info in entries if info.modified_s < until_s]
     checkpoints = [version for version, kind, _ in entries if kind != "json"]
     cut = max((v for v in checkpoints if v <= max(old, default=-1)), default=0)
+    # A checksum goes before its commit: a reader finds none of a version that is not there.
+    yield from (checksum_path(version) for version in sorted(sums) if version < cut)
     for version, kind, _ in sorted(entries, key=lambda entry: entry[:2]):
         if version < cut:
             yield commit_path(version) if kind == "json" else checkpoint_path(version)

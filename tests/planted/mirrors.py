@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.mirror import ahead, dead, feed, plan, publish, statistics, twins
+from spark_upsert.mirror import ahead, checkpoints, dead, feed, plan, publish, statistics, twins
 from spark_upsert.mirror.vectors import Vector
 from spark_upsert.model.schema import DIFF, is_live
 from spark_upsert.table.changes.modes import Deduplication
@@ -44,6 +45,15 @@ def _() -> Patch:
         return {**original(store, manifest, known, new), **known}
 
     return wrapped(plan, "by_change", only_own)
+
+
+@bug("a checksum sums up the files of the version before", SHOWN)
+def _() -> Patch:
+    def before(original: Any, state: Any) -> Any:
+        removed = {each["path"]: each for each in state.removed}
+        return original(replace(state, live={**removed, **state.live}))
+
+    return wrapped(checkpoints, "checksum_of", before)
 
 
 @bug("rows that were cut away stay in the mirror", SHOWN)

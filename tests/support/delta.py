@@ -45,6 +45,8 @@ class DeltaTable:
         self.protocol: dict[str, Any] = {}
         self.metadata: dict[str, Any] = {}
         self.times: list[int] = []
+        self.checksums: list[int] = []
+        """The versions that have a checksum."""
         self.commits: list[list[dict[str, Any]]] = []
         number = self._begin(version)
         while version is None or number <= version:
@@ -54,6 +56,7 @@ class DeltaTable:
                 assert version is None, f"no version {number}"
                 break
             self._apply([json.loads(line) for line in data.decode().splitlines()])
+            self._require_checksum(number)
             number += 1
         self.version = number - 1
 
@@ -76,7 +79,10 @@ class DeltaTable:
             if row["txn"] is not None:
                 self.transactions[row["txn"]["appId"]] = row["txn"]["version"]
             self.protocol = row["protocol"] or self.protocol
-            self.metadata = row["metaData"] or self.metadata
+            if row["metaData"] is not None:
+                told = {name: value for name, value in row["metaData"].items() if value is not None}
+                told["format"]["options"] = dict(told["format"]["options"] or ())
+                self.metadata = {**told, "configuration": dict(told["configuration"])}
         return last + 1
 
     def checkpoint(self, version: int) -> pa.Table:
@@ -106,6 +112,29 @@ class DeltaTable:
                 self.transactions[each["txn"]["appId"]] = each["txn"]["version"]
             self.protocol = each.get("protocol", self.protocol)
             self.metadata = each.get("metaData", self.metadata)
+
+    def _require_checksum(self, number: int) -> None:
+        """Compare the checksum of a version, if it has one, with what the log comes to."""
+        try:
+            found = json.loads(self.store.read(f"_delta_log/{number:020d}.crc"))
+        except FileNotFoundError:
+            return
+        self.checksums.append(number)
+        info = self.commits[-1][0]["commitInfo"]
+        cards = [
+            add["deletionVector"]["cardinality"]
+            for add in self.adds.values()
+            if "deletionVector" in add
+        ]
+        assert found.pop("inCommitTimestampOpt") == info["inCommitTimestamp"]
+        assert found.pop("txnId") == info["txnId"]
+        assert found.pop("tableSizeBytes") == sum(add["size"] for add in self.adds.values())
+        assert found.pop("numFiles") == len(self.adds)
+        assert found.pop("numDeletionVectorsOpt") == len(cards)
+        assert found.pop("numDeletedRecordsOpt") == sum(cards)
+        assert (found.pop("numMetadata"), found.pop("numProtocol")) == (1, 1)
+        assert (found.pop("metadata"), found.pop("protocol")) == (self.metadata, self.protocol)
+        assert not found, "what no reader of Delta knows"
 
     @property
     def data_changes(self) -> set[bool]:

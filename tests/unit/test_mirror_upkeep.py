@@ -14,6 +14,7 @@ import pytest
 from spark_upsert.mirror import publish, upkeep
 from spark_upsert.mirror.actions import DeltaState
 from spark_upsert.mirror.check import check_mirror
+from spark_upsert.mirror.checkpoints import checksum_path
 from spark_upsert.mirror.delta_log import DeltaLog
 from spark_upsert.mirror.place import place_of
 from spark_upsert.mirror.publish import Mirror
@@ -201,14 +202,43 @@ def test_a_publisher_cleans_bit_by_bit_behind_its_commits(monkeypatch: pytest.Mo
     lived.go(40, seconds=60)
     count = len(lived.log())
     lived.now.advance(12 * 3600)
+    lived.go(1)  # A commit and its checksum.
+    assert len(lived.log()) == count + 2 - 5
     lived.go(1)
-    assert len(lived.log()) == count + 1 - 5
-    lived.go(1)
-    assert len(lived.log()) == count + 2 - 10
-    lived.go(10)
+    assert len(lived.log()) == count + 4 - 10
+    lived.go(20)
     first = min(int(each[:20]) for each in lived.log() if each[0] == "0")
     assert first == 39, "the cut is the last checkpoint before the hours that nothing was written"
+    assert min(int(each[:20]) for each in lived.log() if each.endswith(".crc")) == 39
     assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+
+
+def test_each_commit_has_a_checksum_of_what_its_log_comes_to() -> None:
+    lived = Lived()
+    with patch.object(publish, "INLINE_BYTES_MAX", 0):
+        lived.go(25)
+        lived.table.compact(full=True)
+        lived.mirror = lived.a_mirror()
+        lived.mirror.publish()
+    for version in range(8, 26):
+        assert DeltaTable(lived.target, version).checksums[-1] == version
+    assert not list(check_mirror(lived.a_mirror()))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [b"{", b"[]", b"{}", b'{"numFiles": 3}', None],
+    ids=["torn", "list", "empty", "others", "old"],
+)
+def test_a_checksum_of_another_table_is_told(wrong: bytes | None) -> None:
+    lived = Lived()
+    lived.go(5)
+    path = checksum_path(4)
+    lived.target.put(path, wrong or lived.target.read(checksum_path(3)))
+    found = list(check_mirror(lived.a_mirror()))
+    assert {path in each.place for each in found} == {True}
+    lived.target.delete(path)
+    assert not list(check_mirror(lived.a_mirror()))
 
 
 def test_an_error_of_upkeep_is_counted_and_the_commit_stands(
