@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import sections as the_sections
 from benchmarks.contest import Place
 from benchmarks.host import Host
 from benchmarks.limits import limits
 from benchmarks.report.page import write_report
-from benchmarks.sections import SECTIONS, TINY
+from benchmarks.sections import SECTIONS, TINY, streams
+from benchmarks.sections.running import inputs_on_spark
 
 pytestmark = pytest.mark.spark
 
@@ -28,13 +28,13 @@ def place(
     for name, value in spark_environ.items():
         monkeypatch.setenv(name, value)
     place = Place(cache=tmp_path / "cache", work=tmp_path / "work", parts=2)
-    with the_sections._inputs(place) as host:
+    with inputs_on_spark(place) as host:
 
         @contextmanager
         def running(_: Place) -> Iterator[Host]:
             yield host
 
-        monkeypatch.setattr(the_sections, "_inputs", running)
+        monkeypatch.setattr(streams, "inputs_on_spark", running)
         yield place
 
 

@@ -49,6 +49,7 @@ def scale_rows(sections: Sections, size: str) -> Iterator[Row]:
                 if ratio >= 1.5:
                     depths = (side["last"].get("depth") for side in (high, low))
                     told += _DEEPER.format(*depths) if "depth" in high["last"] else _AS_ENGINE
+                    told += _bare_growth(sections, batch, small, large)
                 yield judged(
                     f"batch of {count(batch)} rows at {count(large)} keys over the same at "
                     f"{count(small)}, {where}",
@@ -58,6 +59,19 @@ def scale_rows(sections: Sections, size: str) -> Iterator[Row]:
                     "{:.2f}",
                     told,
                 )
+
+
+def _bare_growth(sections: Sections, rows: int, small: int, large: int) -> str:
+    """Tell by how much bare calls of numpy and Arrow grow with the table."""
+    low, high = (profiled(sections, keys, rows) for keys in (small, large))
+    if low is None or high is None or "bare_s" not in low or "bare_s" not in high:
+        return ""
+    least = [sum(batch["bare_s"].values()) for batch in (low, high)]
+    return (
+        ". Measured: bare calls of numpy and Arrow that search the same runs, gather, write and sync take "
+        f"{ms(least[1])} of the processors in the large table and {ms(least[0])} in the small one, "
+        f"{least[1] / least[0]:.1f} times as much (docs/adr/0151)"
+    )
 
 
 def transport_rows(sections: Sections) -> Iterator[Row]:

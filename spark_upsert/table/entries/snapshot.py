@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,9 +45,11 @@ CHUNK_ROWS = 1 << 17
 CHUNK_BYTES = 64 << 20
 """Bytes that a read holds at once, by the average row of the runs; less where several share it."""
 
-
 _SMALL_BYTES = 1 << 20
-"""Batches below this are combined."""
+"""Pieces below this are put together."""
+
+_Piece = tuple[list[pa.Array], Mask]
+"""Columns of some entries, with their diffs behind them, and which entries win."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ class Snapshot:
         """
         names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
         for chunk in self.chunks(hash_range):
-            yield from _combined(self._settled(self.parts(chunk), names))
+            yield from self._settled(self.parts(chunk), names)
 
     def having_prefix(
         self, values: Sequence[pa.Array], columns: Sequence[str] | None = None
@@ -226,7 +230,7 @@ class Snapshot:
         read = [*names, *(name for name in wanted.names if name not in names)]
         for parts in self._parts_having(wanted):
             batches = map(wanted.filter, self._settled(parts, read))
-            yield from _combined([batch.select(names) for batch in batches if batch.num_rows])
+            yield from (batch.select(names) for batch in batches if batch.num_rows)
             RUNS.settle(rows=0)
 
     def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
@@ -251,7 +255,11 @@ class Snapshot:
         fields = pa.schema([schema.columns.field(name) for name in names])
         rows = Rows(schema, [part for part, _ in parts])
         rows, wins = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
-        found = (_live_rows(rows, i, names, fields, wins) for i in range(len(rows.parts)))
+        pieces = [
+            (rows.slice(index, [*names, DIFF], 0, len(part)), wins[start : start + len(part)])
+            for index, (part, start) in enumerate(zip(rows.parts, rows.starts, strict=False))
+        ]
+        found = (_live_rows(piece, names, fields) for piece in _together(pieces))
         return [batch for batch in found if batch.num_rows]
 
     def by_hash(self, columns: Sequence[str], *, hash_range: HashRange = ALL_HASHES) -> pa.Table:
@@ -310,24 +318,22 @@ class Snapshot:
         return cut_evenly(hash_range, runs, count)
 
 
-def _combined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches, with small ones copied into one: a batch costs its reader much the same."""
-    small = [batch for batch in batches if batch.nbytes < _SMALL_BYTES and batch.num_columns]
-    if len(small) > 1:
-        yield from pa.Table.from_batches(small).combine_chunks().to_batches()
-        batches = [batch for batch in batches if batch.nbytes >= _SMALL_BYTES]
-    yield from batches
+def _together(pieces: list[_Piece]) -> list[_Piece]:
+    """Put small pieces into one: to choose rows of a piece costs much the same for few rows."""
+    is_small = [sum(each.nbytes for each in columns) < _SMALL_BYTES for columns, _ in pieces]
+    if sum(is_small) < 2:
+        return pieces
+    columns, wins = zip(*compress(pieces, is_small), strict=True)
+    found = [pa.concat_arrays(each) for each in zip(*columns, strict=True)]
+    return [*compress(pieces, map(not_, is_small)), (found, np.concatenate(wins))]
 
 
-def _live_rows(
-    rows: Rows, index: int, names: list[str], fields: pa.Schema, wins: Mask
-) -> pa.RecordBatch:
-    """Return the entries of one part that win and are rows of the table."""
-    start, stop = int(rows.starts[index]), int(rows.starts[index + 1])
-    *columns, diffs = rows.slice(index, [*names, DIFF], 0, stop - start)
-    live = is_live(diffs) & wins[start:stop]
+def _live_rows(piece: _Piece, names: list[str], fields: pa.Schema) -> pa.RecordBatch:
+    """Return the entries of a piece that win and are rows of the table."""
+    columns, wins = piece
+    live = is_live(columns[-1]) & wins
     # Without columns there is still a number of rows.
-    batch = pa.RecordBatch.from_arrays([*columns, diffs], schema=fields.append(_DIFF_FIELD))
+    batch = pa.RecordBatch.from_arrays(columns, schema=fields.append(_DIFF_FIELD))
     if not bool(live.all()):
         batch = batch.filter(pa.array(live))
     return batch.select(names) if names else batch
