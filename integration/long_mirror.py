@@ -64,13 +64,14 @@ class Look:
 def objects_max(step_s: float) -> int:
     """Return how many objects a log may have, with a commit in so many seconds.
 
-    The commits of the retention and of an hour between two cleanings, those of compactions and the
-    checkpoints among them, and what waits to be removed behind the commits that follow.
+    The commits of the retention and of an hour between two cleanings, and those of compactions, each
+    with its checksum; the checkpoints among them, and what waits to be removed behind the commits
+    that follow.
     """
     young_s = (RETENTION_MS + CLEAN_EVERY_MS) / 1000
     commits = young_s / step_s * (1 + 1 / COMPACTION_EVERY) + CHECKPOINT_EVERY
     removed_late = CLEAN_EVERY_MS / 1000 / step_s * 5 / REMOVALS_MAX
-    return int((commits + removed_late) * (1 + 1 / CHECKPOINT_EVERY)) + 2
+    return int((commits + removed_late) * (2 + 1 / CHECKPOINT_EVERY)) + 2
 
 
 READS_MAX = CHECKPOINT_EVERY + 3
