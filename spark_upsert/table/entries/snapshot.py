@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from operator import not_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -325,7 +324,7 @@ def _together(pieces: list[_Piece]) -> list[_Piece]:
         return pieces
     columns, wins = zip(*compress(pieces, is_small), strict=True)
     found = [pa.concat_arrays(each) for each in zip(*columns, strict=True)]
-    return [*compress(pieces, map(not_, is_small)), (found, np.concatenate(wins))]
+    return [*compress(pieces, np.logical_not(is_small)), (found, np.concatenate(wins))]
 
 
 def _live_rows(piece: _Piece, names: list[str], fields: pa.Schema) -> pa.RecordBatch:
