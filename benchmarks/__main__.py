@@ -70,7 +70,7 @@ def main(given: list[str]) -> int:
         found = {"size": options.size, "machines": {}, "sections": {}}
     names = options.only.split(",") if options.only else list(SECTIONS)
     if not options.report:
-        # Whoever ends us wants the tables gone, too.
+        # A run that is ended leaves no tables behind.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         work = Path(tempfile.mkdtemp(prefix="upsertflow-bench-"))
         place = Place(cache=options.cache.resolve(), work=work, parts=os.cpu_count() or 1)

@@ -18,7 +18,7 @@ from benchmarks.workload import Files, Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Who takes part."""
+    """A contender that takes part."""
 
     contender: str
     environment: Environment = field(default=OURS)
@@ -73,7 +73,7 @@ def contest(
             except (PeerError, SetupError, OSError) as error:
                 errors[entry.name] = telling_lines(error)
         for number in range(1, warm + rounds + 1):
-            # Who was last begins the next round: A B B A A B ...
+            # The last one begins the next round: A B B A A B ...
             names = list(running) if number % 2 else list(running)[::-1]
             for name in names:
                 try:
@@ -108,8 +108,8 @@ def contest(
 def link_loaded(place: Place, workload: Workload, folder: Path) -> None:
     """Put a loaded table of ours into a folder.
 
-    It is made once in a run and linked, file by file: its files are never changed. And whoever
-    takes batches afterwards has not loaded, so that its memory is that of batches only.
+    It is made once in a run and linked, file by file: its files are never changed. The
+    process that takes batches afterwards has not loaded: its memory is that of batches only.
     """
     kept = place.work / "loaded" / workload.table_name
     if not kept.exists():
@@ -198,6 +198,6 @@ class _Running:
 
 
 def _same(found: dict[str, Any], what: str) -> bool | None:
-    """Return whether all who can tell agree; None if there is nobody to compare with."""
+    """Return whether all that can tell agree; None if there is nothing to compare with."""
     digests = [result[what] for result in found.values() if result[what] is not None]
     return None if len(digests) < 2 else all(digest == digests[0] for digest in digests)

@@ -1,6 +1,6 @@
 """What stays of a measurement: medians and spreads that a person can read, not each sample.
 
-The samples of a run lie in the cache, where whoever doubts a figure looks. What the report is
+The samples of a run lie in the cache, for a reader that doubts a figure. What the report is
 made from is small enough to be reviewed: a change of it is a line per figure.
 """
 

@@ -34,7 +34,7 @@ TASKS = 2
 """Of each stage: the cores of a small machine."""
 
 BATCH_ROWS = 10_000
-"""Rows of the batches that Spark makes if nobody asks for others."""
+"""Rows of the batches that Spark makes if no others are asked for."""
 
 
 def session(folder: str) -> SparkSession:
@@ -173,11 +173,11 @@ def against_bare(spark: SparkSession, *, rounds: int) -> dict[str, float]:
     }
     taken = _taken(spark, shape, ways, rounds=rounds)
     return {
-        who: statistics.median(
+        how: statistics.median(
             (three - one) / 2
-            for one, three in zip(taken[f"{who} of one"], taken[f"{who} of three"], strict=True)
+            for one, three in zip(taken[f"{how} of one"], taken[f"{how} of three"], strict=True)
         )
-        for who in ("flow", "bare")
+        for how in ("flow", "bare")
     }
 
 

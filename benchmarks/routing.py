@@ -50,7 +50,7 @@ class Counting(StoreBelow):
 
     def create(self, path: str) -> ObjectSink:
         self.requests += 1
-        self._mapped.add(path)  # Who writes a small run keeps a copy.
+        self._mapped.add(path)  # The writer of a small run keeps a copy.
         return super().create(path)
 
     def map(self, path: str) -> pa.Buffer:

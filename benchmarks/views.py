@@ -10,7 +10,7 @@ changes, Spark and DuckDB that compute the view from Parquet files, thrown away 
 all cores, and `refresh`, which keeps the sums in this process, without Spark.
 
 What counts is the work: the time of the micro-batches that hold the changes, or of the computation. What a
-micro-batch costs that has next to nothing to do is told beside it: nobody who goes through Spark is below it.
+micro-batch costs that has next to nothing to do is told beside it: nothing that goes through Spark is below it.
 
 Last one query keeps groups of the join over hundreds of small rounds, while somebody compacts and expires the
 tables: what its processes take then is to be what they took before.
@@ -116,7 +116,7 @@ def measure(folder: Path, *, orders: int, rounds: int, lived: int = 0) -> dict[s
     Returns
     -------
     dict
-        By view, then by who keeps it: spreads of seconds over the rounds that count, and below
+        By view, then by its keeper: spreads of seconds over the rounds that count, and below
         ``cpu_s`` of processor time, of all processes; ``floor``, those of a micro-batch of one row; ``memory``, bytes of the largest Python worker without mapped
         files, in the first of these rounds and in the last; ``lived``, what a long run takes (`_lived`),
         if it has rounds; ``not used again``, spreads of both views where Spark makes a process of Python for
@@ -297,7 +297,7 @@ QUERIES: dict[str, Callable[[SparkSession, Path], StreamingQuery]] = {
 
 
 def _floor(spark: SparkSession, folder: Path, rounds: int) -> list[Took]:
-    """Return how long micro-batches take that have one row, which nobody reads from anywhere."""
+    """Return how long micro-batches take that have one row, which is read from nowhere."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
     query = _into_nothing(rows, folder / "checkpoint-floor")
     try:
@@ -389,7 +389,7 @@ def _seconds_behind(query: StreamingQuery, known: dict[int, float]) -> float:
 
 
 def _again(spark: SparkSession, folder: Path) -> dict[str, Callable[[], Any]]:
-    """Return who computes both views from files."""
+    """Return what computes both views from files."""
     parquet = folder / "parquet"
     own = duckdb.connect()
     files = {"orders": parquet / "orders" / "*.parquet", "customers": parquet / "customers.parquet"}

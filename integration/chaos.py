@@ -310,7 +310,7 @@ def main() -> None:
     parser.add_argument("--flow", action="store_true", help="a flow of two regions")
     parser.add_argument("--publish", action="store_true", help="a chain that publishes its tables")
     given = parser.parse_args()
-    # Whoever has no more time ends the killing, behind a round, and still learns what it did.
+    # A caller without more time ends the killing, behind a round, and still learns what it did.
     is_over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: is_over.set())

@@ -258,7 +258,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "a start without changes": ({"startingVersion": 1}, "'startingVersion' needs the change feed"),
     "an end without changes": ({"endingVersion": 1}, "'endingVersion' needs the change feed"),
     "a limit of streams": ({"maxRowsPerTrigger": 1}, "has no meaning in a batch read"),
-    "deletes that nobody would see": ({"ignoreDeletes": "true"}, "no meaning in a batch read"),
+    "deletes that no read would see": ({"ignoreDeletes": "true"}, "no meaning in a batch read"),
     "a snapshot of changes": (
         {"readChangeFeed": "true", "versionAsOf": 1},
         "'readChangeFeed' and .* contradict each other",

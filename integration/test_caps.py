@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 ROWS = columns(k=pa.int64(), v=pa.int64())
 PATIENT = "30 minutes"
-"""Longer than any test may take: who waits in vain is seen by its own bound."""
+"""Longer than any test may take: a wait in vain is seen by its own bound."""
 
 
 @pytest.fixture

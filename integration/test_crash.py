@@ -1,4 +1,4 @@
-"""Real kills of a real query: nothing is lost, nothing is there twice, nobody has to repair."""
+"""Real kills of a real query: nothing is lost, nothing is there twice, nothing is to be repaired."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_frames_may_be_united_and_come_to_fewer_partitions(spark: SparkSession) 
     flow.sink("kept", Collected(), rows)
     given = {"rows": spark.range(2).selectExpr("1L k", "id v")}
     [found] = flows.frames(spark, fused(expanded(flow.graph()), Legacy()), given).values()
-    # Channels without rows count none; who takes itself for another one counts otherwise.
+    # Channels without rows count none; an operator that takes itself for another one counts otherwise.
     expected = [(0, None), (0, None), (2, 1)]
     many = spark.range(0, 2, 1, 2).selectExpr("id n", "id channel").where("n > 5")
     for each in (many.union(found), found.coalesce(1), many.union(found).coalesce(2)):

@@ -83,7 +83,7 @@ class Watched:
         return not alive - Counter(self.noted("ended"))
 
     def open_gate(self, conduct: str) -> bool:
-        """Let those go on who wait at a gate; returns whether somebody did."""
+        """Let the readers go on that wait at a gate; return whether one did."""
         try:
             os.close(os.open(self._gate(conduct), os.O_WRONLY | os.O_NONBLOCK))
         except OSError:  # There is no reader.

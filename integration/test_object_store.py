@@ -473,8 +473,8 @@ def test_a_missing_bucket_is_an_option_error(storage: Storage, verb: str) -> Non
 def test_a_server_that_does_not_answer_is_a_storage_error(
     url: str, storage: Storage, verb: str
 ) -> None:
-    nobody = {"endpoint": "http://127.0.0.1:1", "max_retries": "1"}
-    store = open_store(url, {**storage, **nobody})
+    absent = {"endpoint": "http://127.0.0.1:1", "max_retries": "1"}
+    store = open_store(url, {**storage, **absent})
     with pytest.raises(StorageError) as caught:
         every_verb(store)[verb]()
     assert "storage.endpoint" in caught.value.hint
@@ -659,7 +659,7 @@ def test_a_failed_upload_leaves_no_object(s3: S3, url: str, proxied: Storage, pr
     with pytest.raises(StorageError):
         write(store, "data/large", b"x" * (3 * RANGE_BYTES))
     assert s3.keys(bucket) == []
-    # The parts are given back too: nobody lists them, but they are paid for.
+    # The parts are given back too: no reader lists them, but they are paid for.
     assert "Uploads" not in s3.client().list_multipart_uploads(Bucket=bucket)
 
 

@@ -167,7 +167,7 @@ def test_what_is_claimed_stands_in_a_page(words: str) -> None:
 
 
 def run_python(code: str, names: Names) -> None:
-    """Run code and consume what it makes: a frame that nobody reads proves nothing."""
+    """Run code and consume what it makes: a frame that is not read proves nothing."""
     for node in ast.parse(code).body:
         if isinstance(node, ast.Expr):
             consume(eval(compile(ast.Expression(node.value), "<page>", "eval"), names))
@@ -217,7 +217,7 @@ def statements(code: str) -> list[str]:
 def localized(code: str, folder: Path, s3: S3) -> str:
     """Return code with the paths, addresses and secrets of this test."""
     code = re.sub(r"""(["' =])/(lake|checkpoints)/""", rf"\1{folder}/\2/", code)
-    # Whoever names a region of Amazon's names this server.
+    # A page that names a region of Amazon's names this server.
     spark_options = {f"storage.{name}": value for name, value in s3.storage.items()}
     code = re.sub(r'\.option\("storage\.region", "[^"]+"\)', f".options(**{spark_options})", code)
     code = re.sub(r'\{"region": "[^"]+"\}', repr(s3.storage), code)

@@ -1,4 +1,4 @@
-"""Who is served first, through Spark: floods, priorities, and what a checkpoint remembers of both."""
+"""Which input is served first, through Spark: floods, priorities, and what a checkpoint remembers of both."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_flood_on_three_tables_keeps_no_other_waiting(lake: Lake) -> None:
     for name in (*SMALL, *FLOODED):
         append(lake.tables[name], {1: None, 99: "last"})
     lake.run(maxRowsPerTrigger=LIMIT)
-    assert lake.state() == {}, "nobody waits any more"
+    assert lake.state() == {}, "no input waits any more"
     once = dict(lake.batches.runs)
     rows_by_input: dict[str, list[Row]] = {name: [] for name in (*SMALL, *FLOODED)}
     for _, batch in sorted(once.items()):

@@ -1,6 +1,6 @@
 """The names of types, read from the files: which class or alias is defined where.
 
-A name has one meaning across all modules, so that a reader who met `Step` in one room need not ask
+A name has one meaning across all modules, so that a reader that met `Step` in one room need not ask
 which `Step` another room speaks of. Two definitions have the same meaning if both are the same
 expression, as a `TypeVar` or an alias of the same numpy type is. Private names are left out: no other
 module may use them.

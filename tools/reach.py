@@ -29,7 +29,7 @@ class Bound(NamedTuple):
 
     module: str
     lines_max: int
-    """Lines of files, as they are now and some room for those who write elsewhere."""
+    """Lines of files, as they are now and some room for other changes under way."""
     aim: int
     """What the bound is to become."""
     why: str

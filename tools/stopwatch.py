@@ -113,7 +113,7 @@ def with_times(text: str, taken: list[Taken]) -> str:
 
 
 def fresh() -> dict[str, str]:
-    """Return the environment of a reader to whom pip gives the wheel of this checkout."""
+    """Return the environment of a reader that gets by pip the wheel of this checkout."""
     left_out = {"VIRTUAL_ENV", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "PIP_FIND_LINKS": str(ROOT / "dist"), "PIP_NO_CACHE_DIR": "1"}

@@ -1,7 +1,7 @@
 """Where the time of the tests goes: a plugin of pytest, which prints it for each file (`make times`).
 
 Processor time is that of this process and of all that it started, Java and servers included, even
-where nobody waited for their end. It tells more than the clock: the machine may be busy otherwise.
+where their end was not waited for. It tells more than the clock: the machine may be busy otherwise.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Times:
     def __init__(self) -> None:
         self.of_files: dict[str, Spent] = {}
         self._last = spent()
-        # Whoever loses its parent becomes our child, so that its time is not lost.
+        # A process that loses its parent becomes our child, so that its time is not lost.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def add(self, file: str, more: Spent) -> None:

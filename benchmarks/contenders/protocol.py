@@ -1,4 +1,4 @@
-"""What a contender has to do, and who is one."""
+"""The duties of a contender, and all of them by name."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ POLLING_MS = 200
 
 
 class SparkContender(ABC):
-    """A table on Spark. Who inherits says how to load, upsert and read it."""
+    """A table on Spark. A subclass says how to load, upsert and read it."""
 
     conf: ClassVar[Mapping[str, str]] = {}
 

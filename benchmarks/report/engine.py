@@ -63,7 +63,7 @@ def contest_lines(section: dict[str, Any]) -> Iterator[str]:
 
 
 def _line(name: str, result: dict[str, Any], ours: dict[str, Any] | None) -> list[str]:
-    # Who has no change feed is compared by its upsert.
+    # A peer without a change feed is compared by its upsert.
     what = "total_s" if "changes_s" in result else "upsert_s"
     ratio = result[what]["median"] / ours[what]["median"] if ours else None
     return [

@@ -69,8 +69,8 @@ def views_section(sections: Sections) -> Iterator[str]:
     )
     yield from ("", "| view | by | seconds | processor time |", "|---|---|---|---|")
     for name in ("join", "sum"):
-        for who, seconds in found[name].items():
-            yield row([name, who, times(seconds), ms(seconds["cpu_s"]["median"])])
+        for keeper, seconds in found[name].items():
+            yield row([name, keeper, times(seconds), ms(seconds["cpu_s"]["median"])])
     if "not used again" in found:
         yield ""
         told = (

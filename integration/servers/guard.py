@@ -3,7 +3,7 @@
     python guard.py USER COMMAND...
 
 A test run that is killed cannot stop its servers. Its end of the pipe closes all the same, and then
-this process takes the server along. USER is empty, or whose rights the server gets.
+this process takes the server along. USER is empty, or the user with whose rights the server runs.
 """
 
 import os

@@ -28,7 +28,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Postgres:
-    """A running server with one database, and a superuser who needs no password."""
+    """A running server with one database, and a superuser without a password."""
 
     port: int
     host: str = "127.0.0.1"

@@ -25,7 +25,7 @@ START_SECONDS = 90
 """What does not answer by then hangs. A bound for the failing case, not an expectation."""
 
 STOP_SECONDS = 20
-"""Servers whose data nobody needs any more are killed then."""
+"""Servers whose data are not needed any more are killed then."""
 
 PORTS = 20_000, 32_000
 ENGINE_SECONDS = 3
@@ -43,7 +43,7 @@ class Image:
     folders: Sequence[Path] = ()
     """Folders of this machine that it sees under the same paths."""
     own_user: bool = False
-    """Whether the image chooses its user; else it is ours, who can remove what it writes."""
+    """Whether the image chooses its user; else it is ours, which can remove what it writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +216,7 @@ def docker_answers() -> bool:
     """Return whether containers can be started."""
     if os.environ.get(DOCKER) == "0":
         return False
-    # Elsewhere, because the client leaves its socket open if nobody answers.
+    # Elsewhere, because the client leaves its socket open if no server answers.
     ping = f"import docker; docker.from_env(timeout={ENGINE_SECONDS}).ping()"
     done = subprocess.run([sys.executable, "-P", "-c", ping], capture_output=True, check=False)
     return done.returncode == 0
@@ -235,7 +235,7 @@ def running(program: Program) -> Iterator[Server]:
 
 
 def free_port() -> int:
-    """Return a port of loopback on which nobody listens.
+    """Return a port of loopback on which no server listens.
 
     Below those that a system gives to clients: a client that waits for a server to come back may
     get the server's own port, and is then connected with itself.
