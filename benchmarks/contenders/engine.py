@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.bare import bare
+from benchmarks.bare import bare, bare_read
 from benchmarks.canonical import digest_of_changes, digest_of_table
 from benchmarks.phases import Phases
 from benchmarks.workload import Workload
@@ -127,12 +127,11 @@ class Engine:
             profiled = bool(number % 2)
             version = parts["upsert"].run(upsert, profiled=profiled).version
             parts["changelog"].run(partial(table.changes, version, version + 1), profiled=profiled)
-        files = {Path(self._path, part.file.path) for part in table.log.head().slices}
         schema = table.schema
         return {
             **{name: part.found() for name, part in parts.items()},
             "row_bytes": size / count,
-            "bare_s": bare(sorted(files), read, keys=schema.keys, seed=schema.hash_seed),
+            "bare_s": bare(_run_files(table), read, keys=schema.keys, seed=schema.hash_seed),
         }
 
     def age(self, batches: list[Path], fresh: str) -> dict[str, float]:
@@ -157,6 +156,7 @@ class Engine:
             "runs": table.log.head().run_count,
             "engine_table_s": _seconds_to_read(table),
             "engine_fresh_s": _seconds_to_read(once),
+            "bare_s": bare_read(_run_files(table), self._workload.columns.names),
         }
 
     def versions(self) -> dict[str, str]:
@@ -166,6 +166,12 @@ class Engine:
 
     def close(self) -> None:
         self._table = None
+
+
+def _run_files(table: Table) -> list[Path]:
+    """Return the files of a table's runs, each once."""
+    folder = Path(table.store.url.removeprefix("file://"))
+    return sorted({folder / part.file.path for part in table.log.head().slices})
 
 
 def _seconds_to_read(table: Table) -> float:
