@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import random
 import statistics
 import sys
@@ -23,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
+from benchmarks.session import session
 from spark_upsert.table.table import Table
 
 COLUMNS = pa.schema({"k": pa.int64(), "at": pa.float64()})
@@ -95,7 +95,7 @@ def measure(folder: str, *, tables: int, seconds: int, limit: int) -> dict[str, 
         )
 
     query = (
-        _session(folder)
+        session(Path(folder), {"spark.sql.shuffle.partitions": "1"})
         .readStream.format("upsertflow")
         .options(inputsPattern="t*", mergeColumns="_input", readChangeFeed="true")
         .option("maxRowsPerTrigger", str(limit))
@@ -154,22 +154,6 @@ def _told(waits: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(waits, n=100)
     found = {"median": cuts[49], "p99": cuts[98], "max": max(waits), "count": len(waits)}
     return {name: round(value, 2) for name, value in found.items()}
-
-
-def _session(folder: str) -> SparkSession:
-    # The process that looks for sources heeds no configuration.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    found = (
-        SparkSession.builder.master(f"local[{os.cpu_count() or 1}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.warehouse.dir", str(Path(folder, "warehouse")))
-        .config("spark.pyspark.python", sys.executable)
-        .config("spark.pyspark.driver.python", sys.executable)
-        .getOrCreate()
-    )
-    found.sparkContext.setLogLevel("ERROR")
-    return found
 
 
 def main() -> int:

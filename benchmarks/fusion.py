@@ -36,8 +36,8 @@ from benchmarks.fusion_costs import (
     against_bare,
     computed,
     differences,
+    flow_session,
     local_costs,
-    session,
     spark_costs,
 )
 from benchmarks.host import ROOT
@@ -396,7 +396,7 @@ def main(given: list[str]) -> int:
     parser.add_argument("--fit", action="store_true", help="write costs.json anew")
     options = parser.parse_args(given)
     with tempfile.TemporaryDirectory(prefix="upsertflow-fusion-") as folder:
-        spark = session(str(Path(folder)))
+        spark = flow_session(Path(folder))
         try:
             if options.fit:
                 fit(spark, rounds=options.rounds)

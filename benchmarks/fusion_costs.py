@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import queue
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.measure import cpu_seconds
+from benchmarks.session import session
 from pyspark_upsertflow.flow import frames
 from spark_upsert.flow import Collected, Flow, Fused, Legacy, PythonFunction, expanded, fused
 from spark_upsert.flow.fusion.cost import Costs, HandOff
@@ -37,23 +38,10 @@ BATCH_ROWS = 10_000
 """Rows of the batches that Spark makes if no others are asked for."""
 
 
-def session(folder: str) -> SparkSession:
+def flow_session(folder: Path) -> SparkSession:
     """Return the Spark of these measurements."""
-    # The workers' choice would be `python3`, without pyarrow.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master(f"local[{TASKS}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", str(TASKS))
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
-        .config("spark.local.dir", folder)
-        .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS)}
+    return session(folder, settings, cores=TASKS)
 
 
 def computed(frame: DataFrame) -> None:

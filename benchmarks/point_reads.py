@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from benchmarks.measure import spread
+from benchmarks.session import session
 from pyspark_upsertflow import register
 from spark_upsert.table.table import Table
 
@@ -49,7 +48,8 @@ def measure(folder: Path, rows: int, *, rounds: int) -> dict[str, Any]:
         "`Table.get`": lambda: table.get(asked).num_rows,
         "Parquet by Arrow, filtered": lambda: files.to_table(filter=wanted).num_rows,
     }
-    spark = _session(folder)
+    spark = session(folder, {"spark.sql.python.filterPushdown.enabled": "true"})
+    register(spark)
     try:
         ways |= _through(spark, folder, asked)
         found = {name: way() for name, way in ways.items()}  # The first of each starts workers.
@@ -84,24 +84,6 @@ def _made(folder: Path, rows: int) -> Table:
         table.append(batch)
         pq.write_table(batch, folder / "parquet" / f"{number:02}.parquet")
     return table
-
-
-def _session(folder: Path) -> SparkSession:
-    cores = os.cpu_count() or 1
-    session = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .appName("upsertflow bench of keys")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.sql.python.filterPushdown.enabled", "true")
-        .config("spark.pyspark.python", sys.executable)
-        .config("spark.pyspark.driver.python", sys.executable)
-        .getOrCreate()
-    )
-    register(session)
-    return session
 
 
 def _through(spark: SparkSession, folder: Path, asked: list[int]) -> dict[str, Callable[[], int]]:

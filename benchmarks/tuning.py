@@ -22,6 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.measure import cpu_seconds, spread
+from benchmarks.session import session
 
 TASKS = (1, 2, 8, 32, 200)
 SHARES = (1_000, 100, 10, 1)
@@ -47,7 +48,7 @@ def measure(folder: Path, *, rows: int, rounds: int) -> dict[str, Any]:
     dict
         ``rows``, and by setting, then by its value: spreads of ``seconds`` and ``cpu_s``.
     """
-    spark = _session(folder)
+    spark = session(folder, {"spark.driver.memory": "4g"})
     path = str(folder / "table")
     batch = rows // 10
     _write(_rows(spark, rows, spark.sparkContext.defaultParallelism), path)
@@ -128,23 +129,6 @@ def _reads(spark: SparkSession, path: str, options: Mapping[str, str]) -> Turn:
         reader.load(path).write.format("noop").mode("overwrite").save()
 
     return turn
-
-
-def _session(folder: Path) -> SparkSession:
-    # The process that looks for sources heeds no configuration.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    cores = os.cpu_count() or 1
-    found = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "4g")
-        .config("spark.sql.shuffle.partitions", str(cores))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )
-    found.sparkContext.setLogLevel("ERROR")
-    return found
 
 
 def main() -> int:

@@ -40,6 +40,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.measure import Sampler, spread
+from benchmarks.session import session
 from pyspark_upsertflow import agg, view
 from pyspark_upsertflow.views import SparkView
 from spark_upsert.table.table import Table
@@ -458,24 +459,13 @@ def _spread(took: list[Took]) -> dict[str, Any]:
 
 
 def _session(folder: Path, *, is_used_again: bool = True) -> SparkSession:
-    # The process that looks for sources heeds no configuration.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    cores = os.cpu_count() or 1
-    found = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "6g")
-        .config("spark.python.worker.reuse", str(is_used_again).lower())
-        .config("spark.sql.shuffle.partitions", str(cores))
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )
-    found.sparkContext.setLogLevel("ERROR")
-    return found
+    state = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    settings = {
+        "spark.driver.memory": "6g",
+        "spark.python.worker.reuse": str(is_used_again).lower(),
+        "spark.sql.streaming.stateStore.providerClass": state,
+    }
+    return session(folder, settings)
 
 
 def main() -> int:

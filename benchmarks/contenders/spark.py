@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.canonical import digest_of_changes, digest_of_table
+from benchmarks.session import session
 from benchmarks.workload import Workload
 
 POLLING_MS = 200
@@ -45,31 +45,17 @@ class SparkContender(ABC):
         self._followed = False
 
     def _session(self, memory: str) -> SparkSession:
-        cores = os.cpu_count() or 1
-        builder = (
-            SparkSession.builder.master(f"local[{cores}]")
-            .appName("upsertflow bench")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.memory", memory)
-            .config("spark.driver.maxResultSize", "0")
-            .config("spark.sql.shuffle.partitions", str(cores))
-            .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.streaming.pollingDelay", str(POLLING_MS))
-            .config("spark.sql.warehouse.dir", str(self._folder / "warehouse"))
-            .config("spark.local.dir", str(self._folder / "local"))
-            .config("spark.pyspark.python", sys.executable)
-            .config("spark.pyspark.driver.python", sys.executable)
-        )
+        settings = {
+            "spark.driver.memory": memory,
+            "spark.driver.maxResultSize": "0",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.streaming.pollingDelay": str(POLLING_MS),
+            **{name: value.format(folder=self._folder) for name, value in self.conf.items()},
+        }
         if self._jars:
-            builder = builder.config("spark.jars", ",".join(map(str, self._jars)))
-        for name, value in self.conf.items():
-            builder = builder.config(name, value.format(folder=self._folder))
-        session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
-        return session
+            settings["spark.jars"] = ",".join(map(str, self._jars))
+        return session(self._folder, settings)
 
     # -- what differs --------------------------------------------------------------------
 

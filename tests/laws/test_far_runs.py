@@ -16,20 +16,17 @@ from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.run import far
 from spark_upsert.table.run.far import FarSearch
 from spark_upsert.table.table import Table
-from tests.support.stores import MemoryStore
+from tests.support.stores import FarStore, MemoryStore
 
 SEEDS = range(40)
 MOST = 2**64 - 1
 
 
-class FarStore(MemoryStore):
-    """The objects of another store, as a machine sees them that has none of them."""
-
-    are_far = True
+class AskedStore(FarStore):
+    """A far store that notes what is asked for."""
 
     def __init__(self, objects: dict[str, bytes]) -> None:
-        super().__init__()
-        self.objects = objects
+        super().__init__(objects)
         self.asked: list[tuple[str, int]] = []
         """The object and the bytes of each request."""
 
@@ -148,7 +145,7 @@ def test_rows_by_key_are_those_of_a_copy(keys: list[str]) -> None:
     for seed in SEEDS:
         dice = Random(f"{seed} {keys}")
         near = lived(dice, keys)
-        distant = FarStore(near.objects)
+        distant = AskedStore(near.objects)
         here, there = Table(near), Table(distant)
         for _ in range(6):
             ids = [dice.randrange(320) for _ in range(dice.choice([1, 1, 2, 30]))]
@@ -165,7 +162,7 @@ def test_rows_by_key_are_those_of_a_copy(keys: list[str]) -> None:
     assert looked > 2 * len(SEEDS), "runs did stay far away"
 
 
-class Failing(FarStore):
+class Failing(AskedStore):
     """A store behind a network that fails now and then, before it answers."""
 
     def __init__(self, objects: dict[str, bytes], dice: Random) -> None:
@@ -240,7 +237,7 @@ def test_of_a_large_run_little_is_fetched_by_few_requests() -> None:
     table.ensure(TableSchema.of(pa.schema({"k": pa.int64(), "n": pa.int64()}), keys=["k"]))
     table.append(pa.table({"k": ids, "n": ids * 2}))
     [slice_] = table.log.head().slices
-    distant = FarStore(near.objects)
+    distant = AskedStore(near.objects)
     there = Table(distant)
     there.log.head()
     for key in (7, 599_999, rows + 5):
@@ -260,14 +257,14 @@ def test_of_a_large_run_little_is_fetched_by_few_requests() -> None:
 @pytest.mark.usefixtures("_always_far")
 def test_damage_far_away_is_found_and_told_and_not_remembered() -> None:
     near = lived(Random(5), ["k"])
-    distant = FarStore(dict(near.objects))
+    distant = AskedStore(dict(near.objects))
     path = Table(near).log.head().slices[0].file.path
     expected = Table(near).get(list(range(300)), columns=PLAIN)
     whole = distant.objects[path]
     told: list[str] = []
     for at in range(0, len(whole), 1024):
         distant.objects[path] = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
-        reader = FarStore(distant.objects)
+        reader = AskedStore(distant.objects)
         try:
             found = Table(reader).get(list(range(300)), columns=PLAIN)
         except CorruptionError as error:
@@ -280,7 +277,7 @@ def test_damage_far_away_is_found_and_told_and_not_remembered() -> None:
     assert all(path in each for each in told)
     del distant.objects[path]
     with pytest.raises(CorruptionError, match=path):
-        Table(FarStore(distant.objects)).get(7, columns=PLAIN)
+        Table(AskedStore(distant.objects)).get(7, columns=PLAIN)
 
 
 def test_a_run_that_is_forgotten_and_comes_back_for_ever_is_copied(
@@ -295,7 +292,7 @@ def test_a_run_that_is_forgotten_and_comes_back_for_ever_is_copied(
         ids = np.arange(low, low + 300_000)
         table.append(pa.table({"k": ids, "n": ids}))
     assert len(table.log.head().slices) == 2
-    distant = FarStore(near.objects)
+    distant = AskedStore(near.objects)
     there = Table(distant)
     asked = []
     for key in range(200):
@@ -311,7 +308,7 @@ def test_what_stays_far_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(far.FAR._runs, "count_max", 2)
     near = lived(Random(5), ["k"])
     for _ in range(3):
-        Table(FarStore(near.objects)).get(7, columns=PLAIN)
+        Table(AskedStore(near.objects)).get(7, columns=PLAIN)
     assert len(far.FAR) == 2
 
 
@@ -321,6 +318,6 @@ def test_a_key_with_a_prefix_is_looked_up_in_a_copy(monkeypatch: pytest.MonkeyPa
     table = Table(near)
     table.ensure(TableSchema.of(COLUMNS, keys=["name", "k"], hash_prefix=1))
     table.append(pa.table({"k": [1, 2], "name": ["a", "a"], "seq": [1, 2]}), merge_schema=True)
-    distant = FarStore(near.objects)
+    distant = AskedStore(near.objects)
     assert Table(distant).get(("a", 2)).num_rows == 1
     assert not distant.asked

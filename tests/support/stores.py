@@ -126,6 +126,16 @@ class MemoryStore:
         self.objects.pop(path, None)
 
 
+class FarStore(MemoryStore):
+    """The objects of another store, as a machine sees them that has none of them."""
+
+    are_far = True
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__()
+        self.objects = objects
+
+
 class MemorySink:
     """A file that grows under its name, and is removed if an error interrupts it."""
 

@@ -13,7 +13,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.log import stored
 from spark_upsert.table.table import Table
-from tests.support.stores import MemoryStore
+from tests.support.stores import FarStore, MemoryStore
 
 VERSIONS = 40
 WAIT_SECONDS_MAX = 30
@@ -22,14 +22,11 @@ WAIT_SECONDS_MAX = 30
 _COMMIT = re.compile(r"_log/0*(\d+)\.json")
 
 
-class Far(MemoryStore):
-    """The objects of another store, as a machine sees them that has none of them."""
-
-    are_far = True
+class Far(FarStore):
+    """A far store that notes which versions are read, and lets some be read at once only."""
 
     def __init__(self, objects: dict[str, bytes], groups: list[range] = []) -> None:  # noqa: B006
-        super().__init__()
-        self.objects = objects
+        super().__init__(objects)
         self.read_versions: list[int] = []
         self._meetings = {
             version: meeting
