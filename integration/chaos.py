@@ -28,8 +28,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-import pyspark
-
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # Started as a program, from anywhere.
@@ -41,6 +39,7 @@ from integration import (  # noqa: E402 - needs the path
     publisher,
     two_regions,
 )
+from integration.environ import environment, from_checkout  # noqa: E402
 from tests.support.model import Command  # noqa: E402
 
 WINDOW_SECONDS = 4.0
@@ -279,21 +278,6 @@ class Chaos:
         return f"{len(self.batches)} micro-batches, {sum(map(len, self.batches))} commands"
 
 
-def environment() -> dict[str, str]:
-    """Return the environment that the chain needs."""
-    roots = [str(ROOT), str(ROOT / "datasource"), str(ROOT / "sink")]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(roots),
-        # Another Spark of this machine must not be started by accident.
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        "SPARK_CONF_DIR": str(ROOT / "conf"),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--kills", type=int, default=200)
@@ -319,7 +303,7 @@ def main() -> None:
         chaos = Chaos(
             Path(folder),
             seed,
-            environment(),
+            from_checkout(environment()),
             master="local-cluster[2,1,1024]" if given.executors else "local[2]",
             executors=given.executors,
             inputs=given.inputs,

@@ -5,10 +5,7 @@ that skips them would be green while testing nothing. A server lives as long as 
 tests, so that they can be chosen by file or by name, and nothing runs that they do not need.
 """
 
-import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
     from integration.servers.spark import Cluster
     from tests.support.s3 import S3
 
-ROOT = Path(__file__).resolve().parent.parent
-
 SHORT_LIVED = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -37,24 +32,17 @@ thousand classes of Spark's jars are well-formed is not proven anew in each proc
 
 
 @pytest.fixture(scope="session")
-def spark_environ() -> dict[str, str]:
+def spark_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment in which any Spark of these tests is started."""
-    import pyspark
-
     problem = check_machine.java_problem() or check_machine.pyspark_problem()
     if problem:
         pytest.fail(problem, pytrace=False)
+    from integration.environ import environment, link_home
+
     return {
-        **os.environ,
-        # Another Spark of this machine must not be started by accident.
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        "SPARK_CONF_DIR": str(ROOT / "conf"),
-        # Spark's choice would be `python3`: another interpreter, without pyarrow and without us.
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        **environment(),
+        "SPARK_HOME": str(link_home(tmp_path_factory.mktemp("spark") / "home")),
         "JDK_JAVA_OPTIONS": SHORT_LIVED,
-        # Name lookups and loopback warnings of the machine are not our subject.
-        "SPARK_LOCAL_IP": "127.0.0.1",
     }
 
 
@@ -65,13 +53,13 @@ def spark(
     """A session on two local slots, shared by the run: its start takes longer than most tests."""
     from pyspark.sql import SparkSession
 
+    from integration.environ import from_checkout
+
     folder = tmp_path_factory.mktemp("spark")
     # Java and its Python workers inherit the environment of this process.
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in spark_environ.items():
+        for name, value in from_checkout(spark_environ).items():
             patch.setenv(name, value)
-        # A bare checkout works too: the processes that Spark starts look here as well.
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, import_roots())))
         session = (
             SparkSession.builder.master("local[2]")
             .appName("upsertflow tests")
@@ -86,11 +74,6 @@ def spark(
             yield session
         finally:
             session.stop()
-
-
-def import_roots() -> list[Path]:
-    """The folders that an editable installation puts on the path."""
-    return [ROOT, ROOT / "datasource", ROOT / "sink"]
 
 
 @pytest.fixture(scope="module")

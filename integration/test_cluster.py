@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from integration import chain
-from integration.chaos import Chaos, Process, environment, kill, processes
+from integration.chaos import Chaos, Process, kill, processes
+from integration.environ import from_checkout
 from integration.queries import wait_until
 from integration.servers.spark import EXECUTOR, Cluster
 
@@ -30,7 +31,7 @@ def executor_of(worker: int) -> Process:
 def test_executors_die_while_they_write_and_while_they_read(
     cluster: Cluster, spark_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    environ = {**spark_environ, **environment()}
+    environ = from_checkout(spark_environ)
     run = Chaos(tmp_path, seed=2, environ=environ, master=cluster.url, gates=True)
     run.batches += chain.add_commands(tmp_path, 2, batches=3)
     killed = []

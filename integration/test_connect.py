@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from integration import chain
-from integration.chaos import Chaos, environment
+from integration.chaos import Chaos
+from integration.environ import from_checkout
 from integration.promises import rows_of
 from spark_upsert.table.table import Table
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.spark
 def test_a_table_and_its_copy_are_right_through_a_connect_server(
     spark_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    run = Chaos(tmp_path, seed=3, environ={**spark_environ, **environment()}, connect=True)
+    run = Chaos(tmp_path, seed=3, environ=from_checkout(spark_environ), connect=True)
     run.batches += chain.add_commands(tmp_path, 3, batches=3)
     run.finish()
     assert (tmp_path / "started").read_text().startswith("pyspark.sql.connect")

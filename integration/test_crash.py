@@ -13,7 +13,8 @@ import pytest
 from examples.flow.latest import LATEST
 from integration import kept_view, two_regions
 from integration.chain import require_whole_batches
-from integration.chaos import Chaos, environment
+from integration.chaos import Chaos
+from integration.environ import from_checkout
 from spark_upsert.table.table import Table
 from tests.support.view_queries import Query
 
@@ -29,7 +30,7 @@ KILLS = 2
 def test_queries_that_are_killed_at_any_moment_lose_and_double_nothing(
     inputs: int, spark_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    environ = {**spark_environ, **environment()}
+    environ = from_checkout(spark_environ)
     chaos = Chaos(tmp_path, seed=1, environ=environ, inputs=inputs)
     while chaos.kills < KILLS:
         chaos.round()
@@ -40,7 +41,7 @@ def test_queries_that_are_killed_at_any_moment_lose_and_double_nothing(
 def test_queries_that_publish_show_each_version_once_whenever_they_are_killed(
     spark_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    environ = {**spark_environ, **environment()}
+    environ = from_checkout(spark_environ)
     chaos = Chaos(tmp_path, seed=3, environ=environ, publish=True)
     while chaos.kills < KILLS:
         chaos.round()

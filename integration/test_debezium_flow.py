@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from integration.chaos import environment
 from integration.debezium_flow import PREFIX, SOURCES, WRITERS_LOCK, Source, changes_of
+from integration.environ import from_checkout
 from integration.load import Load
 from integration.program import Program
 from integration.promises import assert_sound, canonical, counters_of
@@ -177,7 +177,7 @@ def _connector(postgres: Postgres) -> dict[str, Any]:
 def test_twenty_tables_are_the_database_s_own_answer(
     broker: Broker, postgres: Postgres, spark_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    environ = {**spark_environ, **environment()}
+    environ = from_checkout(spark_environ)
     with postgres.connect(autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET deadlock_timeout = '50ms'")
         connection.execute("SELECT pg_reload_conf()")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from examples.git_history import demo, owners, replay
 from examples.git_history.history import Chapter, Repository, cut_chapters, write_chapters
 from examples.git_history.progress import Line
 from examples.git_history.proof import Check
-from integration.conftest import ROOT, import_roots
+from integration.environ import ROOT, from_checkout
 from spark_upsert.table.table import Table
 from tests.support.repositories import Builder, Put, long_history
 
@@ -40,9 +39,7 @@ def run_demo(
             *("--repo", str(repository), "--master", "local[2]", *arguments),
         ],
         env={
-            **environ,
-            # A bare checkout works too.
-            "PYTHONPATH": os.pathsep.join(map(str, import_roots())),
+            **from_checkout(environ),
             "TMPDIR": str(repository.parent),
         },
         # Spark leaves folders where it is started.

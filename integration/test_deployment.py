@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from integration.chaos import environment
 from integration.deployment import MODULE, PAGE, RUNNER
+from integration.environ import from_checkout
 from integration.load import Load, fill
 from integration.pages import code_of
 from integration.program import Program
@@ -98,7 +98,7 @@ def connector(postgres: Postgres) -> dict[str, Any]:
 def test_sums_of_changes_are_the_database_s_own_answer(
     broker: Broker, postgres: Postgres, spark_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    environ = {**spark_environ, **environment()}
+    environ = from_checkout(spark_environ)
     with postgres.connect(autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET deadlock_timeout = '50ms'")
         connection.execute("SELECT pg_reload_conf()")

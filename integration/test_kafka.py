@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.conftest import import_roots
+from integration.environ import ROOTS
 from integration.promises import assert_sound, epochs_of
 from integration.servers.kafka import Broker, spark_jars
 from spark_upsert.routed.park import ParkedTable
@@ -168,7 +168,7 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
     ]
     (tmp_path / "batches.json").write_text(json.dumps(batches))
     connector = ",".join(map(str, spark_jars()))
-    roots = ":".join(map(str, import_roots()))
+    roots = ":".join(map(str, ROOTS))
     with running_registry() as registry:
         sides = {topic: [side.hex() for side in each] for topic, each in events(registry).items()}
         (tmp_path / "events.json").write_text(json.dumps(sides))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pyspark_upsertflow
-from integration.chaos import environment
+from integration.environ import from_checkout
 from integration.queries import Feed, drain, upserts
 from integration.tables import Row, columns
 from pyspark_upsertflow.watching import Watch
@@ -198,7 +198,6 @@ import sys
 from threading import Event
 from pyspark.sql import SparkSession
 import pyspark_upsertflow
-from integration.chaos import environment
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 assert type(spark).__module__.startswith("pyspark.sql.connect")
@@ -228,7 +227,7 @@ def test_a_session_of_connect_tells_of_the_tables_that_are_given(
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, str(tmp_path)],
-        env={**spark_environ, **environment()},
+        env=from_checkout(spark_environ),
         capture_output=True,
         text=True,
         timeout=300,

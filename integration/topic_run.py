@@ -38,7 +38,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: E402
 from confluent_kafka.admin import AdminClient  # noqa: E402
 from confluent_kafka.cimpl import NewTopic  # noqa: E402
 
-from integration.chaos import environment, kill_tree, started, tree  # noqa: E402
+from integration.chaos import kill_tree, started, tree  # noqa: E402
+from integration.environ import environment, from_checkout  # noqa: E402
 from integration.servers.kafka import Broker, running_broker  # noqa: E402
 from integration.topics import PATTERN, Topic, told  # noqa: E402
 from spark_upsert.errors import TableNotFoundError  # noqa: E402
@@ -390,7 +391,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder that stays, for a look behind it")
     given = parser.parse_args()
     say(" ".join(f"{name}={value}" for name, value in vars(given).items()))
-    environ = environment()
+    environ = from_checkout(environment())
     with folder_of(given.keep) as folder:
         run = Run(folder, given)
         broker = running_broker(

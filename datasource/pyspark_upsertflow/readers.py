@@ -47,6 +47,7 @@ def read_schema(given: Mapping[str, str]) -> StructType:
         refuse_secrets(given)
     plan = ReadPlan.parse(given)
     shown = _shown(plan)
+    settle_in()
     return with_options(shown, given, _keys(plan)) if is_made(given) else shown
 
 
@@ -119,6 +120,7 @@ def _in_types(
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Return the reader that the options mean."""
     plan = ReadPlan.parse(found_options(given, schema))
+    settle_in()
     if (about := _of_the_log(plan)) is not None:
         about[0].require_batch()
         return MetadataReader(*about, schema)

@@ -10,9 +10,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
+from pyspark_upsertflow.readers import batch_reader, read_schema
 from spark_upsert.table.run.frugal import is_frugal
+from spark_upsert.table.table import Table
+from spark_upsert_sink.releases import arrow_of
 from spark_upsert_sink.worker import give_back, settle_in, task
+
+SCHEMA = StructType().add("key", "long", nullable=False)
+
+
+def batch_reader_of(given: dict[str, str]) -> object:
+    return batch_reader(given, SCHEMA)
+
 
 PIECE_BYTES, PIECES = 60_000, 1_000
 
@@ -53,6 +64,18 @@ def test_it_is_put_aside_once(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.unfreeze()
     settle_in()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("nothing_aside")
+@pytest.mark.slow
+@pytest.mark.parametrize("ask", [read_schema, batch_reader_of], ids=lambda ask: ask.__name__)
+def test_the_process_of_a_planner_settles_in_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ask: Callable[[dict[str, str]], object]
+) -> None:
+    Table.create(str(tmp_path / "t"), arrow_of(SCHEMA), keys=["key"])
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    ask({"path": str(tmp_path / "t")})
+    assert gc.get_freeze_count() > 1_000
 
 
 @pytest.mark.usefixtures("nothing_aside")
