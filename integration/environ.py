@@ -1,4 +1,4 @@
-"""The environment of whatever starts a Spark here: this machine's PySpark, these settings, our code."""
+"""The environment of a Spark that is started here: the installed PySpark, `conf/`, our code."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def from_checkout(environ: Mapping[str, str]) -> dict[str, str]:
 def link_home(folder: Path) -> Path:
     """Make a folder that is Spark's home by links, but for its archive of Python modules.
 
-    Spark puts ``python/lib/pyspark.zip`` on the path of its Python processes, ahead of the installed
-    PySpark. The archive has sources only, which each process compiles anew (``docs/adr/0153``).
+    Spark puts ``python/lib/pyspark.zip`` on the path of its Python processes, ahead of the
+    installed PySpark. The archive has sources only, which each process compiles anew
+    (``docs/adr/0153``).
     """
     folder.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():

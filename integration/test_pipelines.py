@@ -34,8 +34,8 @@ class Pipeline:
 
 @pytest.fixture
 def pipeline(tmp_path: Path, spark_environ: dict[str, str]) -> Pipeline:
-    # The project has settings of its own.
-    environ = {name: value for name, value in spark_environ.items() if name != "SPARK_CONF_DIR"}
+    own = ("SPARK_CONF_DIR", "SPARK_HOME")  # The project has settings, and pip a Spark.
+    environ = {name: value for name, value in spark_environ.items() if name not in own}
     environ["SPARK_TESTING"] = (
         "1"  # Its server takes any port: another lane may have the usual one.
     )

@@ -4,8 +4,8 @@ Behind each task such a process collects garbage, all of it (`pyspark.daemon`), 
 looks at every object that there is: some 100 000, nearly all of modules, which live as long as it
 does. That takes 30 ms of processor time and more, in four processes for a micro-batch of a kept
 view, and is most of the cost of a small one. So the objects that are there when the first task
-begins, or a planner has its first answer, are put aside: the collector looks at them once more, and then never again. An object is
-still freed when its last reference goes.
+begins, or when a planner gives its first answer, are put aside: the collector looks at them once
+more, and then never again. An object is still freed when its last reference goes.
 
 Memory that a task has allocated and freed again stays with the process: Arrow's pool and the
 allocator below Python keep pages for what comes next, and after some hundred tasks of different
