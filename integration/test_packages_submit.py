@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from integration.environ import environment as spark_environment
 from tools.package import GROUP, Package, package
 
 pytestmark = pytest.mark.spark
@@ -160,6 +161,8 @@ def run(command: list[str], *, environ: dict[str, str], environment: Environment
     python = str(environment.python)
     environ = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
     environ |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    # As users have it: with Spark's archive of modules, ahead of what is installed.
+    environ |= {"SPARK_HOME": spark_environment()["SPARK_HOME"]}
     # Spark's own choice for a cluster on one machine is the folder it is installed in.
     environ |= {"SPARK_WORKER_DIR": str(place / "work")}
     done = subprocess.run(
