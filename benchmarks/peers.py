@@ -45,8 +45,10 @@ class Environment:
         folder = cache / re.sub(r"[^\w.]+", "-", "-".join(wanted[:1])).strip("-.")
         python = folder / "bin" / "python"
         if not (folder / "complete").exists():
-            _run([sys.executable, "-m", "venv", str(folder)])
-            _run([str(python), "-m", "pip", "install", "--quiet", *wanted])
+            # By the pip that is here, and without compiling what no peer may ever import.
+            _run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+            pip = [sys.executable, "-m", "pip", "--python", str(python), "install"]
+            _run([*pip, "--quiet", "--no-compile", *wanted])
             (folder / "complete").touch()
         return str(python)
 

@@ -21,19 +21,21 @@ if TYPE_CHECKING:
     from tests.support.s3 import S3
 
 SHORT_LIVED = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=5"
+    " -XX:+UseSerialGC -XX:MetaspaceSize=256m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """Options of a Java that ends before it has earned back what it would cost to make it fast.
 
-The second compiler and a collector in parallel take the time of other tests; and that the ten
-thousand classes of Spark's jars are well-formed is not proven anew in each process.
+The second compiler and a collector in parallel take the time of other tests; most of what the first
+one compiles by its own measure is never called again; and that the ten thousand classes of Spark's
+jars are well-formed is not proven anew in each process.
 """
 
 
 @pytest.fixture(scope="session")
-def spark_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment in which any Spark of these tests is started."""
+def plain_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment of a Spark whose Python processes are its own, as a test wants that kills them."""
     problem = check_machine.java_problem() or check_machine.pyspark_problem()
     if problem:
         pytest.fail(problem, pytrace=False)
@@ -44,6 +46,18 @@ def spark_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "SPARK_HOME": str(link_home(tmp_path_factory.mktemp("spark") / "home")),
         "JDK_JAVA_OPTIONS": SHORT_LIVED,
     }
+
+
+@pytest.fixture(scope="session")
+def spark_environ(
+    plain_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """Environment of any other Spark of these tests; its Python processes are forked."""
+    from integration.forkserver import running_forkserver
+
+    folder = tmp_path_factory.mktemp("python") / "forked"
+    with running_forkserver(folder, plain_environ) as python:
+        yield {**plain_environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
 
 
 @pytest.fixture(scope="session")
@@ -78,12 +92,12 @@ def spark(
 
 @pytest.fixture(scope="module")
 def broker(
-    spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    plain_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator["Broker"]:
     """A Kafka broker of one node."""
     from integration.servers.kafka import running_broker
 
-    with running_broker(tmp_path_factory.mktemp("kafka") / "broker", spark_environ) as broker:
+    with running_broker(tmp_path_factory.mktemp("kafka") / "broker", plain_environ) as broker:
         yield broker
 
 
@@ -107,10 +121,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator["S3"]:
 
 @pytest.fixture(scope="module")
 def cluster(
-    spark_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    plain_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator["Cluster"]:
     """A Spark standalone cluster of a master and two workers."""
     from integration.servers.spark import running_cluster
 
-    with running_cluster(tmp_path_factory.mktemp("spark") / "cluster", spark_environ) as cluster:
+    with running_cluster(tmp_path_factory.mktemp("spark") / "cluster", plain_environ) as cluster:
         yield cluster

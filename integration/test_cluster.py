@@ -29,9 +29,9 @@ def executor_of(worker: int) -> Process:
 
 
 def test_executors_die_while_they_write_and_while_they_read(
-    cluster: Cluster, spark_environ: dict[str, str], tmp_path: Path
+    cluster: Cluster, plain_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    environ = from_checkout(spark_environ)
+    environ = from_checkout(plain_environ)
     run = Chaos(tmp_path, seed=2, environ=environ, master=cluster.url, gates=True)
     run.batches += chain.add_commands(tmp_path, 2, batches=3)
     killed = []

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_table_and_its_copy_are_right_through_a_connect_server(
-    spark_environ: dict[str, str], tmp_path: Path
+    plain_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    run = Chaos(tmp_path, seed=3, environ=from_checkout(spark_environ), connect=True)
+    run = Chaos(tmp_path, seed=3, environ=from_checkout(plain_environ), connect=True)
     run.batches += chain.add_commands(tmp_path, 3, batches=3)
     run.finish()
     assert (tmp_path / "started").read_text().startswith("pyspark.sql.connect")

@@ -28,9 +28,9 @@ KILLS = 2
     "inputs", [0, 3], ids=["a chain of two queries", "a query of three inputs"]
 )
 def test_queries_that_are_killed_at_any_moment_lose_and_double_nothing(
-    inputs: int, spark_environ: dict[str, str], tmp_path: Path
+    inputs: int, plain_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    environ = from_checkout(spark_environ)
+    environ = from_checkout(plain_environ)
     chaos = Chaos(tmp_path, seed=1, environ=environ, inputs=inputs)
     while chaos.kills < KILLS:
         chaos.round()
@@ -39,9 +39,9 @@ def test_queries_that_are_killed_at_any_moment_lose_and_double_nothing(
 
 
 def test_queries_that_publish_show_each_version_once_whenever_they_are_killed(
-    spark_environ: dict[str, str], tmp_path: Path
+    plain_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    environ = from_checkout(spark_environ)
+    environ = from_checkout(plain_environ)
     chaos = Chaos(tmp_path, seed=3, environ=environ, publish=True)
     while chaos.kills < KILLS:
         chaos.round()

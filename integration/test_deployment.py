@@ -96,9 +96,9 @@ def connector(postgres: Postgres) -> dict[str, Any]:
 
 
 def test_sums_of_changes_are_the_database_s_own_answer(
-    broker: Broker, postgres: Postgres, spark_environ: dict[str, str], tmp_path: Path
+    broker: Broker, postgres: Postgres, plain_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    environ = from_checkout(spark_environ)
+    environ = from_checkout(plain_environ)
     with postgres.connect(autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET deadlock_timeout = '50ms'")
         connection.execute("SELECT pg_reload_conf()")

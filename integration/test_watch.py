@@ -223,11 +223,11 @@ spark.stop()
 
 
 def test_a_session_of_connect_tells_of_the_tables_that_are_given(
-    spark_environ: dict[str, str], feed: Feed, tmp_path: Path
+    plain_environ: dict[str, str], feed: Feed, tmp_path: Path
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, str(tmp_path)],
-        env=from_checkout(spark_environ),
+        env=from_checkout(plain_environ),
         capture_output=True,
         text=True,
         timeout=300,

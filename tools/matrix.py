@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -73,9 +74,11 @@ def prepared(cell: Cell) -> Path | str:
     own = at / "bin" / "python"
     if not (at / "complete").exists():
         rmtree(at, ignore_errors=True)
-        subprocess.run([python, "-m", "venv", str(at)], check=True)
-        pip = [str(own), "-m", "pip", "install", "--quiet", *cell.packages, *_REST]
-        done = subprocess.run(pip, capture_output=True, text=True)
+        # By the pip that is here, and without compiling what no cell may ever import.
+        subprocess.run([python, "-m", "venv", "--without-pip", str(at)], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", str(own), "install"]
+        wanted = ["--quiet", "--no-compile", *cell.packages, *_REST]
+        done = subprocess.run([*pip, *wanted], capture_output=True, text=True)
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
             return said[-1] if said else "pip failed"

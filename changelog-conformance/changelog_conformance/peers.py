@@ -205,7 +205,7 @@ def _python(peer: Peer, cache: Path) -> str:
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         _do([sys.executable, "-m", "venv", str(folder)])
-        _do([str(python), "-m", "pip", "install", "--quiet", *peer.needs])
+        _do([str(python), "-m", "pip", "install", "--quiet", "--no-compile", *peer.needs])
         (folder / "complete").touch()
     return str(python)
 
