@@ -38,6 +38,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.watch import SealedEpoch
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
+from tests.simulation.kinds import SEEDS, is_fit, worlds_of_kinds
 from tests.simulation.wire import PREFIX, Wire, batch_of
 from tests.simulation.world import Script, World
 from tests.support.clocked import HOUR_S, ClockedStore, Now
@@ -56,24 +57,7 @@ T = TypeVar("T")
 STRIDE = int(os.environ.get("CRASH_STRIDE", "131"))
 """One of so many steps fails, another one for each kind of table; 1 tries them all."""
 
-Kind = tuple[Any, ...]
-
-
-def _worlds() -> dict[Kind, World]:
-    """Return one world for each kind of table, with deletes that are soon forgotten.
-
-    None refuses tied rows: a life has no other rows to give instead.
-    """
-    worlds: dict[Kind, World] = {}
-    for seed in range(700):
-        world = World(seed)
-        schema = world.schema
-        if world.retention == "0 epochs" and schema.ties is not Ties.FAIL:
-            worlds.setdefault((schema.scope, schema.engine.kind, schema.on_error), world)
-    return worlds
-
-
-WORLDS = _worlds()
+WORLDS = worlds_of_kinds()
 
 
 class Life:
@@ -411,7 +395,8 @@ def _element(field: pa.Field, schema: TableSchema) -> pa.Field:
 
 
 def test_every_kind_of_table_is_tried() -> None:
-    assert len(WORLDS) == 3 * 3 + 3 + 2 + 2
+    assert len(WORLDS) == len(SEEDS) == 3 * 3 + 3 + 2 + 2
+    assert all(map(is_fit, WORLDS.values()))
 
 
 def test_every_public_method_is_called() -> None:

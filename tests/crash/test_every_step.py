@@ -79,22 +79,26 @@ def alive(process: Process) -> Iterator[None]:
         yield
 
 
-def _prefixes() -> Iterator[State]:
+@cache
+def prefixes() -> list[State]:
+    """Return the state before each operation, and behind the last one."""
     store = MemoryStore()
-    yield state_of(store)
+    found = [state_of(store)]
     for operation in OPERATIONS:
         operation.act(store)
-        yield state_of(store)
+        found.append(state_of(store))
+    return found
 
 
-_PREFIXES = list(_prefixes())
-"""The state before each operation, and behind the last one."""
-_SEEN = [ABSENT, *(observe(store_of(state)) for state in _PREFIXES[1:])]
+@cache
+def seen_at() -> list[Seen]:
+    """Return what is seen of each of these states."""
+    return [ABSENT, *(observe(store_of(state)) for state in prefixes()[1:])]
 
 
 def look(store: Store, index: int) -> Seen:
     """Read what an operation may have changed: the versions from just before it on."""
-    return observe(store, lower=max(0, len(_SEEN[index].history) - 1))
+    return observe(store, lower=max(0, len(seen_at()[index].history) - 1))
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ class Sweep:
         self, kind: type[BaseException], moment: Moment
     ) -> Iterator[tuple[Fault, Left, bool]]:
         """Fail one step of the operation after the other; says whether it matters which."""
-        start = _PREFIXES[self.index]
+        start = prefixes()[self.index]
         steps = self.attempt(start, Process.FIRST).steps
         assert steps
         for step in range(len(steps)):
@@ -155,8 +159,8 @@ class Sweep:
     def check(self, left: Left, *faults: Fault) -> None:
         """Judge what one or two faults have left, and what comes of it."""
         told = ", then ".join(map(str, faults))
-        seen, new = self.look(left.state), _SEEN[self.index + 1]
-        assert seen in (_SEEN[self.index], new), told
+        seen, new = self.look(left.state), seen_at()[self.index + 1]
+        assert seen in (seen_at()[self.index], new), told
         assert not left.finished or seen == new, told
         assert self.again(left.state) == new, told
 
@@ -198,23 +202,23 @@ def test_a_fault_during_recovery_leaves_old_or_new(index: int) -> None:
 @EACH_OPERATION
 def test_what_a_process_does_follows_from_what_it_finds(index: int) -> None:
     """Else a state would have more than one future, and one look at it would not do."""
-    once, twice = (Sweep(index).attempt(_PREFIXES[index], Process.FIRST) for _ in range(2))
+    once, twice = (Sweep(index).attempt(prefixes()[index], Process.FIRST) for _ in range(2))
     assert once == twice
 
 
 @EACH_OPERATION
 def test_a_reader_at_any_moment_sees_old_or_new(index: int) -> None:
     """A reader looks behind every step; what it has once seen as new stays."""
-    store = store_of(_PREFIXES[index])
+    store = store_of(prefixes()[index])
     seen: list[Seen] = []
     steps = Steps(watch=lambda: seen.append(look(store, index)))
     OPERATIONS[index].act(FaultyStore(store, steps))
-    old, new = _SEEN[index], _SEEN[index + 1]
+    old, new = seen_at()[index], seen_at()[index + 1]
     assert seen == [old] * seen.count(old) + [new] * (len(seen) - seen.count(old))
 
 
 def test_the_operations_do_what_they_are_named_after() -> None:
-    kinds = [str(version[0].value) for version in _SEEN[-1].history]
+    kinds = [str(version[0].value) for version in seen_at()[-1].history]
     assert kinds == [
         "create",
         "append",
@@ -227,7 +231,7 @@ def test_the_operations_do_what_they_are_named_after() -> None:
         "append",
         "overwrite",
     ]
-    assert [seen.rows for seen in _SEEN] == [
+    assert [seen.rows for seen in seen_at()] == [
         None,
         {},
         {1: 10, 2: 20, 3: 30},
@@ -258,7 +262,7 @@ def test_the_whole_work_in_one_process_survives_a_kill_at_any_step() -> None:
             pass
         else:
             return
-        assert look(store, done) in (_SEEN[done], _SEEN[done + 1])
+        assert look(store, done) in (seen_at()[done], seen_at()[done + 1])
         for operation in OPERATIONS[done:]:
             operation.act(store)
-        assert observe(store) == _SEEN[-1]
+        assert observe(store) == seen_at()[-1]

@@ -30,18 +30,13 @@ from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
+from tests.simulation.kinds import worlds_of_kinds
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import RETENTIONS, World
 from tests.support.reference import NO_ORDER, Command
 from tests.support.stores import forget_runs_and_logs
 
-KINDS = sorted(
-    {
-        (world.schema.scope, world.schema.engine.kind, world.schema.on_error): world.seed
-        for world in map(World, range(300))
-    }.items(),
-    key=str,
-)
+KINDS = sorted(((kind, world.seed) for kind, world in worlds_of_kinds().items()), key=str)
 """The kinds of tables, each with a world of it."""
 
 FORGETFUL = [
