@@ -13,7 +13,7 @@ Kind = tuple[Scope, Engine, ErrorPolicy]
 SEEDS = (3, 4, 5, 8, 9, 21, 30, 34, 63, 104, 140, 156, 316, 440, 618, 692)
 """The first of each kind that forgets its deletes at once and does not refuse tied rows: a life has
 no other rows to give instead. They are written down, since every lane of the tests would look
-through hundreds for them; whoever changes what worlds draw looks once more."""
+through hundreds for them. Where worlds draw otherwise, the seeds are looked for once more."""
 
 
 @cache
