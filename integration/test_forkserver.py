@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from integration.environ import ROOT, environment
 from integration.forked import ADDRESS
 from integration.forkserver import is_known, running_forkserver
+from integration.servers.server import START_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +28,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("python") / "forked"
     with running_forkserver(folder, environment()) as interpreter:
         # Until the server listens, Python runs what is asked for.
+        deadline = time.monotonic() + START_SECONDS
         while not answers(folder):
+            assert time.monotonic() < deadline, "the server does not listen"
             os.sched_yield()
         yield interpreter
 
