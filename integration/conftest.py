@@ -28,8 +28,9 @@ SHORT_LIVED = (
 """Options of a Java that ends before it has earned back what it would cost to make it fast.
 
 The second compiler and a collector in parallel take the time of other tests; most of what the first
-one compiles by its own measure is never called again; and that the ten thousand classes of Spark's
-jars are well-formed is not proven anew in each process.
+one compiles by its own measure is never called again; the memory of classes is not looked through
+on its way to what Spark needs; and that the ten thousand classes of Spark's jars are well-formed is
+not proven anew in each process.
 """
 
 

@@ -63,7 +63,10 @@ exec '{python}' -IS '{program}' "$0" "$@"
 
 @contextmanager
 def running_forkserver(folder: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Run a server below a new folder; gives the path of its interpreter."""
+    """Run a server below a new folder; gives the path of its interpreter: Python's, if not Linux."""
+    if sys.platform != "linux":
+        yield sys.executable
+        return
     folder.mkdir()
     interpreter = folder / "python"
     program = ROOT / "integration" / "forked.py"

@@ -22,6 +22,8 @@ from tests.laws import test_kept_history as kept_laws
 from tests.planted.bug import Patch, bug, wrapped
 from tests.unit import test_kept_history as kept_cases
 
+_SETTINGS = "_hypothesis_internal_use_settings"
+
 
 def as_it_is_found(law: Callable[..., None]) -> Callable[..., None]:
     """Return a law that ends with the first example it finds: the smallest one takes far longer."""
@@ -32,9 +34,6 @@ def as_it_is_found(law: Callable[..., None]) -> Callable[..., None]:
             law(*given)
 
     return judge
-
-
-_SETTINGS = "_hypothesis_internal_use_settings"
 
 
 def test_p1_a_history_is_what_was_seen() -> None:
