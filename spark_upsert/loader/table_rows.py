@@ -23,6 +23,7 @@ from spark_upsert.store.records import text, whole
 from spark_upsert.store.resolve import is_remote
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Manifest, TableVersion
+from spark_upsert.table.retention.first_hold import first_held
 from spark_upsert.table.retention.policy import LEASE_MS
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import expiry_is_no_damage
@@ -73,10 +74,13 @@ class TableRows:
             There is no such table, version or column.
         """
         table = self.open()
-        manifest = table.at(self.version).manifest
-        place = table.log.place(manifest.version)
         # The lease comes first: what is counted under it can be read later.
-        self._hold(table, manifest.version)
+        manifest, _ = first_held(
+            lambda: table.at(self.version).manifest,
+            lambda chosen: self._hold(table, chosen.version),
+            table.store.url,
+        )
+        place = table.log.place(manifest.version)
         with expiry_is_no_damage(table.store, manifest.version):
             snapshot = Snapshot(table.store, manifest)
             entries = sum(slice_.rows_within(ALL_HASHES) for slice_ in manifest.slices)

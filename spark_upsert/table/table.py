@@ -25,9 +25,7 @@ import pyarrow as pa
 
 from spark_upsert.conversions import array_of
 from spark_upsert.errors import (
-    ContentionError,
     CorruptionError,
-    DataLossError,
     OptionError,
     SchemaError,
     TableExistsError,
@@ -105,9 +103,6 @@ else:
     row_ttl = Late("spark_upsert.table.row_ttl")
     upkeep = Late("spark_upsert.table.upkeep")
     where = Late("spark_upsert.table.where")
-
-_HOLDS_MAX = 100
-"""An expiry takes longer than to take a lease: a hundred that are faster in a row are a fault."""
 
 T = TypeVar("T")
 
@@ -727,15 +722,7 @@ class Table:
         ContentionError
             Expiries were faster, again and again.
         """
-        for _ in range(_HOLDS_MAX):
-            try:
-                return self.hold(consumer, self.log.head().since, ttl_ms=ttl_ms)
-            except DataLossError:
-                continue  # An expiry came between; ask for its `since`.
-        raise ContentionError(
-            f"{_HOLDS_MAX} expiries of '{self.store.url}' came between two reads of its log.",
-            hint="run fewer expiries at once, then try again.",
-        )
+        return upkeep.hold_all(self, consumer, ttl_ms)
 
     def release(self, consumer: str) -> bool:
         """Drop the lease of a consumer; return whether it had one."""

@@ -1,4 +1,4 @@
-"""The upkeep of a table and its indexes: compactions in rounds, expiry, vacuum and check.
+"""The upkeep of a table and its indexes: compactions in rounds, expiry, holds, vacuum and check.
 
 An index is a table below its table, so that each of these is done to it as well. None is on the
 path of correctness: a table that nothing keeps up is slower and larger, and says the same.
@@ -19,6 +19,8 @@ from spark_upsert.table.log.log import Clock
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.published import vacuum_mirrors
 from spark_upsert.table.retention import worker
+from spark_upsert.table.retention.first_hold import first_held
+from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.retention.worker import Expiry, Vacuumed
 from spark_upsert.table.table import Runner, Table
 
@@ -86,6 +88,16 @@ def expire(
     ):
         continue
     return done
+
+
+def hold_all(table: Table, consumer: str, ttl_ms: int) -> Lease:
+    """Keep all that can be read readable (`Table.hold_all`)."""
+    _, lease = first_held(
+        lambda: table.log.head().since,
+        lambda version: table.hold(consumer, version, ttl_ms=ttl_ms),
+        table.store.url,
+    )
+    return lease
 
 
 def vacuum(table: Table, *, grace_ms: int, dry_run: bool) -> Vacuumed:

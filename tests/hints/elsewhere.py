@@ -50,7 +50,7 @@ APART: dict[str, str] = {
             "table.log.log:Log.heads",
             "table.log.read:LogReader._find_end",
             "table.retention.worker:_named",
-            "table.table:Table.hold_all",
+            "table.retention.first_hold:first_held",
             "envelopes.write_plan:plan_upon",
             "routed.unmoved:commit_behind",
             "mirror.publish:Mirror._publish",

@@ -160,9 +160,9 @@ def ordered(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda r: (r["_commit_version"], r["_diff"], str(r["k"])))
 
 
-def folded(rows: Iterable[Row]) -> dict[Any, Any]:
+def folded(rows: Iterable[Row], before: Mapping[Any, Any] | None = None) -> dict[Any, Any]:
     """Return what changes amount to, key to value; each must be right where it stands."""
-    found: dict[Any, Any] = {}
+    found = dict(before or {})
     for row in ordered(rows):
         if row["_diff"] < 0:
             assert found.pop(row["k"], None) == row["v"], f"{row} retracts no row"

@@ -24,6 +24,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.loader import Loader, TableRows, table_rows
 from spark_upsert.model.engines import Engine, MergeEngine
+from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.table import Table
 from tests.support.loading import carried, flat, ids_of
 from tests.support.stores import forget_runs_and_logs
@@ -186,6 +187,22 @@ def test_a_lease_keeps_the_version(table: Table) -> None:
     forget_runs_and_logs()
     assert first + ids_of(batches) == expected
     assert [(lease.consumer, lease.version) for lease in table.consumers()] == [("trainer", 3)]
+
+
+def test_a_newer_version_is_loaded_where_an_expiry_comes_before_the_lease(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hold(to: Table, *args: Any, **how: Any) -> Lease:
+        for key in islice(left, 1):
+            table.append(rows([500 + key]))
+            table.expire(retain_versions=0, safety_ms=0)
+            table.vacuum(grace_ms=0)
+        return take(to, *args, **how)
+
+    take, left = Table.hold, iter(range(2))
+    monkeypatch.setattr(Table, "hold", hold)
+    loaded = flat(ids_of(loader_of(table, {"consumer": "trainer"})))
+    assert {500, 501} <= set(loaded)
 
 
 def test_a_lease_is_renewed_before_it_lapses(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,20 @@ import json
 import logging
 import pickle
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
+from spark_upsert.errors import (
+    ContentionError,
+    DataLossError,
+    OptionError,
+    OtherTableError,
+    SchemaError,
+)
 from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.store import LocalStore
@@ -24,6 +30,7 @@ from spark_upsert.streams.reads.splits import ChangesSplit, RowsSplit
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert.table.log.entries import commit_path
 from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.table import Table
 from tests.support.clocked import HOUR_S
 from tests.support.model import Command
@@ -418,6 +425,59 @@ def test_the_lease_is_held_before_the_offset_is_handed_out(lived: Lived) -> None
     assert lived.expire() == 2
     query.deliver()
     assert folded(query.rows) == rows_at(lived.table, 2)
+
+
+def expire_before_holds(lived: Lived, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let writes, a compaction and an expiry come before each of the first leases is taken."""
+    left = iter(range(times))
+
+    def hold(table: Table, *args: Any, **how: Any) -> Lease:
+        for key in islice(left, 1):
+            lived.write({key: 7}, {50 + key: 7})
+            lived.table.compact(full=True)
+            lived.expire()
+        return take(table, *args, **how)
+
+    take = Table.hold
+    monkeypatch.setattr(Table, "hold", hold)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("start", [None, "latest", "earliest"])
+def test_a_stream_begins_anew_where_an_expiry_comes_before_its_lease(
+    lived: Lived, monkeypatch: pytest.MonkeyPatch, start: str | None, times: int
+) -> None:
+    lived.write(*FIVE[:2])
+    expire_before_holds(lived, monkeypatch, times)
+    given = {} if start is None else {"startingVersion": start}
+    query = lived.query(consumerId="sums", **given)
+    query.plan()
+    begun = lived.table.log.head().since
+    assert lease_of(lived) == begun
+    lived.write({5: 5}, {0: 6})
+    lived.table.compact(full=True)
+    assert lived.expire() == begun
+    query.drain()
+    before = None if start is None else rows_at(lived.table, begun)
+    assert folded(query.rows, before) == lived.rows
+
+
+def test_a_start_that_an_expiry_takes_is_lost(
+    lived: Lived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived.write(*FIVE[:2])
+    expire_before_holds(lived, monkeypatch, 1)
+    with pytest.raises(DataLossError, match="version 2"):
+        lived.query(consumerId="sums", startingVersion="2").plan()
+
+
+def test_expiries_that_are_always_faster_are_told(
+    lived: Lived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived.write(*FIVE[:2])
+    expire_before_holds(lived, monkeypatch, 1_000)
+    with pytest.raises(ContentionError, match="100 expiries"):
+        lived.query(consumerId="sums").plan()
 
 
 def test_a_lease_follows_what_spark_reports_committed(lived: Lived) -> None:

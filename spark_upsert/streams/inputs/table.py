@@ -44,6 +44,7 @@ from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.caps import heeds_pressure
 from spark_upsert.table.log.look import Look, Versions
 from spark_upsert.table.log.manifest import Manifest, TableVersion
+from spark_upsert.table.retention.first_hold import first_held
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.retention.pressure import PressureReport, report, withdraw
 from spark_upsert.table.table import Table
@@ -238,20 +239,11 @@ class TableInput:
         table = self._opened()
         known = None if position is None else TablePosition.unpacked(position)
         bound = None if head is None else TablePosition.unpacked(head)
-        last = None if bound is None else bound.upper
-        # A given head was looked up here, unless by another process, or the stream is past it.
-        has_looked = last is not None and (known is None or known.upper <= last)
-        if has_looked and (seen := table.log.seen) is not None:
-            has_looked = seen.upper >= (last or 0)
-        with self._look(table, known, has_looked=has_looked) as look:
-            newest = self._newest(look, known)
-            if bound is not None and bound.place is not None:
-                newest = _require_batch(look, bound.place)
-            upper = newest.upper if last is None else last
-            start = known or self._begin(look, upper)
-            if start.is_in_snapshot or start.upper < upper:
-                start = self._readable(look, start)
-        self._hold(table, start)
+        (start, upper), _ = first_held(
+            lambda: self._ahead(table, known, bound),
+            lambda found: self._hold(table, found[0]),
+            table.store.url,
+        )
 
         def at(reached: TablePosition) -> Position:
             # A stream that has not moved is not placed anew: the same position has the same text.
@@ -484,6 +476,27 @@ class TableInput:
         return TablePosition.at_changes(position.origin, lower)
 
     # -- what lies ahead -------------------------------------------------------------
+
+    def _ahead(
+        self, table: Table, known: TablePosition | None, bound: TablePosition | None
+    ) -> tuple[TablePosition, int]:
+        """Return where what lies before a position begins, and the upper that bounds it."""
+        last = None if bound is None else bound.upper
+        # A given head was looked up here, unless by another process, or the stream is past it.
+        has_looked = last is not None and (known is None or known.upper <= last)
+        if has_looked and (seen := table.log.seen) is not None:
+            has_looked = seen.upper >= (last or 0)
+        with self._look(table, known, has_looked=has_looked) as look:
+            newest = self._newest(look, known)
+            upper = newest.upper if last is None else last
+            if bound is not None and bound.place is not None:
+                newest = _require_batch(look, bound.place)
+            elif known is None:  # Behind the head that was seen an expiry may have come.
+                upper = max(upper, newest.since + 1)
+            start = known or self._begin(look, upper)
+            if start.is_in_snapshot or start.upper < upper:
+                start = self._readable(look, start)
+            return start, upper
 
     def _pieces(self, table: Table, start: TablePosition, upper: int) -> Iterator[ReadPiece]:
         """Yield the rest of the snapshot, which is never in one batch with changes, or epochs."""

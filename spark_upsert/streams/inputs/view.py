@@ -30,6 +30,7 @@ from spark_upsert.streams.reads.view_splits import (
     snapshot_splits,
     step_splits,
 )
+from spark_upsert.table.retention.first_hold import first_held
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.views.relation import At
 from spark_upsert.views.view import View
@@ -76,8 +77,11 @@ class ViewInput:
         view = self._opened()
         newest = dict(view.newest() if head is None else self._unpacked(head).at)
         known = None if position is None else self._required(position)
-        start = known or self._begin(newest)
-        self._hold(start.at)
+        start, _ = first_held(
+            lambda: known or self._begin(self._kept(newest)),
+            lambda found: self._hold(found.at),
+            "', '".join(view.paths),
+        )
 
         def at(reached: ViewPosition) -> Position:
             # A stream that has not moved is not placed anew: the same position has the same text.
@@ -168,6 +172,11 @@ class ViewInput:
             return found
         start = start_of(view, self._options, newest) or Start(dict(newest), has_rows=True)
         return self._position(start.at, origin=start.at, begun=0 if start.has_rows else None)
+
+    def _kept(self, newest: At) -> At:
+        """Return a position that was seen, or what expiries behind it have kept."""
+        logs = {path: self._opened().log(path) for path in newest}
+        return {path: max(version, logs[path].head().since) for path, version in newest.items()}
 
     def _beginning(self, last: ViewPosition) -> ViewPosition:
         """Return where the first batch began, which its end remembers."""
