@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import Enum
 from functools import cache, lru_cache
-from unittest.mock import patch
 
 import pytest
 
 from spark_upsert.store import Store
 from tests.support.stores import (
-    BrokenError,
     Fault,
     FaultyStore,
     KilledError,
@@ -31,9 +23,9 @@ from tests.support.stores import (
     Steps,
     is_place,
 )
+from tests.support.sweep import KINDS, Attempts, Left, Process, State, state_of, store_of
 from tests.support.workload import ABSENT, OPERATIONS, Seen, observe
 
-KINDS: list[type[BaseException]] = [KilledError, BrokenError]
 FAULTS = [
     pytest.param(kind, moment, id=f"{kind.__name__} {moment.value}")
     for kind in KINDS
@@ -47,36 +39,6 @@ STEPS_MAX = 2_000
 
 INNER_PAIRS_EVERY = int(os.environ.get("CRASH_PAIRS_EVERY", "47"))
 """Of pairs of which one lies in the middle of a file, one of so many is tried; of others all."""
-
-State = frozenset[tuple[str, bytes]]
-"""All objects of a store."""
-
-
-def state_of(store: MemoryStore) -> State:
-    return frozenset(store.objects.items())
-
-
-def store_of(state: State) -> MemoryStore:
-    """Return a store of its own, of which no process remembers anything."""
-    store = MemoryStore()
-    store.objects = dict(state)
-    return store
-
-
-class Process(Enum):
-    """One of those that come to a table one after the other."""
-
-    FIRST = 1
-    SECOND = 2
-    LAST = 3
-
-
-@contextmanager
-def alive(process: Process) -> Iterator[None]:
-    """Let a process draw the names that it always draws: what it finds decides what it does."""
-    dice = random.Random(process.value)
-    with patch.object(uuid, "uuid4", lambda: uuid.UUID(int=dice.getrandbits(128), version=4)):
-        yield
 
 
 @cache
@@ -101,51 +63,14 @@ def look(store: Store, index: int) -> Seen:
     return observe(store, lower=max(0, len(seen_at()[index].history) - 1))
 
 
-@dataclass(frozen=True)
-class Left:
-    """What a process leaves."""
-
-    state: State
-    finished: bool
-    steps: tuple[str, ...]
-    """Up to its death."""
-
-
-class Sweep:
-    """What follows from a state in which an operation was left, found out once for each state.
-
-    Most faults strike where nothing was written since the fault before, and leave the same state;
-    and what a process does follows from the state that it finds.
-    """
+class Sweep(Attempts):
+    """What follows from a state in which an operation was left, found out once for each state."""
 
     def __init__(self, index: int) -> None:
+        super().__init__(OPERATIONS[index].act)
         self.index = index
-        self.operation = OPERATIONS[index]
-        self.attempt = cache(self._attempt)
         self.look = cache(self._look)
         self.again = cache(self._again)
-
-    def _attempt(self, state: State, process: Process, fault: Fault | None = None) -> Left:
-        """Let a process do the operation, with a fault."""
-        store, steps, finished = store_of(state), Steps(fault), True
-        with alive(process):
-            try:
-                self.operation.act(FaultyStore(store, steps))
-            except (KilledError, BrokenError):
-                finished = False
-        assert steps.struck or not fault, f"{fault} lies behind the last step"
-        return Left(state_of(store), finished, tuple(steps.names))
-
-    def struck(
-        self, kind: type[BaseException], moment: Moment
-    ) -> Iterator[tuple[Fault, Left, bool]]:
-        """Fail one step of the operation after the other; says whether it matters which."""
-        start = prefixes()[self.index]
-        steps = self.attempt(start, Process.FIRST).steps
-        assert steps
-        for step in range(len(steps)):
-            fault = Fault(step, moment, kind)
-            yield fault, self.attempt(start, Process.FIRST, fault), is_place(steps, step)
 
     def _look(self, state: State) -> Seen:
         return look(store_of(state), self.index)
@@ -177,7 +102,7 @@ def test_a_fault_at_any_step_leaves_old_or_new(
     index: int, kind: type[BaseException], moment: Moment
 ) -> None:
     sweep = sweep_of(index)
-    for fault, left, _ in sweep.struck(kind, moment):
+    for fault, left, _ in sweep.struck(prefixes()[index], kind, moment):
         sweep.check(left, fault)
 
 
@@ -187,7 +112,7 @@ def test_a_fault_during_recovery_leaves_old_or_new(index: int) -> None:
     sweep = sweep_of(index)
     firsts: dict[State, tuple[Fault, bool]] = {}
     for kind, moment in itertools.product(KINDS, Moment):
-        for fault, left, is_first_place in sweep.struck(kind, moment):
+        for fault, left, is_first_place in sweep.struck(prefixes()[index], kind, moment):
             if is_first_place or left.state not in firsts:
                 firsts[left.state] = fault, is_first_place
     inner = itertools.count()

@@ -35,15 +35,15 @@ NEVER_S = 4_000_000_000.0
 
 
 class MemoryStore:
-    """Objects in a dictionary; each store has a root of its own."""
+    """Objects in a dictionary; each store has a root of its own, if it is given none."""
 
     are_far = False
     """Whether what is mapped would be copied first, as that of a bucket."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str | None = None) -> None:
         self.objects: dict[str, bytes] = {}
         self._lock = threading.Lock()
-        self._url = f"memory:///{next(_NUMBERS)}"
+        self._url = url or f"memory:///{next(_NUMBERS)}"
 
     @property
     def url(self) -> str:
