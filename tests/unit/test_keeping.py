@@ -27,9 +27,10 @@ from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
 from spark_upsert.views.view import View
 from tests.support.grouped import Row, expected, shown
+from tests.support.leases import before_leases
 from tests.support.stores import MemoryStore
 from tests.support.view_queries import Query
-from tests.unit.test_view_source import CUSTOMERS, Shop
+from tests.unit.test_view_source import CUSTOMERS, Shop, expire_all
 
 WANTED = (
     Aggregate("n", AggregateKind.COUNT),
@@ -177,6 +178,21 @@ def test_a_refresh_goes_on_behind_a_table_that_nobody_writes_and_that_is_expired
     shop.order((2, 1, 7))
     assert refresh(View(shop.view), shop.kept.table)
     assert shop.shown() == shop.expected() == {("a",): (2, 12, 7)}
+
+
+def test_a_refresh_begins_anew_where_an_expiry_comes_before_its_leases(
+    shop: KeptShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expire(number: int) -> None:
+        shop.order((number, 1, 7))
+        expire_all(shop)
+
+    shop.customer((1, "a"))
+    shop.order((9, 1, 4))
+    with monkeypatch.context() as patched:
+        before_leases(patched, expire, times=3)
+        assert refresh(View(shop.view), shop.kept.table)
+    assert shop.shown() == shop.expected() == {("a",): (4, 25, 7)}
 
 
 def test_a_first_snapshot_of_a_query_is_gone_on_with_without_spark(shop: KeptShop) -> None:

@@ -24,8 +24,8 @@ from spark_upsert.errors import (
 )
 from spark_upsert.loader import Loader, TableRows, table_rows
 from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.table import Table
+from tests.support.leases import before_leases
 from tests.support.loading import carried, flat, ids_of
 from tests.support.stores import forget_runs_and_logs
 
@@ -192,15 +192,12 @@ def test_a_lease_keeps_the_version(table: Table) -> None:
 def test_a_newer_version_is_loaded_where_an_expiry_comes_before_the_lease(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hold(to: Table, *args: Any, **how: Any) -> Lease:
-        for key in islice(left, 1):
-            table.append(rows([500 + key]))
-            table.expire(retain_versions=0, safety_ms=0)
-            table.vacuum(grace_ms=0)
-        return take(to, *args, **how)
+    def expire(number: int) -> None:
+        table.append(rows([500 + number]))
+        table.expire(retain_versions=0, safety_ms=0)
+        table.vacuum(grace_ms=0)
 
-    take, left = Table.hold, iter(range(2))
-    monkeypatch.setattr(Table, "hold", hold)
+    before_leases(monkeypatch, expire, times=2)
     loaded = flat(ids_of(loader_of(table, {"consumer": "trainer"})))
     assert {500, 501} <= set(loaded)
 
@@ -226,6 +223,7 @@ ELSEWHERE = """
 import json, multiprocessing, sys
 from itertools import islice
 from spark_upsert.loader import Loader, TableRows, table_rows
+from tests.support.leases import before_leases
 from tests.support.loading import ids_of
 
 def rest_of(loader, answers):

@@ -6,7 +6,7 @@ import json
 import logging
 import pickle
 from collections.abc import Callable
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,9 @@ from spark_upsert.streams.reads.splits import ChangesSplit, RowsSplit
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert.table.log.entries import commit_path
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.table import Table
 from tests.support.clocked import HOUR_S
+from tests.support.leases import before_leases
 from tests.support.model import Command
 from tests.support.stores import FaultyStore, Steps, forget_runs_and_logs
 from tests.support.streams import (
@@ -429,17 +429,13 @@ def test_the_lease_is_held_before_the_offset_is_handed_out(lived: Lived) -> None
 
 def expire_before_holds(lived: Lived, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Let writes, a compaction and an expiry come before each of the first leases is taken."""
-    left = iter(range(times))
 
-    def hold(table: Table, *args: Any, **how: Any) -> Lease:
-        for key in islice(left, 1):
-            lived.write({key: 7}, {50 + key: 7})
-            lived.table.compact(full=True)
-            lived.expire()
-        return take(table, *args, **how)
+    def act(number: int) -> None:
+        lived.write({number: 7}, {50 + number: 7})
+        lived.table.compact(full=True)
+        lived.expire()
 
-    take = Table.hold
-    monkeypatch.setattr(Table, "hold", hold)
+    before_leases(monkeypatch, act, times=times)
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from spark_upsert.streams.planner.explain_read import explain_read
 from spark_upsert.streams.planner.kinds import plan_columns
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.table import Table
+from tests.support.leases import before_leases
 from tests.support.view_queries import Query, batch_rows, folded
 from tests.support.view_tables import let_time_pass
 
@@ -192,27 +191,26 @@ def test_a_lease_on_each_table_keeps_what_is_to_be_read(shop: Shop) -> None:
     assert shop.orders.consumers()[0].version >= 1
 
 
+def expire_all(shop: Shop) -> None:
+    """Compact both tables, and leave nothing but their newest versions."""
+    for table in (shop.orders, shop.customers):
+        table.compact(full=True)
+        table.expire(retain_versions=0, safety_ms=0)
+        table.vacuum(grace_ms=0)
+
+
 @pytest.mark.parametrize("given", [{}, {"startingVersion": "latest"}])
 def test_a_stream_begins_anew_where_an_expiry_comes_before_its_leases(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
 ) -> None:
-    def expire() -> None:
+    def expire(_: int) -> None:
         shop.order((1, 7, 2))
-        for table in (shop.orders, shop.customers):
-            table.compact(full=True)
-            table.expire(retain_versions=0, safety_ms=0)
-            table.vacuum(grace_ms=0)
-
-    def hold(table: Table, *args: Any, **how: Any) -> Lease:
-        for _ in islice(left, 1):
-            expire()
-        return take(table, *args, **how)
+        expire_all(shop)
 
     shop.customer((7, "ada"))
     shop.order((1, 7, 1))
-    take, left = Table.hold, iter(range(3))
     query = Query(shop.plan(), consumerId="view", **given)
-    monkeypatch.setattr(Table, "hold", hold)
+    before_leases(monkeypatch, expire, times=3)
     rows = query.all()
     shop.order((2, 7, 3))
     rows += query.all()

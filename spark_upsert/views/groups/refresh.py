@@ -9,6 +9,7 @@ from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import OnError
 from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.retention.first_hold import first_held
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views.groups.contributions import contributions
@@ -46,10 +47,14 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
     """
     assert view.grouping is not None
     kept = Kept.made(table, view.grouping, view.plan.to_json())
-    recorded, newest = kept.position(), view.newest()
-    at, cut = _begin(view, recorded) or (newest, 0)
-    consumer = f"refresh-{table.log.head().table_id}"
-    view.keep_held(consumer, at)
+    recorded, consumer = kept.position(), f"refresh-{table.log.head().table_id}"
+    begun = _begin(view, recorded)
+    newest, _ = first_held(
+        view.newest,
+        lambda chosen: view.keep_held(consumer, chosen if begun is None else begun[0]),
+        "', '".join(view.paths),
+    )
+    at, cut = begun or (newest, 0)
     with view.resting():
         upper = view.kept_position(newest).text
         if upper == recorded:
