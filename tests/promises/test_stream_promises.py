@@ -11,15 +11,20 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import DataLossError, OtherTableError
+from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.table import Table
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
 from tests.support.model import Command
+from tests.support.stores import FaultyStore, Steps
 from tests.support.streams import (
     Chained,
     Lived,
+    Query,
     folded,
     ordered,
     position_in,
+    stream_of,
     version_1,
     versions,
 )
@@ -135,6 +140,35 @@ def test_p6_a_stream_with_a_lease_goes_on_wherever_it_was_stopped(seed: int) -> 
         lived.expire()
         if is_noted:
             query.deliver()
+    query.drain()
+    assert folded(query.rows) == lived.rows
+
+
+@OF_SEEDS
+def test_p6_a_stream_with_a_lease_goes_on_whenever_the_past_is_expired(seed: int) -> None:
+    """Between any two of its steps, its first ones too, all that no lease holds is expired."""
+    dice = random.Random(seed)
+    lived = Lived()
+    lived.write(*(epoch_of(dice) for _ in range(3)))
+
+    def disturb() -> None:
+        if dice.random() < disturbed:
+            lived.write(epoch_of(dice))
+            lived.table.compact(full=True)
+            lived.expire(after_s=1)  # No step takes as long as the log stays whole.
+
+    def started() -> Stream:
+        table = Table(FaultyStore(lived.store, Steps(watch=disturb)), clock=lived.now)
+        return stream_of(table, wall=lived.now, consumerId="sums", **limits)
+
+    limits, disturbed = limits_of(dice), 0.15
+    query = Query(started)
+    for _ in range(3):
+        if query.is_pending or query.plan():
+            query.deliver()
+        if dice.random() < 0.5:
+            query.restart()
+    disturbed = 0.0
     query.drain()
     assert folded(query.rows) == lived.rows
 

@@ -209,9 +209,9 @@ class Lived:
         """Return a query each of whose processes opens the table anew."""
         return Query(lambda: stream_of(self.open(), wall=self.now, **given))
 
-    def expire(self) -> int:
-        """Expire and remove all that no lease holds; returns the oldest version left."""
-        self.now.advance(2 * HOUR_S)
+    def expire(self, *, after_s: float = 2 * HOUR_S) -> int:
+        """Expire and remove all that no lease holds, some time later; returns the oldest left."""
+        self.now.advance(after_s)
         self.table.expire(retain_versions=0, safety_ms=0)
         self.table.vacuum(grace_ms=0)
         return self.table.log.head().since
