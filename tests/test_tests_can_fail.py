@@ -49,7 +49,6 @@ FIRST = {
     "a mirror that is up to date is published again": 6,
     "a preimage in a change feed is a row": 3,
     "a step is cut by the hash of a table on which rows depend in two ways": 3,
-    "a stream chooses once where it begins, whatever is expired before its lease": 5,
     "a table does not remember the batch": 4,
     "a twin of older columns is named": 4,
     "a view does not see that a table was set back": 2,

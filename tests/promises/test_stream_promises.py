@@ -16,7 +16,7 @@ from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.table import Table
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
 from tests.support.model import Command
-from tests.support.stores import FaultyStore, Steps
+from tests.support.stores import BrokenError, Fault, FaultyStore, KilledError, Moment, Steps
 from tests.support.streams import (
     Chained,
     Lived,
@@ -146,7 +146,10 @@ def test_p6_a_stream_with_a_lease_goes_on_wherever_it_was_stopped(seed: int) -> 
 
 @OF_SEEDS
 def test_p6_a_stream_with_a_lease_goes_on_whenever_the_past_is_expired(seed: int) -> None:
-    """Between any two of its steps, its first ones too, all that no lease holds is expired."""
+    """Between any two of its steps another process writes, compacts and expires all it may.
+
+    Each life of the stream has other options, and one step that fails.
+    """
     dice = random.Random(seed)
     lived = Lived()
     lived.write(*(epoch_of(dice) for _ in range(3)))
@@ -158,17 +161,24 @@ def test_p6_a_stream_with_a_lease_goes_on_whenever_the_past_is_expired(seed: int
             lived.expire(after_s=1)  # No step takes as long as the log stays whole.
 
     def started() -> Stream:
-        table = Table(FaultyStore(lived.store, Steps(watch=disturb)), clock=lived.now)
-        return stream_of(table, wall=lived.now, consumerId="sums", **limits)
+        given = {"splits": dice.randint(1, 3), "consumerId": "sums", **limits_of(dice)}
+        kind, moment = dice.choice([KilledError, BrokenError]), dice.choice([*Moment])
+        fault = Fault(dice.randrange(200), moment, kind) if disturbed else None
+        store = FaultyStore(lived.store, Steps(fault, watch=disturb))
+        return stream_of(Table(store, clock=lived.now), wall=lived.now, **given)
 
-    limits, disturbed = limits_of(dice), 0.15
+    disturbed = 0.15
     query = Query(started)
-    for _ in range(3):
-        if query.is_pending or query.plan():
-            query.deliver()
+    for _ in range(4):
+        try:
+            if query.is_pending or query.plan():
+                query.deliver()
+        except (KilledError, BrokenError):
+            query.restart()
         if dice.random() < 0.5:
             query.restart()
     disturbed = 0.0
+    query.restart()
     query.drain()
     assert folded(query.rows) == lived.rows
 

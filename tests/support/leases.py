@@ -15,7 +15,7 @@ from spark_upsert.table.table import Table
 def before_leases(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object], *, times: int
 ) -> None:
-    """Act before each of the first leases on any table is taken; say how often it was done."""
+    """Act before each of the first so many leases, on any table, is taken."""
 
     def held(table: Table, *args: Any, take: Callable[..., Any], **how: Any) -> Any:
         for number in islice(left, 1):

@@ -223,7 +223,6 @@ ELSEWHERE = """
 import json, multiprocessing, sys
 from itertools import islice
 from spark_upsert.loader import Loader, TableRows, table_rows
-from tests.support.leases import before_leases
 from tests.support.loading import ids_of
 
 def rest_of(loader, answers):
