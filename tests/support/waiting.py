@@ -67,6 +67,15 @@ def merge_threads() -> list[str]:
     return sorted(t.name for t in threading.enumerate() if t.name.startswith("merge-"))
 
 
+@contextmanager
+def no_thread_is_left() -> Iterator[None]:
+    """Hold that each thread begun within has ended; one of another test may end at any time."""
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    assert not left, f"expected no thread to be left; found {sorted(t.name for t in left)}"
+
+
 def passed(event: threading.Event) -> None:
     """Wait for an event that must come."""
     assert event.wait(PATIENCE_SECONDS), "what must happen did not"

@@ -19,7 +19,7 @@ from spark_upsert.merge.counters import MergeCounters
 from spark_upsert.merge.readers import Bounds, Cancelled, Delivery, MergeReaders, OpenInput
 from spark_upsert.merge.threaded import concat, live, streamed
 from tests.support.merging import batches_of, rows_in
-from tests.support.waiting import merge_threads, passed, watched
+from tests.support.waiting import merge_threads, no_thread_is_left, passed, watched
 
 Merged = Generator[Delivery, None, None]
 
@@ -27,11 +27,9 @@ MERGES = [pytest.param(live, id="live"), pytest.param(concat, id="concat")]
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = threading.active_count()
-    yield
-    assert merge_threads() == []
-    assert threading.active_count() == before
+def each_thread_ends() -> Iterator[None]:
+    with no_thread_is_left():
+        yield
 
 
 class Input:

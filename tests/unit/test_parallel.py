@@ -20,6 +20,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write import stage
 from spark_upsert.table.write.outcomes import outcomes_of
 from spark_upsert.table.write.scratch import Scratch
+from tests.support.waiting import no_thread_is_left
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])
@@ -46,10 +47,8 @@ def test_items_are_worked_upon_at_once() -> None:
 
 
 def test_an_error_comes_out_and_nothing_is_left_behind() -> None:
-    before = threading.active_count()
-    with pytest.raises(ZeroDivisionError):
+    with no_thread_is_left(), pytest.raises(ZeroDivisionError):
         list(in_order(lambda n: 1 // n, [1, 0, 2], 2))
-    assert threading.active_count() == before
 
 
 def test_work_beside_a_block_begins_before_the_block_ends() -> None:

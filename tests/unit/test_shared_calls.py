@@ -15,7 +15,7 @@ from spark_upsert.errors import ContentionError, OptionError
 from spark_upsert.model import shared_calls
 from spark_upsert.model.shared_calls import SLICE_S, SharedCalls
 from tests.support.rounds import Gate
-from tests.support.waiting import passed
+from tests.support.waiting import no_thread_is_left, passed
 
 
 class Rounds:
@@ -201,11 +201,9 @@ def test_those_that_wait_are_bounded_and_who_comes_then_waits_for_room() -> None
     assert sorted([*chain(*rounds.seen)]) == [1, 2, 3, 4]
 
 
-def test_no_thread_is_started_and_none_is_left() -> None:
-    before = threading.active_count()
-    rounds = Rounds()
-    rounds.meet(1, 2, 3)
-    assert threading.active_count() == before
+def test_no_thread_is_left() -> None:
+    with no_thread_is_left():
+        Rounds().meet(1, 2, 3)
 
 
 def test_calls_of_many_threads_are_each_carried_out_once_and_those_of_a_thread_in_order() -> None:

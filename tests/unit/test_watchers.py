@@ -18,7 +18,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.watch import LOOK_S_MAX, LOOK_S_MIN, Gap, SealedEpoch, Watcher, Watchers
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import make_table, schema_of
-from tests.support.waiting import PATIENCE_SECONDS, passed
+from tests.support.waiting import PATIENCE_SECONDS, no_thread_is_left, passed
 
 EXPIRE_ALL = {"retain_versions": 1, "safety_ms": 0, "writers_ms": 0}
 
@@ -340,9 +340,7 @@ def test_changes_of_an_epoch_that_was_expired_since_are_an_error() -> None:
 
 def test_an_iteration_ends_when_it_is_closed_by_another_thread_and_leaves_no_thread() -> None:
     table = new_table()
-    before = threading.active_count()
     began, seen = threading.Event(), list[int]()
-    watcher = table.watch()
 
     def read() -> None:
         for each in watcher:
@@ -350,16 +348,16 @@ def test_an_iteration_ends_when_it_is_closed_by_another_thread_and_leaves_no_thr
             seen.append(each.version)
             began.set()
 
-    thread = threading.Thread(target=read)
-    thread.start()
-    append(table, 1)
-    passed(began)
-    watcher.close()
-    watcher.close()
-    thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
+    with no_thread_is_left():
+        watcher = table.watch()
+        thread = threading.Thread(target=read)
+        thread.start()
+        append(table, 1)
+        passed(began)
+        watcher.close()
+        watcher.close()
+        thread.join(PATIENCE_SECONDS)
     assert seen == [1]
-    assert threading.active_count() == before
     assert watcher.take() is None
     assert "closed" in repr(watcher)
 
