@@ -28,6 +28,9 @@ STOP_SECONDS = 20
 """Servers whose data are not needed any more are killed then."""
 
 PORTS = 20_000, 32_000
+_ANY = random.SystemRandom()
+"""Two lanes whose tests begin with the same seed must not choose the same ports."""
+
 ENGINE_SECONDS = 3
 DOCKER = "UPSERTFLOW_TEST_DOCKER"
 """Environment variable: `0` runs processes although a Docker engine answers."""
@@ -241,7 +244,7 @@ def free_port() -> int:
     get the server's own port, and is then connected with itself.
     """
     while True:
-        port = random.randrange(*PORTS)
+        port = _ANY.randrange(*PORTS)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -202,7 +202,8 @@ class View:
 
     def newest(self) -> At:
         """Return the position of all there is."""
-        return {path: last_epoch(self.log(path), self._head(path)) for path in self.paths}
+        heads = {path: self._head(path) for path in self.paths}
+        return {path: max(head.changed, head.since) for path, head in heads.items()}
 
     def places(self, at: At) -> dict[str, TableVersion]:
         """Return what to remember of a position (`require`)."""
@@ -267,9 +268,9 @@ class View:
         """Return the log of a table."""
         return self.tables[path].log
 
-    def _head(self, path: str) -> int:
+    def _head(self, path: str) -> Manifest:
         with about("input", path):
-            return int(self.log(path).head().version)
+            return self.log(path).head()
 
     def time_ms(self, path: str, version: int) -> int:
         """Return when a version of a table was committed."""
@@ -330,6 +331,9 @@ def last_epoch(log: Log, version: int) -> int:
 
     Never one that is expired: then it is the first version that can be read.
     """
-    since = log.head().since
-    epochs = (v for v in range(version, since, -1) if log.commit(v).is_epoch)
-    return next(epochs, since)
+    look = log.look()
+    head = look.head()
+    if version >= head.changed:
+        return max(head.changed, head.since)
+    epochs = (v for v in range(version, head.since, -1) if look.commit(v).is_epoch)
+    return next(epochs, head.since)

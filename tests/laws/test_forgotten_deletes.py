@@ -75,7 +75,7 @@ def test_what_is_shown_is_the_greatest_command_of_each_key(
         changes = table.changes(1, emit_unchanged=True).to_pylist()
         for row in sorted(changes, key=lambda row: row["_commit_version"]):
             if row["_diff"] < 0:
-                assert folded.pop(row["id"]) == row["seq"]
+                assert folded.pop(row["id"], "no row") == row["seq"]
             else:
                 assert row["id"] not in folded
                 folded[row["id"]] = row["seq"]
@@ -166,7 +166,7 @@ def test_applied_late_rows_leave_the_changelog_and_the_numbers_exact(
         changes = table.changes(first, emit_unchanged=True).to_pylist()
         for row in sorted(changes, key=lambda row: row["_commit_version"]):
             if row["_diff"] < 0:
-                assert known.pop(row["id"]) == row["seq"]
+                assert known.pop(row["id"], "no row") == row["seq"]
             else:
                 known[row["id"]] = row["seq"]
         assert known == shown

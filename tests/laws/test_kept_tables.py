@@ -150,7 +150,7 @@ def folded_into(rows: dict[Row, Row], pairs: Any) -> dict[Row, Row]:
     """Fold changes into a result; each old row must be the one that is there."""
     found = dict(rows)
     for row in shown(GROUPING, pairs.old_rows()).items():
-        assert found.pop(row[0]) == row[1]
+        assert found.pop(row[0], "no row") == row[1]
     fresh = shown(GROUPING, pairs.new_rows())
     assert not fresh.keys() & found.keys()
     return found | fresh

@@ -234,7 +234,7 @@ def _folded(table: Table, version: int) -> Rows:
     rows: Rows = {}
     for row in sorted(changes, key=lambda row: row["_commit_version"]):
         if row["_diff"] < 0:
-            assert rows.pop(row["id"]) == (row["a"], row["b"])
+            assert rows.pop(row["id"], "no row") == (row["a"], row["b"])
         else:
             assert row["id"] not in rows
             rows[row["id"]] = (row["a"], row["b"])

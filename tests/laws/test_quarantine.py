@@ -154,7 +154,7 @@ def test_the_changes_fold_to_the_rows_and_every_record_is_counted(
         changes = table.changes(version, version + 1, emit_unchanged=True).to_pylist()
         for change in changes:
             if change["_change_type"] in ("delete", "update_preimage"):
-                assert rows.pop(change["k"]) == change["v"]
+                assert rows.pop(change["k"], "no row") == change["v"]
             else:
                 assert change["k"] not in rows
                 rows[change["k"]] = change["v"]

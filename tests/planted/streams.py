@@ -189,15 +189,3 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(Stream, "freeze", lambda self: None)
-
-
-@bug(
-    "a stream chooses once where it begins, whatever is expired before its lease",
-    stream_promises.test_p6_a_stream_with_a_lease_goes_on_whenever_the_past_is_expired,
-)
-def _() -> Patch:
-    def once(_: Any, choose: Any, hold: Any, url: str) -> Any:
-        chosen = choose()
-        return chosen, hold(chosen)
-
-    return wrapped(table_input, "first_held", once)

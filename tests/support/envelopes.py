@@ -135,7 +135,7 @@ def assert_sound(path: Path) -> None:
             row = {name: change[name] for name in names}
             name = tuple(row[k] for k in keys)
             if change["_change_type"] in ("delete", "update_preimage"):
-                assert rows.pop(name) == row
+                assert rows.pop(name, "no row") == row
             else:
                 assert name not in rows
                 rows[name] = row

@@ -197,6 +197,12 @@ class Steps:
     def __init__(
         self, fault: Fault | None = None, *, watch: Callable[[], None] | None = None
     ) -> None:
+        self.begin_anew(fault, watch=watch)
+
+    def begin_anew(
+        self, fault: Fault | None = None, *, watch: Callable[[], None] | None = None
+    ) -> None:
+        """Count from 0 on, for stores that are open, too."""
         self._fault = fault
         self._watch = watch
         self.names: list[str] = []

@@ -102,7 +102,7 @@ def folded(grouping: Grouping, rows: Iterable[dict[str, Any]], upper: int) -> di
         if row["_commit_version"] > upper:
             break
         if row["_diff"] < 0:
-            assert found.pop(group) == value
+            assert found.pop(group, "no row") == value
         else:
             assert group not in found
             found[group] = value

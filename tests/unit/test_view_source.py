@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from spark_upsert.plan.nodes import Filter, How, Join, Node, On, Reverse, Scan
 from spark_upsert.streams.planner.explain_read import explain_read
 from spark_upsert.streams.planner.kinds import plan_columns
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
-from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.log.manifest import TableVersion, Transaction
 from spark_upsert.table.table import Table
+from spark_upsert.views.relation import At
+from spark_upsert.views.view import View
 from tests.support.leases import before_leases
 from tests.support.view_queries import Query, batch_rows, folded
 from tests.support.view_tables import let_time_pass
@@ -197,6 +200,27 @@ def expire_all(shop: Shop) -> None:
         table.compact(full=True)
         table.expire(retain_versions=0, safety_ms=0)
         table.vacuum(grace_ms=0)
+
+
+def test_a_stream_looks_anew_where_an_expiry_comes_before_the_newest_is_noted(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def places(view: View, at: At) -> dict[str, TableVersion]:
+        for amount in islice(left, 1):
+            shop.order((1, 7, amount))
+            expire_all(shop)
+        return note(view, at)
+
+    shop.customer((7, "ada"))
+    shop.order((1, 7, 1))
+    query = Query(shop.plan(), consumerId="view")
+    note, left = View.places, iter([2, 3])
+    monkeypatch.setattr(View, "places", places)
+    rows = query.all()
+    left = iter([4, 5])
+    shop.order((2, 7, 8))
+    assert folded([*rows, *query.all()]) == batch_rows(shop.plan())
+    assert list(left) == []
 
 
 @pytest.mark.parametrize("given", [{}, {"startingVersion": "latest"}])

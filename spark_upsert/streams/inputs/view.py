@@ -63,10 +63,15 @@ class ViewInput:
     def head(self) -> Position:
         """Return the position behind all there is (`Input.head`)."""
         view = self._opened()
-        newest = view.newest()
-        if self._seen is None or self._unpacked(self._seen).at != newest:
-            self._seen = self._packed(self._position(newest, origin=newest))
-        return self._seen
+
+        def placed(newest: At) -> Position:
+            if self._seen is not None and self._unpacked(self._seen).at == newest:
+                return self._seen
+            return self._packed(self._position(newest, origin=newest))
+
+        _, seen = first_held(view.newest, placed, "', '".join(view.paths))
+        self._seen = seen
+        return seen
 
     def identity(self) -> str:
         """Return which view it is (`Input.identity`)."""

@@ -78,11 +78,12 @@ def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
     born: list[str] = []
     for path in view.paths:
         log, inclusive = view.log(path), options.starting_inclusive
-        lower = first_wanted(log, version=version, time_ms=time_ms, is_inclusive=inclusive)
+        look = log.look()
+        lower = first_wanted(look, version=version, time_ms=time_ms, is_inclusive=inclusive)
         assert lower is not None
-        log.require_changes(lower)
+        look.require_changes(lower)
         at[path] = last_epoch(log, min(max(lower - 1, 0), newest[path]))
-        if lower <= 0 and log.commit(0).is_epoch:
+        if lower <= 0 and look.commit(0).is_epoch:
             born.append(path)
     if born and any(at.values()):
         raise DataLossError(

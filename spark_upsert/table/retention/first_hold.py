@@ -17,15 +17,15 @@ _HOLDS_MAX = 100
 def first_held(choose: Callable[[], T], hold: Callable[[T], R], url: str) -> tuple[T, R]:
     """Return what a consumer begins with that has nothing yet, and what `hold` returned of it.
 
-    Between the choice and its lease an expiry may come. What is chosen behind it is something else;
-    what is chosen again is gone for good.
+    An expiry may come while the choice is made, and before its lease. What is chosen behind it is
+    something else; what is refused twice in the same words is gone for good.
 
     Parameters
     ----------
     choose : callable
         Looks at the table, and returns what can be read by that look.
     hold : callable
-        Takes the lease on it.
+        Takes the lease on it, or notes it.
     url : str
         The table, for the error.
 
@@ -36,15 +36,15 @@ def first_held(choose: Callable[[], T], hold: Callable[[T], R], url: str) -> tup
     ContentionError
         Expiries were faster, again and again.
     """
-    before: T | None = None
+    before = ""
     for _ in range(_HOLDS_MAX):
-        chosen = choose()
         try:
+            chosen = choose()
             return chosen, hold(chosen)
-        except DataLossError:
-            if chosen == before:
+        except DataLossError as error:
+            if str(error) == before:
                 raise
-            before = chosen
+            before = str(error)
     raise ContentionError(
         f"{_HOLDS_MAX} expiries of '{url}' came between two reads of its log.",
         hint="run fewer expiries at once, then try again.",
