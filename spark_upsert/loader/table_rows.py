@@ -23,10 +23,9 @@ from spark_upsert.store.records import text, whole
 from spark_upsert.store.resolve import is_remote
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Manifest, TableVersion
-from spark_upsert.table.retention.first_hold import first_held
+from spark_upsert.table.retention.overtaken import despite_expiry, expiry_is_no_damage
 from spark_upsert.table.retention.policy import LEASE_MS
 from spark_upsert.table.table import Table
-from spark_upsert.table.versions import expiry_is_no_damage
 
 SPLIT_ROWS = 1 << 16
 """About how many entries are a split: enough that the fixed cost of a read is small, and few enough
@@ -75,11 +74,13 @@ class TableRows:
         """
         table = self.open()
         # The lease comes first: what is counted under it can be read later.
-        manifest, _ = first_held(
-            lambda: table.at(self.version).manifest,
-            lambda chosen: self._hold(table, chosen.version),
-            table.store.url,
-        )
+
+        def held() -> Manifest:
+            found = table.at(self.version).manifest
+            self._hold(table, found.version)
+            return found
+
+        manifest = despite_expiry(held, table.store.url)
         place = table.log.place(manifest.version)
         with expiry_is_no_damage(table.store, manifest.version):
             snapshot = Snapshot(table.store, manifest)

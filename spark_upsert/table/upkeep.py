@@ -19,8 +19,8 @@ from spark_upsert.table.log.log import Clock
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.published import vacuum_mirrors
 from spark_upsert.table.retention import worker
-from spark_upsert.table.retention.first_hold import first_held
 from spark_upsert.table.retention.leases import Lease
+from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.retention.worker import Expiry, Vacuumed
 from spark_upsert.table.table import Runner, Table
 
@@ -92,12 +92,9 @@ def expire(
 
 def hold_all(table: Table, consumer: str, ttl_ms: int) -> Lease:
     """Keep all that can be read readable (`Table.hold_all`)."""
-    _, lease = first_held(
-        lambda: table.log.head().since,
-        lambda version: table.hold(consumer, version, ttl_ms=ttl_ms),
-        table.store.url,
+    return despite_expiry(
+        lambda: table.hold(consumer, table.log.head().since, ttl_ms=ttl_ms), table.store.url
     )
-    return lease
 
 
 def vacuum(table: Table, *, grace_ms: int, dry_run: bool) -> Vacuumed:

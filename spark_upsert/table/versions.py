@@ -7,13 +7,9 @@ excluded. The result is half-open: changes of ``lower <= v < upper``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from spark_upsert.errors import CorruptionError, DataLossError
+from spark_upsert.errors import DataLossError
 from spark_upsert.model.log_fields import Fields
-from spark_upsert.store import Store
-from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import Manifest
 
@@ -131,19 +127,3 @@ def readable_from(newest: Manifest, lower: int, *, path: str, fail_on_data_loss:
         ),
     )
     return newest.first_changes
-
-
-@contextmanager
-def expiry_is_no_damage(store: Store, version: int) -> Iterator[None]:
-    """Say so if a file is missing because a vacuum has overtaken a running read."""
-    try:
-        yield
-    except CorruptionError as error:
-        head = Log(store).head()
-        if version >= head.since:
-            raise
-        raise DataLossError.state_expired(
-            f"version {version}, which was expired while it was read,",
-            since=head.since,
-            newest=head.version,
-        ) from error

@@ -194,6 +194,11 @@ class View:
         forget(self.relation.formulas)
 
     @property
+    def urls(self) -> str:
+        """The tables that are read live, for an error that quotes them."""
+        return "', '".join(self.paths)
+
+    @property
     def title(self) -> str:
         """The name of the view in logs."""
         return self.plan.title

@@ -50,7 +50,7 @@ APART: dict[str, str] = {
             "table.log.log:Log.heads",
             "table.log.read:LogReader._find_end",
             "table.retention.worker:_named",
-            "table.retention.first_hold:first_held",
+            "table.retention.overtaken:despite_expiry",
             "envelopes.write_plan:plan_upon",
             "routed.unmoved:commit_behind",
             "mirror.publish:Mirror._publish",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 from spark_upsert.loader import table_rows
 from spark_upsert.streams.inputs import table as table_input
@@ -15,13 +14,8 @@ from tests.promises import test_stream_promises as stream_promises
 
 
 def chosen_once(where: ModuleType) -> Patch:
-    """Let a choice stand, whatever is expired before its lease."""
-
-    def once(_: Any, choose: Any, hold: Any, url: str) -> Any:
-        chosen = choose()
-        return chosen, hold(chosen)
-
-    return wrapped(where, "first_held", once)
+    """Let the first choice stand, whatever is expired before its lease."""
+    return wrapped(where, "despite_expiry", lambda _, attempt, url: attempt())
 
 
 @bug(

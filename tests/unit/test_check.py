@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from spark_upsert.store.records import encode
+from spark_upsert.table.entries.check import Report
 from spark_upsert.table.log import checkpoints
 from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.table import Table
 from tests.support.lived import EVERY, Lived, body_of
 from tests.support.model import Command
+from tests.support.stores import FaultyStore, Steps
 from tests.support.tables import append
 
 
@@ -39,6 +44,56 @@ def test_a_check_finds_each_flipped_byte_of_a_run() -> None:
         assert report.findings[0].place == path
     lived.store.objects[path] = intact
     assert lived.table.check().is_sound
+
+
+def swept(lived: Lived) -> None:
+    """Expire and remove all but the newest version."""
+    lived.now.advance(1)
+    lived.table.expire(retain_versions=0, safety_ms=0)
+    lived.table.vacuum(grace_ms=0)
+
+
+def checked(lived: Lived, meanwhile: Callable[[int], None]) -> Report:
+    """Check a table; another process does something behind each step, of which it is told."""
+    steps = Steps(watch=lambda: meanwhile(len(steps.names)))
+    return Table(FaultyStore(lived.store, steps), clock=lived.now).check()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_what_a_vacuum_removes_behind_a_check_is_no_damage(is_damaged: bool) -> None:
+    def found(step: int) -> bool:
+        lived, seen = Lived(4), list[int]()
+        old = lived.files("data")
+        lived.table.compact(full=True)
+        (kept,) = lived.files("data") - old
+        if is_damaged:
+            lived.store.objects[kept] = lived.store.objects[kept][:-1]
+
+        def sweep(at: int) -> None:
+            seen.append(at)
+            if at == step:
+                swept(lived)
+                assert lived.files("data") == {kept}
+
+        report = checked(lived, sweep)
+        files = {each.place for each in report.findings if each.place.startswith("data/")}
+        assert files == ({kept} if is_damaged else set())
+        assert report.is_sound is not is_damaged
+        return step in seen
+
+    assert any(not found(step) for step in range(1, 1_000))
+
+
+def test_a_check_ends_where_each_newest_version_is_expired() -> None:
+    def overtake(_: int) -> None:
+        if next(left, 0):
+            lived.live()
+            lived.table.compact(full=True)
+            swept(lived)
+
+    lived, left = Lived(2), iter([1] * 30)
+    assert checked(lived, overtake).is_sound
+    assert next(left, 0) == 0
 
 
 def test_a_check_finds_a_missing_file_and_goes_on() -> None:

@@ -47,7 +47,7 @@ def test_imports_point_down() -> None:
         ("spark_upsert.table.table", "spark_upsert.table.log.log", True),
         ("spark_upsert.table.log.log", "spark_upsert.table.log.clock", True),
         ("spark_upsert.table.log.log", "spark_upsert.table.entries.check", False),
-        ("spark_upsert.table.compaction.worker", "spark_upsert.table.retention.policy", False),
+        ("spark_upsert.views.view", "spark_upsert.routed.plan", False),
         ("spark_upsert.model.schema", "spark_upsert", False),
         ("spark_upsert", "spark_upsert.table.table", True),
     ],

@@ -17,6 +17,7 @@ from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore
 from tests.support.lived import DAY_MS, EVERY, HOUR_MS, Lived, body
 from tests.support.model import Command
+from tests.support.stores import FaultyStore, Steps
 from tests.support.tables import append, changes_of, rows_at
 
 
@@ -115,6 +116,26 @@ def test_an_expiry_without_effect_is_no_version() -> None:
     outcome = lived.table.expire(retain_versions=5)
     assert not outcome.has_advanced
     assert lived.version == 10
+
+
+def test_an_expiry_that_another_one_overtakes_begins_anew() -> None:
+    def is_overtaken(step: int) -> bool:
+        lived, seen = Lived(4), list[int]()
+
+        def overtake() -> None:
+            seen.append(step)
+            if len(seen) == step:
+                lived.table.compact(full=True)
+                lived.now.advance(1)
+                lived.table.expire(retain_versions=0, safety_ms=0)
+                lived.table.vacuum(grace_ms=0)
+
+        store = FaultyStore(lived.store, Steps(watch=overtake))
+        done = Table(store, clock=lived.now).expire(retain_versions=0, safety_ms=0)
+        assert 0 < done.since <= lived.since
+        return len(seen) >= step
+
+    assert any(not is_overtaken(step) for step in range(1, 1_000))
 
 
 def test_a_table_at_rest_gets_no_version_for_having_been_expired() -> None:

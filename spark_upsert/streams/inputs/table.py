@@ -44,8 +44,8 @@ from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.caps import heeds_pressure
 from spark_upsert.table.log.look import Look, Versions
 from spark_upsert.table.log.manifest import Manifest, TableVersion
-from spark_upsert.table.retention.first_hold import first_held
 from spark_upsert.table.retention.leases import Lease
+from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.retention.pressure import PressureReport, report, withdraw
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import LATEST, first_wanted, readable_from
@@ -239,11 +239,13 @@ class TableInput:
         table = self._opened()
         known = None if position is None else TablePosition.unpacked(position)
         bound = None if head is None else TablePosition.unpacked(head)
-        (start, upper), _ = first_held(
-            lambda: self._ahead(table, known, bound),
-            lambda found: self._hold(table, found[0]),
-            table.store.url,
-        )
+
+        def held() -> tuple[TablePosition, int]:
+            found = self._ahead(table, known, bound)
+            self._hold(table, found[0])
+            return found
+
+        start, upper = despite_expiry(held, table.store.url)
 
         def at(reached: TablePosition) -> Position:
             # A stream that has not moved is not placed anew: the same position has the same text.

@@ -30,8 +30,8 @@ from spark_upsert.streams.reads.view_splits import (
     snapshot_splits,
     step_splits,
 )
-from spark_upsert.table.retention.first_hold import first_held
 from spark_upsert.table.retention.leases import Lease
+from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.views.relation import At
 from spark_upsert.views.view import View
 
@@ -64,14 +64,14 @@ class ViewInput:
         """Return the position behind all there is (`Input.head`)."""
         view = self._opened()
 
-        def placed(newest: At) -> Position:
+        def seen() -> Position:
+            newest = view.newest()
             if self._seen is not None and self._unpacked(self._seen).at == newest:
                 return self._seen
             return self._packed(self._position(newest, origin=newest))
 
-        _, seen = first_held(view.newest, placed, "', '".join(view.paths))
-        self._seen = seen
-        return seen
+        self._seen = found = despite_expiry(seen, view.urls)
+        return found
 
     def identity(self) -> str:
         """Return which view it is (`Input.identity`)."""
@@ -82,11 +82,13 @@ class ViewInput:
         view = self._opened()
         newest = dict(view.newest() if head is None else self._unpacked(head).at)
         known = None if position is None else self._required(position)
-        start, _ = first_held(
-            lambda: known or self._begin(self._kept(newest)),
-            lambda found: self._hold(found.at),
-            "', '".join(view.paths),
-        )
+
+        def held() -> ViewPosition:
+            found = known or self._begin(self._kept(newest))
+            self._hold(found.at)
+            return found
+
+        start = despite_expiry(held, view.urls)
 
         def at(reached: ViewPosition) -> Position:
             # A stream that has not moved is not placed anew: the same position has the same text.

@@ -24,7 +24,7 @@ from spark_upsert.table.changes.render import as_inserts, render_sides
 from spark_upsert.table.changes.stretches import Stretch
 from spark_upsert.table.entries.quarantine import read_quarantine
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.versions import expiry_is_no_damage
+from spark_upsert.table.retention.overtaken import expiry_is_no_damage
 from spark_upsert.task.pool import TaskPool
 from spark_upsert.task.task import Task
 from spark_upsert.views.groups.shown import ShownGroups

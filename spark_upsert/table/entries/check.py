@@ -10,7 +10,8 @@ What is checked, for every version from ``since`` to the newest:
 - the newest version has as many rows as it says;
 - of a table of contributions, each entry there is of one row or more.
 
-Findings are values: a damaged table is what this is made for, so that it does not raise.
+Findings are values: a damaged table is what this is made for, so that it does not raise. What an
+expiry and a vacuum have removed meanwhile is no finding.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.errors import CorruptionError
+from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import DIFF, HASH, TableSchema
 from spark_upsert.model.words import sort_words
@@ -34,6 +35,7 @@ from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.fold import apply
 from spark_upsert.table.log.manifest import Commit, Manifest
 from spark_upsert.table.log.read import LogReader
+from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.run.file import Run, RunFile, Span
 from spark_upsert.table.run.rows import Rows, RunPart
 
@@ -90,18 +92,17 @@ def check(store: Store, log: LogReader, told: Callable[[int, int], object] | Non
     bounded by the largest file's mapping.
     """
     log = log.anew()
-    head = log.head()
-    base = log.before(head.first_changes)
-    commits = list(log.commits(head.first_changes, head.upper))
-    files = {slice_.file.path: slice_.file for slice_ in base.slices}
-    for commit in commits:
-        files |= {slice_.file.path: slice_.file for slice_ in commit.slices()}
-    findings = [*_check_counts(base, commits)]
+    readable = despite_expiry(lambda: _Readable.of(log), store.url)
+    head, files = readable.head, readable.files
+    of_files: list[Finding] = []
     for done, file in enumerate(files.values()):
         if told is not None:
             told(done, len(files))
-        findings += _check_file(store, head.schema, file)
-    findings += _check_snapshot(store, head)
+        of_files += _check_file(store, head.schema, file)
+    if of_files and log.head().since > head.since:
+        needed = despite_expiry(lambda: _Readable.of(log), store.url).files
+        of_files = [each for each in of_files if each.place in needed]
+    of_rows = despite_expiry(lambda: _check_newest(store, log), store.url)
     return Report(
         since=head.since,
         newest=head.version,
@@ -109,13 +110,39 @@ def check(store: Store, log: LogReader, told: Callable[[int, int], object] | Non
         entry_count=sum(file.rows for file in files.values()),
         bytes=sum(file.bytes for file in files.values()),
         live_rows=head.live_rows,
-        findings=tuple(findings),
+        findings=(*_check_counts(readable), *of_files, *of_rows),
     )
 
 
-def _check_counts(base: Manifest, commits: list[Commit]) -> Iterator[Finding]:
-    manifest = base
-    for commit in commits:
+@dataclass(frozen=True, slots=True)
+class _Readable:
+    """The readable past of a table: the state before the first changes, and the commits from there.
+
+    It is whole in memory, whatever is expired behind it.
+    """
+
+    head: Manifest
+    base: Manifest
+    commits: tuple[Commit, ...]
+
+    @classmethod
+    def of(cls, log: LogReader) -> _Readable:
+        """Return what can be read now."""
+        look = log.look()
+        head = look.head()
+        base = look.before(head.first_changes)
+        return cls(head, base, tuple(look.commits(head.first_changes, head.upper)))
+
+    @property
+    def files(self) -> dict[str, RunFile]:
+        """All that it needs, by path."""
+        slices = [*self.base.slices, *(each for c in self.commits for each in c.slices())]
+        return {slice_.file.path: slice_.file for slice_ in slices}
+
+
+def _check_counts(readable: _Readable) -> Iterator[Finding]:
+    manifest = readable.base
+    for commit in readable.commits:
         counters = Counters.from_json(commit.counters)
         if not counters.is_balanced:
             yield Finding(
@@ -218,6 +245,26 @@ def _is_less(left: list[pa.Array], right: list[pa.Array]) -> npt.NDArray[np.bool
         less |= same & (word[:count] < word[count:])
         same &= word[:count] == word[count:]
     return less
+
+
+def _check_newest(store: Store, log: LogReader) -> list[Finding]:
+    """Check the rows of the newest version.
+
+    Raises
+    ------
+    DataLossError
+        It was expired meanwhile.
+    """
+    head = log.head()
+    found = [*_check_snapshot(store, head)]
+    newest = log.head()
+    if found and head.version < newest.since:
+        raise DataLossError.state_expired(
+            f"version {head.version}, which was expired while it was checked,",
+            since=newest.since,
+            newest=newest.version,
+        )
+    return found
 
 
 def _check_snapshot(store: Store, head: Manifest) -> Iterator[Finding]:

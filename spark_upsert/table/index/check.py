@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_upsert.errors import CorruptionError
+from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.model.hashing import HASH_END, hash_keys
 from spark_upsert.table.entries.check import Finding, check
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -42,12 +42,12 @@ def check_index(index: Index) -> Iterator[Finding]:
     place = index.usable(own)
     if place is None:
         return
-    table = Snapshot(index.table_store, index.table_log.at(place.version))
     names = own.schema.keys
     try:
+        table = Snapshot(index.table_store, index.table_log.at(place.version))
         expected, found = (_sum(each, names) for each in (table, Snapshot(index.store, own)))
-    except CorruptionError:
-        return  # Of the table, or found above.
+    except (CorruptionError, DataLossError):
+        return  # Of the table, or found above; or expired meanwhile.
     if expected != found:
         yield Finding(
             place=f"{folder}, version {own.version}",

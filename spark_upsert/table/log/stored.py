@@ -76,10 +76,9 @@ class StoredLog:
         if known is not None:
             return known
         commit = self._read(version)
-        if commit is None:
-            return None
-        with self._lock:
-            self._commits.put(version, commit)
+        if commit is not None:
+            with self._lock:
+                self._commits.put(version, commit)
         return commit
 
     def bring(self, lower: int, upper: int) -> bool:
@@ -139,12 +138,13 @@ class StoredLog:
         return manifest
 
     def newest_checkpoint(self) -> Manifest | None:
-        """Return the newest checkpoint of this log that is there, whatever the hint says."""
-        for entry in reversed(self.entries()):
+        """Return the newest checkpoint, whatever the hint says; None if it was cut meanwhile."""
+        listed = self.entries()
+        for entry in reversed(listed):
             manifest = read_checkpoint(self.store, entry.version) if entry.is_checkpoint else None
             if manifest is not None and self.holds(manifest):
                 return manifest
-        if not self.holds(None):
+        if not self.holds(None) and listed == self.entries():
             raise CorruptionError.in_file(
                 f"{self.store.url}/{FOLDER}", "a checkpoint, as the log was cut", "none"
             )

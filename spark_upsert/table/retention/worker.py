@@ -41,6 +41,7 @@ from spark_upsert.table.log.properties import ages_ms
 from spark_upsert.table.log.tombstones import DEFAULT, PROPERTY, TombstoneRetention
 from spark_upsert.table.retention.leases import FOLDER as _LEASES
 from spark_upsert.table.retention.leases import leases
+from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.retention.policy import (
     GRACE_MS,
     SAFETY_MS,
@@ -156,7 +157,8 @@ def expire(
             return None
         return _frontiers(head, since=since, writers_before_ms=writers_before_ms)
 
-    log.append(propose)
+    # Another expiry may take the versions that this one looks at.
+    despite_expiry(lambda: log.append(propose), store.url)
     return outcome[-1]
 
 

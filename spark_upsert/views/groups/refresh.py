@@ -9,7 +9,7 @@ from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.read import OnError
 from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.table.log.kept_position import KeptPosition
-from spark_upsert.table.retention.first_hold import first_held
+from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views.groups.contributions import contributions
@@ -49,11 +49,13 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
     kept = Kept.made(table, view.grouping, view.plan.to_json())
     recorded, consumer = kept.position(), f"refresh-{table.log.head().table_id}"
     begun = _begin(view, recorded)
-    newest, _ = first_held(
-        view.newest,
-        lambda chosen: view.keep_held(consumer, chosen if begun is None else begun[0]),
-        "', '".join(view.paths),
-    )
+
+    def held() -> At:
+        newest = view.newest()
+        view.keep_held(consumer, newest if begun is None else begun[0])
+        return newest
+
+    newest = despite_expiry(held, view.urls)
     at, cut = begun or (newest, 0)
     with view.resting():
         upper = view.kept_position(newest).text
