@@ -18,10 +18,11 @@ from spark_upsert.options.read import Metadata
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.caps import Caps
 from spark_upsert.table.log.fold import apply
-from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Manifest
 from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.retention.leases import readable_leases
+from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.table import Table
 
 _BATCH_ROWS = 4096
@@ -127,18 +128,23 @@ PRESSURE = _schema(
 cap), and what it says of itself (null: nothing, or what it said has expired)."""
 
 
-def versions(log: Log) -> Iterator[tuple[Commit, Manifest]]:
+def versions(table: Table) -> Iterator[tuple[Commit, Manifest]]:
     """Yield the commits from ``since`` on, each with the table behind it."""
-    head = log.head()
-    manifest = log.at(head.since)
-    yield log.commit(head.since), manifest
-    for commit in log.commits(head.since + 1, head.upper):
+
+    def oldest() -> tuple[Look, Commit, Manifest]:
+        look = table.log.look()
+        since = look.head().since
+        return look, look.commit(since), look.at(since)
+
+    look, commit, manifest = despite_expiry(oldest, table.store.url)
+    yield commit, manifest
+    for commit in look.commits(manifest.version + 1, look.head().upper):
         manifest = apply(manifest, commit)
         yield commit, manifest
 
 
 def _epochs(table: Table) -> Iterator[Row]:
-    for commit, manifest in versions(table.log):
+    for commit, manifest in versions(table):
         if commit.is_epoch:
             counters = Counters.from_json(commit.counters)
             derived = {name: getattr(counters, name) for name in _DERIVED}
@@ -152,7 +158,7 @@ def _epochs(table: Table) -> Iterator[Row]:
 
 
 def _history(table: Table) -> Iterator[Row]:
-    for commit, manifest in versions(table.log):
+    for commit, manifest in versions(table):
         frontiers = {"since": manifest.since, "fence": manifest.fence}
         taken = {"ranges_taken": len(commit.taken), "restored": commit.restored}
         yield {**_origin(commit), **_written(commit), **taken, **frontiers, **_state(manifest)}

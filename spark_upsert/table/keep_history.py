@@ -23,7 +23,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.errors import ContentionError, OtherTableError, UpsertFlowError
+from spark_upsert.errors import ContentionError, DataLossError, OtherTableError, UpsertFlowError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.plan.kernels.equal_keys import codes, firsts
 from spark_upsert.table.appends import commands_of
@@ -40,6 +40,7 @@ from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.given_rows import filled
 from spark_upsert.table.log.kept_position import HISTORY, HISTORY_OF
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import Unchanged
 from spark_upsert.table.write.stage import stage
@@ -88,6 +89,19 @@ def keep_history(
     ContentionError
         Other keepers were faster, again and again.
     """
+    return despite_expiry(
+        lambda: _kept_up(table, kept, columns, by, tracked, untracked), table.store.url
+    )
+
+
+def _kept_up(
+    table: Table,
+    kept: Table,
+    columns: Sequence[str] | None,
+    by: ValidBy,
+    tracked: Sequence[str],
+    untracked: Sequence[str],
+) -> Commit | None:
     for _ in range(TRIES_MAX):
         source = table.log.head()
         own = source.schema
@@ -159,6 +173,10 @@ def _step(
         _require_same_past(table, kept, head, position, source)
     if position is None:
         begin = table.hold_all(consumer).version
+        if begin > source.version:
+            raise DataLossError.state_expired(
+                f"version {source.version}", since=begin, newest=table.log.head().version
+            )
         stretches = history_stretches(table.log, begin, source.upper, source.schema, wanted)
     else:
         lower = _lower(table, position, source)

@@ -135,7 +135,7 @@ def _source(told: Told, name: str = "table") -> tuple[Table, Table]:
     return Table.open(lake(told.folder, name)[name]), Table(open_store(str(told.folder / "kept")))
 
 
-@follows("table.keep_history:keep_history")
+@follows("table.keep_history:_kept_up")
 def _(told: Told) -> None:
     table, kept = _source(told)
     with told, patch.object(Unchanged, "__call__", _never):

@@ -16,6 +16,7 @@ from spark_upsert.table.changes.modes import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
+from tests.support.leases import before_leases
 
 COLUMNS = pa.schema({"id": pa.int32(), "v": pa.string(), "seq": pa.int64()})
 SHOWN = ("id", "v", "valid_from", "valid_to", "is_current")
@@ -82,6 +83,25 @@ def test_nothing_expires_that_a_keeper_has_to_read(table: Table, kept: Table, no
     table.expire(retain_versions=1, safety_ms=0)
     step(table, kept)
     assert [row[1:4] for row in held(kept)] == [("a", 1, 2), ("b", 2, 3), ("c", 3, None)]
+
+
+def test_a_first_step_begins_anew_where_an_expiry_comes_before_its_lease(
+    table: Table, kept: Table, now: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expire(number: int) -> None:
+        put(table, f"v{number}", 2 + number)
+        table.compact(full=True)
+        now.advance(1)
+        table.expire(retain_versions=0, safety_ms=0)
+        table.vacuum(grace_ms=0)
+
+    put(table, "a", 1)
+    with monkeypatch.context() as patched:
+        before_leases(patched, expire, times=2)
+        assert step(table, kept)
+    put(table, "b", 9)
+    assert step(table, kept)
+    assert held(kept, "v", "is_current") == [("b", True), ("v1", False)]
 
 
 def test_a_keeper_that_was_away_for_too_long_is_told_so(

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import CorruptionError, DataLossError, NewerFormatError, OptionError
+from spark_upsert.metadata import VIEWS
+from spark_upsert.options.read import Metadata
 from spark_upsert.store.records import encode
 from spark_upsert.table.log import checkpoints
 from spark_upsert.table.log.manifest import Draft, Kind
@@ -118,24 +120,39 @@ def test_an_expiry_without_effect_is_no_version() -> None:
     assert lived.version == 10
 
 
+def overtaken(act: Callable[[Table], None], step: int) -> bool:
+    """Do something while all but the newest version is expired behind a step; False beyond."""
+    lived, steps = Lived(4), Steps()
+
+    def overtake() -> None:
+        if len(steps.names) == step:
+            lived.table.compact(full=True)
+            lived.now.advance(1)
+            lived.table.expire(retain_versions=0, safety_ms=0)
+            lived.table.vacuum(grace_ms=0)
+
+    steps.begin_anew(watch=overtake)
+    act(Table(FaultyStore(lived.store, steps), clock=lived.now))
+    return len(steps.names) >= step
+
+
 def test_an_expiry_that_another_one_overtakes_begins_anew() -> None:
-    def is_overtaken(step: int) -> bool:
-        lived, seen = Lived(4), list[int]()
+    def expire(table: Table) -> None:
+        done = table.expire(retain_versions=0, safety_ms=0)
+        assert 0 < done.since <= table.log.head().since
 
-        def overtake() -> None:
-            seen.append(step)
-            if len(seen) == step:
-                lived.table.compact(full=True)
-                lived.now.advance(1)
-                lived.table.expire(retain_versions=0, safety_ms=0)
-                lived.table.vacuum(grace_ms=0)
+    assert any(not overtaken(expire, step) for step in range(1, 1_000))
 
-        store = FaultyStore(lived.store, Steps(watch=overtake))
-        done = Table(store, clock=lived.now).expire(retain_versions=0, safety_ms=0)
-        assert 0 < done.since <= lived.since
-        return len(seen) >= step
 
-    assert any(not is_overtaken(step) for step in range(1, 1_000))
+@pytest.mark.parametrize("name", list(VIEWS))
+def test_what_is_told_of_a_table_is_told_beside_an_expiry(name: Metadata) -> None:
+    def tell(table: Table) -> None:
+        told = list(VIEWS[name].rows(table))
+        if name is Metadata.HISTORY:
+            versions = [row["version"] for row in told]
+            assert versions == list(range(versions[0], versions[-1] + 1))
+
+    assert any(not overtaken(tell, step) for step in range(1, 1_000))
 
 
 def test_a_table_at_rest_gets_no_version_for_having_been_expired() -> None:
