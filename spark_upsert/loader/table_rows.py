@@ -73,13 +73,13 @@ class TableRows:
             There is no such table, version or column.
         """
         table = self.open()
-        # The lease comes first: what is counted under it can be read later.
 
         def held() -> Manifest:
             found = table.at(self.version).manifest
             self._hold(table, found.version)
             return found
 
+        # The lease comes first: what is counted under it can be read later.
         manifest = despite_expiry(held, table.store.url)
         place = table.log.place(manifest.version)
         with expiry_is_no_damage(table.store, manifest.version):

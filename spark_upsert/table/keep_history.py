@@ -102,6 +102,7 @@ def _kept_up(
     tracked: Sequence[str],
     untracked: Sequence[str],
 ) -> Commit | None:
+    """Take a step, again where another keeper was faster."""
     for _ in range(TRIES_MAX):
         source = table.log.head()
         own = source.schema

@@ -40,6 +40,12 @@ class Lived:
             version = self.version + 1
             append(self.table, [Command(0, version, version), Command(version, 0, version)])
 
+    def sweep(self) -> None:
+        """Expire and remove all but the newest version."""
+        self.now.advance(1)
+        self.table.expire(retain_versions=0, safety_ms=0)
+        self.table.vacuum(grace_ms=0)
+
     @property
     def version(self) -> int:
         return self.table.log.head().version

@@ -46,13 +46,6 @@ def test_a_check_finds_each_flipped_byte_of_a_run() -> None:
     assert lived.table.check().is_sound
 
 
-def swept(lived: Lived) -> None:
-    """Expire and remove all but the newest version."""
-    lived.now.advance(1)
-    lived.table.expire(retain_versions=0, safety_ms=0)
-    lived.table.vacuum(grace_ms=0)
-
-
 def checked(lived: Lived, meanwhile: Callable[[int], None]) -> Report:
     """Check a table; another process does something behind each step, of which it is told."""
     steps = Steps(watch=lambda: meanwhile(len(steps.names)))
@@ -72,7 +65,7 @@ def test_what_a_vacuum_removes_behind_a_check_is_no_damage(is_damaged: bool) -> 
         def sweep(at: int) -> None:
             seen.append(at)
             if at == step:
-                swept(lived)
+                lived.sweep()
                 assert lived.files("data") == {kept}
 
         report = checked(lived, sweep)
@@ -89,7 +82,7 @@ def test_a_check_ends_where_each_newest_version_is_expired() -> None:
         if next(left, 0):
             lived.live()
             lived.table.compact(full=True)
-            swept(lived)
+            lived.sweep()
 
     lived, left = Lived(2), iter([1] * 30)
     assert checked(lived, overtake).is_sound

@@ -127,9 +127,7 @@ def overtaken(act: Callable[[Table], None], step: int) -> bool:
     def overtake() -> None:
         if len(steps.names) == step:
             lived.table.compact(full=True)
-            lived.now.advance(1)
-            lived.table.expire(retain_versions=0, safety_ms=0)
-            lived.table.vacuum(grace_ms=0)
+            lived.sweep()
 
     steps.begin_anew(watch=overtake)
     act(Table(FaultyStore(lived.store, steps), clock=lived.now))
