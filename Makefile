@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test times lint style types pages site changelog package release bench conformance chaos topics matrix connectors stopwatch clean machine
+.PHONY: help demo check test times lint style types pages figures site changelog package release bench conformance chaos topics matrix connectors stopwatch clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -76,6 +76,9 @@ pages: $(STAMP) ## write the pages that are made from the code: docs/options.md,
 	@$(BIN)/python tools/option_reference.py
 	@$(BIN)/python tools/error_reference.py
 	@$(BIN)/python tools/house.py
+
+figures: $(STAMP) ## measure the code: size, imports, names, words, modules per operation
+	@$(BIN)/python -m tools.code_figures
 
 site: $(STAMP) ## the pages as a site, into .bench/site; links that lead nowhere fail it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
