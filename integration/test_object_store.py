@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import errno
-import io
 import itertools
 import json
 import multiprocessing
 import os
-import pickle
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from spark_upsert.cli.routed import list_tables
@@ -27,8 +24,6 @@ from spark_upsert.errors import (
     TableNotFoundError,
     UpsertFlowError,
 )
-from spark_upsert.loader import FileRows, Loader, TableRows
-from spark_upsert.loader.splits import RowSource
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
@@ -168,32 +163,6 @@ def test_rows_go_to_the_tables_of_odd_values_in_a_bucket(url: str, storage: Stor
         at = options.of(value, options.template.folder([value])).path
         [row] = Table.open(at, storage=storage).snapshot().to_pylist()
         assert row == {"topic": value, "k": key}
-
-
-def test_a_training_loop_reads_tables_and_files_of_a_bucket(
-    s3: S3, url: str, storage: Storage
-) -> None:
-    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
-    table.append(pa.table({"k": range(30), "v": range(30)}))
-    bucket = url.split("/")[2]
-    for number in range(3):
-        made = io.BytesIO()
-        pq.write_table(pa.table({"k": range(10 * number, 10 * number + 10)}), made)
-        s3.client().put_object(Bucket=bucket, Key=f"files/{number}.parquet", Body=made.getvalue())
-    sources: list[RowSource] = [
-        TableRows(path=url, storage=storage),
-        FileRows(path=f"s3://{bucket}/files", storage=storage),
-    ]
-    for source in sources:
-        loader = Loader(source, batch_rows=4, window_rows=8, seed=1)
-        batches = iter(loader)
-        seen = [next(batches)["k"].to_pylist() for _ in range(3)]
-        travelled = pickle.loads(pickle.dumps(loader))
-        again = Loader(source, batch_rows=4, window_rows=8, seed=1)
-        again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-        rest = [batch["k"].to_pylist() for batch in again]
-        assert [batch["k"].to_pylist() for batch in travelled] == rest
-        assert sorted(k for batch in seen + rest for k in batch) == list(range(30))
 
 
 def test_creating_a_table_twice_is_an_error(url: str, storage: Storage) -> None:

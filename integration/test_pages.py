@@ -340,11 +340,6 @@ def a_shop(place: Place, name: str = "orders") -> Names:
     return {}
 
 
-def nothing(place: Place) -> Names:
-    """Give nothing: the page makes its own tables."""
-    return {}
-
-
 GRANTED: dict[str, Callable[[Place], Names]] = {
     "README.md": orders_and_sales,
     "docs/object-stores.md": some_rows,
@@ -352,7 +347,6 @@ GRANTED: dict[str, Callable[[Place], Names]] = {
     "docs/many-tables.md": regions,
     "docs/routed.md": rows_of_tables,
     "docs/scheduling.md": regions,
-    "docs/training.md": nothing,
     "docs/views.md": a_shop,
 }
 """By page; for all others, `some_orders`."""

@@ -46,7 +46,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "spark_upsert.metadata",
         "spark_upsert.feedback",
-        "spark_upsert.loader",
         "spark_upsert.numbers",
         "spark_upsert.streams.planner",
     ),

@@ -39,7 +39,6 @@ from benchmarks.report.streams import (
 )
 from benchmarks.report.tables import (
     indexing_section,
-    loading_section,
     mirror_section,
     point_reads_section,
     routing_section,
@@ -80,7 +79,6 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *consumers_section(sections),
         *threads_section(sections),
         *merge_section(sections),
-        *loading_section(sections),
         *routing_section(sections),
         *topics_section(sections),
         *indexing_section(sections),

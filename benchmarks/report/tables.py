@@ -1,4 +1,4 @@
-"""Sections of the report about tables: loading, routing, indexes, rows by key, mirrors."""
+"""Sections of the report about tables: routing, indexes, rows by key, mirrors."""
 
 from __future__ import annotations
 
@@ -8,31 +8,6 @@ from typing import Any
 from benchmarks.limits.judged import Sections
 from benchmarks.report.engine import contest_lines
 from benchmarks.words import MIB, count, ms, row, times
-
-
-def loading_section(sections: Sections) -> Iterator[str]:
-    """Yield the section on rows for a training loop."""
-    section = sections.get("loading")
-    if section is None:
-        return
-    yield from ("## Rows for a training loop, without Spark", "")
-    yield (
-        f"One pass over {count(section['rows'])} rows of about {section['row_bytes']} bytes, in batches of "
-        f"{count(section['batch_rows'])} as arrays of numpy; the files are in the cache of the system. The loader "
-        "counts rows beforehand, once, which is not in it."
-    )
-    yield ""
-    yield "| way | time | processor time | rows per second of it |"
-    yield "|---|---|---|---|"
-    for name, took in sorted(section["ways"].items()):
-        speed = f"{section['rows'] / took['cpu_s']['median'] / 1_000_000:.1f} M"
-        yield row([name, times(took["seconds"]), times(took["cpu_s"]), speed])
-    yield ""
-    yield "From opening a checkpoint of the middle of an epoch to the first batch behind it:"
-    yield from ("", "| source | time |", "|---|---|")
-    for name, taken in sorted(section["resume"].items()):
-        yield row([name, times(taken)])
-    yield ""
 
 
 def routing_section(sections: Sections) -> Iterator[str]:

@@ -22,7 +22,6 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "floors": sizes.floors,
     "threads": sizes.threads,
     "merge": streams.merge,
-    "loading": tables.loading,
     "indexing": tables.indexing,
     "point_reads": tables.point_reads,
     "mirror": mirrors.mirror,

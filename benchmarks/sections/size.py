@@ -28,7 +28,7 @@ class Size:
     behind: int
     """Epochs that a stream has not read."""
     merged: int
-    """Rows that the bare merge hands on, and twice those of a training loop."""
+    """Rows that the bare merge hands on."""
     split_keys: tuple[int, ...]
     """Keys of tables that are read as one split."""
     inputs: tuple[int, ...]

@@ -17,17 +17,6 @@ from benchmarks.sections.size import K, Size
 from benchmarks.workload import Workload
 
 
-def loading(place: Place, size: Size) -> dict[str, Any]:
-    """Measure a pass of a training loop over files and over a table, against plain reads."""
-    from benchmarks.loading import measure
-
-    folder = place.work / "loading"
-    try:
-        return measure(folder, size.merged // 2, rounds=size.rounds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def routing(place: Place, size: Size) -> dict[str, Any]:
     """Measure one write into many tables: alone, and on Spark against a write or MERGE of each."""
     from benchmarks.routing import measure

@@ -1,1 +1,1 @@
-"""Train something small on the rows of a table, be ended anywhere, and go on exactly."""
+"""Train a small model on the rows of a table, with exact resume."""

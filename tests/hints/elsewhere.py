@@ -67,9 +67,5 @@ APART: dict[str, str] = {
         ),
         "is of a cloud that the server of the tests is not: what it says is tried as text",
     ),
-    **dict.fromkeys(
-        ("loader.arrays:as_torch", "loader.torch_data:read_by_workers"),
-        "is of torch, which the tests do not install",
-    ),
 }
 """By the name of the hint: why no test follows it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from spark_upsert.loader import table_rows
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.streams.inputs import view as view_input
 from spark_upsert.views.groups import refresh
@@ -24,14 +23,6 @@ def chosen_once(where: ModuleType) -> Patch:
 )
 def _() -> Patch:
     return chosen_once(table_input)
-
-
-@bug(
-    "a loader chooses its version once",
-    promises.test_p6_a_loader_goes_on_whenever_the_past_is_expired,
-)
-def _() -> Patch:
-    return chosen_once(table_rows)
 
 
 @bug(

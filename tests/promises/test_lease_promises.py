@@ -1,4 +1,4 @@
-"""What begins under an expiry: loaders and kept views, while another process expires the past.
+"""Kept views that begin while another process expires the past.
 
 Streams of a table: `test_stream_promises`.
 """
@@ -7,13 +7,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from spark_upsert.errors import ContentionError
-from spark_upsert.loader import Loader, TableRows
-from spark_upsert.table.table import Table
-from tests.promises.layouts import OF_SEEDS
 from tests.support.kept_machine import (
     Machine,
     kept_by_query,
@@ -23,29 +18,13 @@ from tests.support.kept_machine import (
     swept,
     write,
 )
-from tests.support.loading import carried
 from tests.support.seeds import seeds
-from tests.support.stores import BrokenError, Fault, FaultyStore, KilledError, Moment, Steps
-from tests.support.streams import Lived
+from tests.support.stores import BrokenError, Fault, KilledError, Moment
 
 SWEEPS_MAX = 4
 """How often another process disturbs an operation."""
 
-LIVES_MAX = 100
-"""More than a loader needs to come to its end."""
-
 FAULTS = (KilledError, BrokenError)
-
-
-@dataclass(frozen=True)
-class OnStore(TableRows):
-    """A source whose table lies in a store."""
-
-    store: Any = None
-    now: Any = None
-
-    def open(self) -> Table:
-        return Table(self.store, clock=self.now)
 
 
 def fault_of(dice: random.Random, *, below: int) -> Fault:
@@ -100,47 +79,3 @@ def test_p6_what_is_kept_goes_on_whenever_the_past_is_expired(seed: int) -> None
     machine.steps.begin_anew()
     with machine.running():
         require_right(machine)
-
-
-@OF_SEEDS
-def test_p6_a_loader_goes_on_whenever_the_past_is_expired(seed: int) -> None:
-    """Each life begins where the last one noted it, and has one step that fails."""
-    dice = random.Random(seed)
-    lived = Lived()
-    at: dict[int, dict[int, int]] = {}
-
-    def append() -> None:
-        lived.write({key: dice.randrange(100) for key in dice.sample(range(40), 20)})
-        at[lived.table.log.head().version] = lived.rows
-
-    def disturb() -> None:
-        if disturbances and dice.random() < 0.1:
-            disturbances.pop()
-            append()
-            lived.table.compact(full=True)
-            lived.expire(after_s=1)
-
-    append()
-    state: dict[str, Any] = {}
-    found: list[tuple[int, int]] = []
-    for _ in range(LIVES_MAX):
-        disturbances = [None] * dice.randrange(5)
-        steps = Steps(fault_of(dice, below=100), watch=disturb)
-        store = FaultyStore(lived.store, steps)
-        source = OnStore(path="here", consumer="trainer", store=store, now=lived.now)
-        loader = Loader(source, batch_rows=3, window_rows=9, seed=seed, ahead=0)
-        noted = len(found)
-        try:
-            if state:
-                loader.load_state_dict(carried(state))
-            while loader.epoch < 2:
-                for batch in loader:
-                    found += zip(*(batch[name].to_pylist() for name in ("k", "v")), strict=True)
-                    if dice.random() < 0.5:
-                        state, noted = loader.state_dict(), len(found)
-        except FAULTS:
-            del found[noted:]
-        else:
-            break
-    version = max(each for each in at if each <= state["splits"]["version"])
-    assert sorted(found) == sorted([*at[version].items()] * 2)

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.loader.checkpoint import Checkpoint
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.streams.inputs.table_position import TablePosition
@@ -42,9 +41,6 @@ GROUPING = Grouping(
     pa.schema([("g", pa.int64()), ("v", pa.decimal128(9, 2))]),
     ("g",),
     (Aggregate("total", AggregateKind.SUM, "v"),),
-)
-CHECKPOINT = Checkpoint(
-    kind="rows", splits={"files": [["a", 1]]}, order={"seed": 7}, epoch=1, batch=2
 )
 
 
@@ -79,7 +75,6 @@ READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
         json.loads(GROUPING.to_json()),
         lambda record: Grouping.from_json(json.dumps(record)),
     ),
-    "a checkpoint of a loader": (CHECKPOINT.to_json(), Checkpoint.from_json),
     "the options of a read that is put off": (
         {"plan": "{}", "consumerId": "c"},
         lambda record: ViewOptions.put_off(json.dumps(record), {}),

@@ -11,7 +11,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from benchmarks import indexing, loading, offsets, operators, routing, topics
+from benchmarks import indexing, offsets, operators, routing, topics
 from benchmarks.bare import Bare, bare
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
@@ -22,7 +22,6 @@ from benchmarks.report.plans import operators_section
 from benchmarks.report.streams import discovery_section
 from benchmarks.report.tables import (
     indexing_section,
-    loading_section,
     routing_section,
     topics_section,
 )
@@ -118,14 +117,6 @@ def test_the_page_says_what_another_machine_or_a_busy_one_measured() -> None:
         "Up to 9.4 processors were busy with other work when these sections began**: `busy`."
         in text
     )
-
-
-def test_each_way_of_a_training_loop_gets_all_rows(tmp_path: Path) -> None:
-    found = loading.measure(tmp_path, 2_000, rounds=1)
-    assert len(found["ways"]) == 6
-    assert set(figures(found)["resume"]) == {"files", "a table"}
-    page = "\n".join(loading_section({"loading": found}))
-    assert all(f"| {name} |" in page for name in (*found["ways"], *found["resume"]))
 
 
 def test_one_write_into_many_tables_makes_requests_for_each_of_them(tmp_path: Path) -> None:

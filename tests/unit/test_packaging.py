@@ -98,14 +98,10 @@ def test_the_source_is_pickled_by_reference() -> None:
     assert loads(pickled) is pyspark_upsertflow.DefaultSource
 
 
-OF_TORCH = "spark_upsert.loader.torch_data"
-"""The one module that is imported where torch is wanted, which no environment must have."""
-
-
 def test_no_module_is_known_by_its_folder_name() -> None:
     for package in (spark_upsert, spark_upsert_sink, pyspark_upsertflow):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith("__main__") and module.name != OF_TORCH:
+            if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
     assert [name for name in sys.modules if name.partition(".")[0] in FOLDER_NAMES] == []
 

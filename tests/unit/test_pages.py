@@ -32,7 +32,6 @@ NOT_RUN = [
     "docs/releases.md: # pip install upsertflow pysail",
     "docs/start-polars.md: python3 -m venv",
     "docs/start-spark.md: java -version",
-    "docs/training.md: import torch",
     "docs/tutorial.md: curl -X POST",
     "docs/tutorial.md: docker compose --file",
     "docs/tutorial.md: export PYSPARK_SUBMIT_ARGS",

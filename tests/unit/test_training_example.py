@@ -1,4 +1,4 @@
-"""The example that trains: it learns, and whoever ends it anywhere sees the same losses."""
+"""The training example learns, and a run that is ended anywhere continues with the same losses."""
 
 from __future__ import annotations
 
@@ -6,50 +6,72 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from examples.git_history.history import Repository
-from examples.training.train import CHECKPOINT_STEPS, Model, main, make_table, train
+from examples.training.train import (
+    CHECKPOINT_STEPS,
+    Model,
+    Position,
+    batches,
+    main,
+    make_table,
+    train,
+)
+from spark_upsert import Table
 from tests.support.repositories import long_history
 
 EPOCHS = 30
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("training")
+def table_in(folder: Path) -> str:
     long_history(150).write(folder / "repository")
     make_table(Repository.open(folder / "repository"), str(folder / "files"))
     return str(folder / "files")
 
 
-@pytest.fixture(scope="module")
-def whole(files: str, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    *_, model = train(files, tmp_path_factory.mktemp("whole") / "model.npz", epochs=EPOCHS)
-    return model
+def replace_and_expire(path: str) -> None:
+    """Write, compact and expire as others do during a training: every version that may go goes."""
+    table = Table.open(path)
+    table.append(
+        pa.Table.from_pylist([{"path": "new.py", "bytes": 1}], schema=table.schema.columns)
+    )
+    table.compact(full=True)
+    table.expire(retain_versions=1, retain_ms=0, safety_ms=0, writers_ms=0)
+    table.vacuum(grace_ms=0)
 
 
-def test_it_learns(whole: Model) -> None:
-    tenth = len(whole.losses) // 10
-    assert tenth > 3
-    assert np.mean(whole.losses[-tenth:]) < 0.5 * np.mean(whole.losses[:tenth])
+def test_the_losses_fall_and_do_not_depend_on_restarts(tmp_path: Path) -> None:
+    path = table_in(tmp_path)
+    *_, uninterrupted = train(path, tmp_path / "uninterrupted.npz", epochs=EPOCHS)
+    tenth = len(uninterrupted.losses) // 10
+    assert np.mean(uninterrupted.losses[-tenth:]) < 0.5 * np.mean(uninterrupted.losses[:tenth])
 
-
-@pytest.mark.parametrize("steps", [1, 7, CHECKPOINT_STEPS, 23])
-@pytest.mark.sweep(1)
-def test_the_losses_are_the_same_however_often_it_is_ended(
-    files: str, whole: Model, tmp_path: Path, steps: int
-) -> None:
-    checkpoint, starts, model = tmp_path / "model.npz", 0, Model()
-    while True:
-        # Each gets at least to one more checkpoint, and most lose some steps behind it.
-        taken = list(islice(train(files, checkpoint, epochs=EPOCHS), CHECKPOINT_STEPS + steps))
-        if not taken:
+    checkpoint, model, starts = tmp_path / "model.npz", Model(), 0
+    for steps in (1, 7, CHECKPOINT_STEPS, 23, *range(2, 100, 3)):
+        # Each start reaches at least one more checkpoint, and most lose the steps after it.
+        run = train(path, checkpoint, epochs=EPOCHS)
+        models = list(islice(run, CHECKPOINT_STEPS + steps))
+        if not models:
             break
-        model, starts = taken[-1], starts + 1
-    assert starts > 2
-    assert model.losses == whole.losses
-    assert np.array_equal(model.weights, whole.weights)
+        model, starts = models[-1], starts + 1
+        replace_and_expire(path)
+    assert starts > 5
+    assert model.losses == uninterrupted.losses
+    assert np.array_equal(model.weights, uninterrupted.weights)
+    assert Table.open(path).consumers() == []
+
+
+def test_an_epoch_has_each_row_once_in_an_order_of_its_own(tmp_path: Path) -> None:
+    table = Table.open(table_in(tmp_path))
+    orders = [
+        [path for batch in batches(table, Position(1, epoch), seed=1) for path in batch["path"]]
+        for epoch in range(2)
+    ]
+    rows = table.snapshot()["path"]
+    assert [sorted(map(str, order)) for order in orders] == [sorted(map(str, rows))] * 2
+    assert orders[0] != orders[1]
 
 
 def test_it_runs_from_the_command_line(
@@ -57,8 +79,8 @@ def test_it_runs_from_the_command_line(
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     long_history(40).write(tmp_path / "repository")
-    given = ["--repo", str(tmp_path / "repository"), "--into", str(tmp_path / "into")]
-    assert main([*given, "--epochs", "3", "--stop-after", "2"]) == 1
-    assert "ended behind step 2" in capsys.readouterr().out
-    assert main([*given, "--epochs", "3"]) == 0
+    arguments = ["--repo", str(tmp_path / "repository"), "--into", str(tmp_path / "into")]
+    assert main([*arguments, "--epochs", "3", "--stop-after", "2"]) == 1
+    assert "ended after step 2" in capsys.readouterr().out
+    assert main([*arguments, "--epochs", "3"]) == 0
     assert "steps     1 to" in capsys.readouterr().out

@@ -261,29 +261,6 @@ class Snapshot:
         found = (_live_rows(piece, names, fields) for piece in _together(pieces))
         return [batch for batch in found if batch.num_rows]
 
-    def by_hash(self, columns: Sequence[str], *, hash_range: HashRange = ALL_HASHES) -> pa.Table:
-        """Return the rows with hashes in a range, ascending by hash.
-
-        All at once, in an order in which neither files nor the choice of columns have a part.
-        """
-        schema = self.manifest.schema
-        parts = self.parts(hash_range)
-        rows = Rows(schema, [part for part, _ in parts])
-        rows, wins = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
-        live = [
-            is_live(rows.slice(index, [DIFF], 0, len(part))[0])
-            for index, part in enumerate(rows.parts)
-        ]
-        wins &= np.concatenate([np.empty(0, dtype=np.bool_), *live])
-        fields = pa.schema([schema.columns.field(name) for name in columns])
-        if len(rows.parts) == 1 and bool(wins.all()):
-            found = rows.slice(0, columns, 0, len(rows))
-        else:
-            at = np.flatnonzero(wins)
-            # A run is sorted already, and what was folded, too: most of the work is done.
-            found = rows.take(columns, at[order_of(rows.hashes[at])])
-        return pa.Table.from_arrays(found, schema=fields)
-
     def chunks(self, hash_range: HashRange = ALL_HASHES, *, at_least: int = 1) -> list[HashRange]:
         """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries.
 
