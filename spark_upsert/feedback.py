@@ -36,6 +36,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from spark_upsert.conversions.arguments import whole_argument
 from spark_upsert.model.epochs import Epoch as Timestamp
 from spark_upsert.model.epochs import Fate, fate_of
 from spark_upsert.model.schema import TableSchema
@@ -141,11 +142,11 @@ class FeedbackUpsert:
         Raises
         ------
         ValueError
-            ``diff`` is not positive (a command is never a retraction), or the source said
-            before that this timestamp is complete.
+            ``ts`` is no whole number below `CLOSED`; ``diff`` is not positive, as a command is
+            never a retraction; or the source reported before that this timestamp is complete.
         """
-        if diff <= 0:
-            raise ValueError(f"a command has a positive diff, found {diff} at {ts}")
+        ts = whole_argument("ts", ts, most=CLOSED - 1)
+        whole_argument("diff", diff, least=1)
         if ts < self._resume_upper:
             self._dropped_rows += rows.num_rows  # Replayed: durable since before this start.
             return
@@ -160,6 +161,7 @@ class FeedbackUpsert:
 
     def advance(self, input_upper: int) -> None:
         """Advance the input upper; smaller values are ignored."""
+        input_upper = whole_argument("input_upper", input_upper, most=CLOSED)
         self._input_upper = Timestamp(max(self._input_upper, input_upper))
 
     def close(self) -> None:

@@ -248,7 +248,8 @@ class TableSchema:
             raise OptionError.missing("keys", "the columns that identify a row, comma separated")
         for key in self.keys:
             _require_hashable(self.columns.field(find_column(key, names, role="key column")), "key")
-        if not 0 <= self.hash_prefix < len(self.keys):
+        is_whole = type(self.hash_prefix) is int
+        if not is_whole or not 0 <= self.hash_prefix < len(self.keys):
             raise OptionError.invalid(
                 "hashPrefix",
                 self.hash_prefix,

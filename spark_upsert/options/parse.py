@@ -15,6 +15,7 @@ from enum import Enum
 from importlib import import_module
 from typing import TypeVar
 
+from spark_upsert.conversions.arguments import DURATION_MS_MAX
 from spark_upsert.errors import OptionError
 from spark_upsert.model.durations import EXPECTED, try_parse_ms
 from spark_upsert.model.names import split_names
@@ -114,8 +115,9 @@ class Options:
         if value is None:
             return None
         duration = try_parse_ms(value)
-        if not duration:
-            raise OptionError.invalid(name, value, EXPECTED)
+        # Longer ones would become records that no reader accepts.
+        if not duration or duration > DURATION_MS_MAX:
+            raise OptionError.invalid(name, value, f"{EXPECTED}, up to 8 030 years")
         return duration
 
     def names(self, name: str) -> tuple[str, ...]:

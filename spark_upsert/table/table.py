@@ -24,6 +24,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from spark_upsert.conversions import array_of
+from spark_upsert.conversions.arguments import (
+    duration_argument,
+    optional_whole_argument,
+    whole_argument,
+)
 from spark_upsert.errors import (
     CorruptionError,
     OptionError,
@@ -155,7 +160,7 @@ class Table:
         pressure: Callable[[], float] | None = None,
     ) -> None:
         self.store = store
-        self.threads = threads
+        self.threads = whole_argument("threads", threads, least=1)
         self._sleep = sleep
         self._clock = clock
         self.log = Log(store, clock=clock)
@@ -251,7 +256,7 @@ class Table:
             engine=engine,
             on_error=on_error,
             ties=ties,
-            hash_prefix=hash_prefix,
+            hash_prefix=whole_argument("hash_prefix", hash_prefix),
         )
         if not table._make(schema, properties):
             raise TableExistsError.at(table.store.url)
@@ -423,7 +428,7 @@ class Table:
             transaction=transaction,
             overwrite=overwrite,
             late_rows=late_rows,
-            full_wait_ms=full_wait_ms,
+            full_wait_ms=duration_argument("full_wait_ms", full_wait_ms),
             heeds_pressure=not disable_backpressure,
         )
 
@@ -508,7 +513,7 @@ class Table:
             self.store,
             self._backlog,
             self._gauge if heeds_pressure else None,
-            wait_ms=full_wait_ms,
+            wait_ms=duration_argument("full_wait_ms", full_wait_ms),
             waits_for_relief=waits_for_relief,
             sleep=self._sleep,
             guard=guard,
@@ -582,6 +587,7 @@ class Table:
             The table keeps the rows of a view.
         """
         url = self.store.url
+        version = whole_argument("version", version)
         committed = self.log.append(lambda head: restoration(head, self.log.at(version), url))
         if committed is not None:
             self._follow(committed)
@@ -661,10 +667,10 @@ class Table:
         """
         return upkeep.expire(
             self,
-            retain_versions=retain_versions,
-            retain_ms=retain_ms,
-            safety_ms=safety_ms,
-            writers_ms=writers_ms,
+            retain_versions=optional_whole_argument("retain_versions", retain_versions),
+            retain_ms=None if retain_ms is None else duration_argument("retain_ms", retain_ms),
+            safety_ms=duration_argument("safety_ms", safety_ms),
+            writers_ms=duration_argument("writers_ms", writers_ms),
         )
 
     def expire_rows(self) -> ExpiredRows | None:
@@ -682,7 +688,9 @@ class Table:
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
         """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
-        return upkeep.vacuum(self, grace_ms=grace_ms, dry_run=dry_run)
+        return upkeep.vacuum(
+            self, grace_ms=duration_argument("grace_ms", grace_ms), dry_run=dry_run
+        )
 
     def consumers(self) -> list[Lease]:
         """Return the leases of all consumers, the lapsed ones too."""
@@ -702,15 +710,21 @@ class Table:
         OptionError
             The version does not exist yet.
         """
-        now_ms = self.log.now_ms()
-        lease = Lease(consumer=consumer, version=version, renewed_ms=now_ms, ttl_ms=ttl_ms)
+        lease = self._lease(consumer, version, ttl_ms)
         hold(self.store, self.log, lease)
         return lease
 
+    def _lease(self, consumer: str, version: int, ttl_ms: int) -> Lease:
+        return Lease(
+            consumer=consumer,
+            version=whole_argument("version", version),
+            renewed_ms=self.log.now_ms(),
+            ttl_ms=duration_argument("ttl_ms", ttl_ms, least=1),
+        )
+
     def keep_held(self, consumer: str, version: int, *, ttl_ms: int = LEASE_MS) -> Lease:
         """Keep a version readable (`hold`), without a write if it is held for long enough."""
-        now_ms = self.log.now_ms()
-        lease = Lease(consumer=consumer, version=version, renewed_ms=now_ms, ttl_ms=ttl_ms)
+        lease = self._lease(consumer, version, ttl_ms)
         keep_held(self.store, self.log, lease)
         return lease
 
@@ -806,6 +820,7 @@ class Table:
 
     def at(self, version: int | None = None) -> Snapshot:
         """Return the table at a version, by default the newest."""
+        version = optional_whole_argument("version", version)
         return Snapshot(self.store, manifest_at(self.log, version=version))
 
     @property
@@ -882,6 +897,7 @@ class Table:
         columns, filter, version
             As of `scan`.
         """
+        at_least = whole_argument("at_least", at_least, least=1)
         snapshot = self.at(version)
         schema = snapshot.manifest.schema
         names = schema.columns.names if columns is None else schema.select(columns)
@@ -1082,6 +1098,8 @@ class Table:
         DataLossError
             Changes among them are expired.
         """
+        lower = whole_argument("lower", lower)
+        upper = optional_whole_argument("upper", upper)
         head = self.log.head()
         if not 0 <= lower <= head.upper:
             raise OptionError.invalid("lower", lower, f"a version from 0 to {head.upper}")
@@ -1130,6 +1148,8 @@ class Table:
         DataLossError
             The version ``lower`` is expired.
         """
+        lower = optional_whole_argument("lower", lower)
+        upper = optional_whole_argument("upper", upper)
         own = self.schema
         names = own.columns.names if columns is None else own.select(columns)
         wanted = HistoryOptions(
@@ -1169,6 +1189,7 @@ class Table:
         OptionError
             ``start`` is beyond the version behind the newest.
         """
+        start = optional_whole_argument("start", start)
         upper = self._watchers.look().upper
         if start is not None and not 0 <= start <= upper:
             raise OptionError.invalid("start", start, f"a version from 0 to {upper}")
@@ -1184,6 +1205,7 @@ class Table:
         hash_range: HashRange = ALL_HASHES,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the changes of some epochs for a range of hashes."""
+        lower, upper = whole_argument("lower", lower), whole_argument("upper", upper)
         schema = self.log.head().schema
         net = options.deduplication is Deduplication.NET_CHANGES
         for stretch in cut_into_stretches(self.log, lower, upper, schema, net=net):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -678,3 +679,14 @@ def _(told: Told) -> None:
     twice = Transaction(writer="w", number=0)
     assert table.append(rows_of({**ROW, "id": [2]}), transaction=twice)
     assert not table.append(rows_of({**ROW, "id": [2]}), transaction=twice)
+
+
+@follows("conversions.arguments:_unfit")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    for value in (7 * 86_400 * 1e3, timedelta(days=7)):
+        week: Any = value
+        with told:
+            table.hold("reader", 0, ttl_ms=week)
+        told("give ttl_ms=604800000, an int")
+        assert table.hold("reader", 0, ttl_ms=604800000).ttl_ms == 604800000

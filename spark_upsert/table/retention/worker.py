@@ -115,9 +115,6 @@ def expire(
     """
     if retain_versions is None and retain_ms is None:
         raise OptionError.missing("retain", "how much of the past to keep")
-    for name, value in (("retain", retain_ms), ("versions", retain_versions)):
-        if value is not None and value < 0:
-            raise OptionError.invalid(name, value, "0 or more")
     outcome: list[Expiry] = []
     # By a clock that is far ahead all leases would have lapsed.
     require_clock(store, log.now_ms())
