@@ -42,23 +42,62 @@ from types import TracebackType
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 _USER_INFO = re.compile(
-    r"""(://)(?:[^\s/@'"]*:[^\s@'"]*|(?<!abfs://)(?<!abfss://)[^\s/@'"]+)@""", re.IGNORECASE
+    r"""(:/{1,2})(?:[^\s/@'"]*:[^\s@'"]*|(?<!abfs://)(?<!abfss://)[^\s/@'"]+)@""", re.IGNORECASE
 )
 """User and password before a host; ``abfss://container@account`` has no secret without a colon.
 """
 
-_SIGNATURE = re.compile(
-    r"""([?&;](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token)|"""
-    r"""(?:access_?)?token|password|secret)=)[^&;\s'"]+""",
+_QUERY = re.compile(r"""(:/[^\s'"?#]*)([?#][^\s'"]+)""")
+"""The query and the fragment of a URL."""
+
+_PARAMETER = re.compile(r"([?#&;])([^=&;?#]*)=*([^&;?#]*)")
+
+_PUBLIC_PARAMETERS = frozenset(
+    {
+        *("comp", "delimiter", "list-type", "marker", "max-keys", "partnumber", "prefix"),
+        *("restype", "se", "sp", "sr", "start-after", "sv", "uploads", "versionid"),
+        *("x-amz-algorithm", "x-amz-date", "x-amz-expires", "x-amz-signedheaders"),
+    }
+)
+"""Parameters in the requests of object stores that help to find a failure and are no secrets."""
+
+_CREDENTIAL = re.compile(
+    r"""([?&;](?:sig|[\w.-]*(?:secret|passw(?:or)?d|pwd|token|signature|credential|"""
+    r"""(?:access|account|api|auth|private|sas|shared)[_-]?key)[\w.-]*)=)[^&;\s'"]+""",
     re.IGNORECASE,
 )
+"""A parameter that is a credential by its name, wherever it is."""
 
 
 def masked(text: str) -> str:
-    """Return a text without the secrets of the URLs in it."""
-    if "://" not in text and "=" not in text:
+    """Return a text without the secrets of the URLs in it.
+
+    The values in a query or fragment are hidden, but for those of `_PUBLIC_PARAMETERS`.
+    """
+    if ":/" not in text and "=" not in text:
         return text
-    return _SIGNATURE.sub(r"\1***", _USER_INFO.sub(r"\1***@", text))
+    text = _QUERY.sub(lambda url: url[1] + _PARAMETER.sub(_without_value, url[2]), text)
+    return _CREDENTIAL.sub(r"\1***", _USER_INFO.sub(r"\1***@", text))
+
+
+def _without_value(parameter: re.Match[str]) -> str:
+    mark, name, value = parameter.groups()
+    if name.lower() in _PUBLIC_PARAMETERS or not (name or value):
+        return parameter[0]
+    # A parameter without a value may be a secret itself: Base64 ends with '=', a sentence with '.'.
+    return f"{mark}{name}=***" if value.strip(".,:)") else f"{mark}***"
+
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/+)([^/?#]*)([^?#]*)([?#]?)", re.DOTALL)
+"""The scheme of a URL (Hadoop's may have one slash), its authority and path, and a mark of more."""
+
+_AUTHORITY = re.compile(r"[^:@\[\]]*(@[^:@\[\]]*)?(:\d*)?")
+"""A host or a bucket, or Azure's container and account."""
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path is a URL, and so not the name of a folder."""
+    return _URL.match(path) is not None
 
 
 _SETTING = re.compile(r"⟨(\w[\w.]*)(:?)=([^⟨⟩]*)⟩")
@@ -112,7 +151,7 @@ class UpsertFlowError(Exception):
 
     def __init__(self, message: str, *, hint: str = "", **fields: Any) -> None:
         self.message = masked(message)
-        self.fields = fields
+        self.fields = {name: _masked_field(value) for name, value in fields.items()}
         self._marked_hint = masked(hint)
         self._form: SettingForm = as_argument
         super().__init__(self._text())
@@ -156,6 +195,7 @@ class UpsertFlowError(Exception):
 
     def say_about(self, kind: Subject, name: str) -> None:
         """Say which of several things of a kind it is about; of each kind, the first name stays."""
+        name = masked(name)
         field, value = ("operators", (name,)) if kind == "operator" else (kind, name)
         if field not in self.fields:
             self.fields[field] = value
@@ -177,6 +217,10 @@ def _rebuild(
     error = cls(message, hint=hint, **fields)
     error.name_settings(form)
     return error
+
+
+def _masked_field(value: Any) -> Any:
+    return masked(value) if isinstance(value, str) else value
 
 
 class about:
@@ -215,7 +259,7 @@ class about:
         begin = f"It is about the {self._kind} "
         if not any(note.startswith(begin) for note in getattr(error, "__notes__", ())):
             place = " of the plan" if self._kind == "node" else ""
-            error.add_note(f"{begin}'{self._name}'{place}.")
+            error.add_note(f"{begin}'{masked(self._name)}'{place}.")
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
@@ -288,6 +332,37 @@ class OptionError(UpsertFlowError, ValueError):
         near = nearest(value, known)
         hint = f"Did you mean '{near}'?" if near else f"give '{name}' as one of them."
         return cls.invalid(name, value, f"one of {', '.join(known)}", hint=hint)
+
+
+def require_plain(path: str, *, option: str = "path") -> None:
+    """Refuse a URL that contains credentials, a query or a fragment.
+
+    Every location is checked where it is read, so that no later error, log line, plan or metric can
+    show a secret. Local paths may contain any character.
+
+    Raises
+    ------
+    OptionError
+        The message shows no more than the part before the credentials or the query.
+    """
+    parts = _URL.match(path)
+    if parts is None:
+        return
+    scheme, authority, folder, mark = parts.groups()
+    if _AUTHORITY.fullmatch(authority) is None:
+        raise OptionError(
+            f"the URL '{scheme}***' must name its bucket or host without credentials.",
+            hint="give credentials and the address of a server in 'storage' options "
+            "(docs/object-stores.md); Spark shows the path of a query.",
+            option=option,
+        )
+    if mark:
+        raise OptionError(
+            f"the URL '{scheme}{authority}{folder}{mark}***' has a query or fragment.",
+            hint="leave it away. A signature (SAS) goes into 'storage.sas_key'; where the "
+            "mark is a part of a name, write %3F for '?' and %23 for '#' after file://.",
+            option=option,
+        )
 
 
 class SchemaError(UpsertFlowError, ValueError):

@@ -29,7 +29,7 @@ from typing import Any
 
 from spark_upsert._version import __version__
 from spark_upsert.cli.java import find_java
-from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.errors import OptionError, UpsertFlowError, is_url, masked, require_plain
 from spark_upsert.model.template import Template, is_routed
 from spark_upsert.store.resolve import open_store
 
@@ -264,9 +264,13 @@ def _can_write(path: str, storage: Mapping[str, str]) -> Check:
 
     For a path that names columns, the writer uses the path's root.
     """
-    path = Template.parse(path).root if is_routed(path) else path
+    try:
+        require_plain(path)
+        path = Template.parse(path).root if is_routed(path) else path
+    except OptionError as error:
+        return Check(name="write", found="refused", problem=str(error))
     root = Path(path)
-    missing = [] if "://" in path else [each for each in (root, *root.parents) if not each.exists()]
+    missing = [] if is_url(path) else [each for each in (root, *root.parents) if not each.exists()]
     name = f"_doctor-{uuid.uuid4().hex}"
     problem = None
     try:
@@ -284,4 +288,4 @@ def _can_write(path: str, storage: Mapping[str, str]) -> Check:
     for folder in missing:
         with suppress(OSError):
             folder.rmdir()
-    return Check(name="write", found=masked(path), problem=problem)
+    return Check(name="write", found=path, problem=problem)

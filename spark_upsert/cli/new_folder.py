@@ -10,9 +10,13 @@ from pathlib import Path
 
 import click
 
+from spark_upsert.errors import is_url
+
 
 def as_new_folder(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
     """Return a folder that is not there yet, or has nothing in it."""
+    if folder is not None and is_url(str(folder)):
+        raise click.BadParameter("expected a folder of this machine, found a URL.")
     if folder is None or not folder.exists():
         return folder
     if not folder.is_dir():

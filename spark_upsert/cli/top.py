@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from spark_upsert.cli.render import bytes_text
-from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.errors import UpsertFlowError, masked, require_plain
 from spark_upsert.mirror.facts import lag_below
 from spark_upsert.mirror.place import target_of
 from spark_upsert.mirror.publish import consumer_of
@@ -179,6 +179,8 @@ class Top:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Any] = time.sleep,
     ) -> None:
+        for path in paths:
+            require_plain(path)  # Before a server answers with an error that it cannot show.
         self._paths = paths
         self._pattern = Pattern.parse(pattern)
         self._limit = limit

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from spark_upsert.errors import masked
 from spark_upsert.flow.expansion import Physical, Splitter, SplitterKind
 from spark_upsert.flow.graph import INPUT, Edge, OperatorKind
 from spark_upsert.flow.work import PythonFunction, Work
@@ -156,7 +155,7 @@ def _said_of(work: Work) -> str:
     if isinstance(work, PythonFunction):
         return getattr(work.function, "__name__", type(work.function).__name__)
     path = getattr(work, "path", None)
-    return type(work).__name__ if path is None else f"{type(work).__name__} {masked(str(path))}"
+    return type(work).__name__ if path is None else f"{type(work).__name__} {path}"
 
 
 def _folded(names: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from spark_upsert.errors import require_plain
 from spark_upsert.flow.channels import ChannelPath
 from spark_upsert.plan.nodes import ArrowScan, Filter, Node, Project, Unnest
 
@@ -64,7 +65,10 @@ class TableSource:
     """Rows or changes of an upsertflow table."""
 
     path: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        require_plain(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,10 @@ class TableSink:
     """Rows become commands of an upsertflow table."""
 
     path: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        require_plain(self.path)
 
 
 @dataclass(frozen=True, slots=True)

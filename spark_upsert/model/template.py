@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from spark_upsert.errors import DataError, OptionError, setting
+from spark_upsert.errors import DataError, OptionError, is_url, require_plain, setting
 
 SEGMENT_BYTES_MAX = 255
 """Bytes of one folder's name that ext4, XFS, APFS and NTFS allow."""
@@ -28,7 +28,6 @@ _HIDDEN = ("_", ".")
 _LITERAL = re.compile(r"[A-Za-z0-9_.=+@,{}-]*")
 """Literal text beside columns: no path, URL, glob or file system takes it otherwise."""
 _PIECE = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]|/|[^{}/]+")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _ESCAPE = re.compile(r"=([0-9A-F]{2})")
 _EXAMPLE = "write columns in braces, as in '/lake/{topic}' or '/lake/{source.db}/{source.table}'"
 
@@ -121,10 +120,11 @@ class Template:
         Raises
         ------
         OptionError
-            It names no column, or one without a name or twice; its braces do not match, or stand
+            It contains a secret; it names no column, or one without a name or twice; its braces do not match, or stand
             in the name of a bucket or in a scheme; columns touch, or the values of two could not be
             told apart; or it has a name that is empty, hidden or leads elsewhere.
         """
+        require_plain(path)
         parts = list(_split(path, _pieces(path)))
         first = next((at for at, part in enumerate(parts) if _columns_of(part)), None)
         if first is None:
@@ -303,7 +303,7 @@ def _require_each_once(path: str, columns: Sequence[str]) -> None:
 def _root(path: str, parts: Sequence[Sequence[str]]) -> str:
     """Return what stands before the first name with a column, as the driver resolves it."""
     text = "/".join("".join(_unbraced(piece) for piece in part) for part in parts)
-    if _URL.match(f"{text}/") is None:
+    if not is_url(f"{text}/"):
         # A task may run in another folder than the driver: a relative path is the driver's.
         return os.path.abspath(text or "/") if parts else os.path.abspath("")
     if len(parts) == 2 and "://" in path:

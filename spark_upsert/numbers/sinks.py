@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from spark_upsert.errors import OtherTableError
 from spark_upsert.mirror.facts import lag_below
@@ -39,7 +39,7 @@ class Place:
     """Where a query writes: a table, or the template of many."""
 
     path: str
-    storage: tuple[tuple[str, str], ...] = ()
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, path: str, storage: Mapping[str, str]) -> Place:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from spark_upsert.errors import OptionError, about, did_you_mean
+from spark_upsert.errors import OptionError, about, did_you_mean, is_url
 from spark_upsert.options.below import Below, path_below
 from spark_upsert.options.declared import Option, declared, exclusive, held_together, names_of_whole
 from spark_upsert.options.files import FILE_OPTIONS
@@ -503,7 +503,7 @@ def _refuse_one_path_twice(inputs: tuple[InputOptions, ...]) -> None:
         if path is None:
             continue
         path = path.strip().rstrip("/")
-        place = path if ":/" in path else os.path.abspath(path)
+        place = path if is_url(path) else os.path.abspath(path)
         other = seen.setdefault((each.format, place), each.name)
         if other != each.name:
             raise listed_twice(other, each.name, f"at '{place}'")

@@ -7,7 +7,6 @@ one. Everything is parsed at once, on the driver, before anything is written.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.model.durations import EXPECTED, try_parse_ms
 from spark_upsert.model.names import split_names
 from spark_upsert.options.handed_down import missing_path, users_own
+from spark_upsert.store.resolve import absolute_path
 
 STORAGE_PREFIX = "storage."
 """The beginning of the name of an option for the object store."""
@@ -158,7 +158,7 @@ class Options:
         if path is None:
             raise missing_path()
         # A task may run in another folder than the driver: a relative path is the driver's.
-        return path if ":/" in path else os.path.abspath(path)
+        return absolute_path(path, option=name)
 
 
 def _unknown(name: str, known: Collection[str]) -> OptionError:

@@ -23,6 +23,7 @@ from spark_upsert.options.declared import (
 )
 from spark_upsert.options.lives import FREE, NEXT, REFUSED, Change, Life
 from spark_upsert.options.parse import Options, one_of, whole_number
+from spark_upsert.store.resolve import absolute_path
 
 LATENCY_TARGET_MS = 60_000
 """Longer than most triggers wait, shorter than most people do."""
@@ -86,7 +87,7 @@ def _delay_ms(options: Options, name: str) -> int | None:
 def _offsets_path(options: Options, name: str) -> str | None:
     path = options.text(name)
     # As of a table: a relative path is that of the process that was given it.
-    return path if path is None or ":/" in path else os.path.abspath(path)
+    return None if path is None else absolute_path(path, option=name)
 
 
 def _merge_columns(options: Options, name: str) -> tuple[str, ...]:

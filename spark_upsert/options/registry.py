@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import Enum
 from urllib.parse import urlsplit
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, require_plain
 from spark_upsert.options.declared import Option
 from spark_upsert.options.lives import NEXT
 from spark_upsert.options.parse import Options, fold
@@ -124,14 +124,15 @@ def registry_settings(options: Options) -> RegistrySettings | None:
         return None
     urls = tuple(url.strip().rstrip("/") for url in text.split(","))
     for url in urls:
-        parts = urlsplit(url)
-        if "@" in parts.netloc:
+        if "@" in url:
             raise OptionError(
                 f"option '{_URL}' holds a user or a password, which logs would show.",
                 hint="give 'schemaRegistry.user' and 'schemaRegistry.password'.",
                 option=_URL,
             )
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        require_plain(url, option=_URL)
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OptionError.invalid(_URL, url, "an address such as 'http://registry:8081'")
     user, password, token, headers, ca_file = map(options.text, _HOW)
     options.refuse_together("schemaRegistry.user", "schemaRegistry.token")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, is_url, require_plain
 from spark_upsert.late import Late
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import Store
-from spark_upsert.store.settings import cloud_of, refuse_query
+from spark_upsert.store.settings import cloud_of
 
 if TYPE_CHECKING:
     from spark_upsert.store import objects
 else:
     # It needs obstore, which a table on a file system does not.
     objects = Late("spark_upsert.store.objects")
-
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""How URLs begin, Hadoop's with one slash among them: none of them is a folder's name."""
 
 
 def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
@@ -37,14 +34,15 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
     Raises
     ------
     OptionError
-        The path is empty or of a kind that is not supported, or object storage is asked for
-        and obstore is not installed.
+        The path is empty, not supported or contains a secret (`require_plain`), or it is an object
+        store's and obstore is not installed.
     """
     if not path:
         raise OptionError.missing("path", "where the table lies")
+    require_plain(path)
     if "\0" in path:
         raise OptionError.invalid("path", path, "a path without null characters")
-    if _URL.match(path) is None:
+    if not is_url(path):
         return LocalStore(path)
     if urlsplit(path).scheme == "file":
         return LocalStore(_path_of(path))
@@ -59,9 +57,15 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
     return opened(path, options or {})
 
 
+def absolute_path(path: str, *, option: str = "path") -> str:
+    """Return a path that means the same in every process; raise if it contains a secret."""
+    require_plain(path, option=option)
+    return path if is_url(path) else os.path.abspath(path)
+
+
 def is_remote(path: str) -> bool:
     """Return whether a path that `open_store` takes is not one of a file system."""
-    return _URL.match(path) is not None and urlsplit(path).scheme != "file"
+    return is_url(path) and urlsplit(path).scheme != "file"
 
 
 def _path_of(url: str) -> str:
@@ -75,5 +79,4 @@ def _path_of(url: str) -> str:
             f"/{parts.netloc}{parts.path}, or mount what that host shares.",
             option="path",
         )
-    refuse_query(url)
     return unquote(parts.path)

@@ -208,26 +208,13 @@ def cloud_of(url: str) -> Cloud:
     named = parts.netloc.rpartition("@")[2] if cloud is Cloud.AZURE else parts.netloc
     if ":" in parts.netloc or "@" in named:
         raise OptionError(
-            f"the path '{url}' has credentials or a port where the bucket is named.",
+            f"the path '{parts.scheme}://***{parts.path}' has credentials or a port where the "
+            "bucket is named.",
             hint="credentials and the address of a server go into 'storage' options "
             "(docs/object-stores.md); what Spark shows of a query includes the path.",
             option="path",
         )
-    refuse_query(url)
     return cloud
-
-
-def refuse_query(url: str) -> None:
-    """Raise if a path ends with a query or a fragment, which no storage would be asked for."""
-    parts = urlsplit(url)
-    for mark, text in (("?", parts.query), ("#", parts.fragment)):
-        if text:
-            raise OptionError(
-                f"the path '{url}' has a query or fragment, '{mark}{text}'.",
-                hint="leave it away. A signature (SAS) goes into 'storage.sas_key'; where the "
-                "mark is a part of a name, write %3F for '?' and %23 for '#' after file://.",
-                option="path",
-            )
 
 
 def _canonical(cloud: Cloud, name: str) -> str:

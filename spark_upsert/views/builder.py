@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, NoReturn, Self, TypeVar
@@ -34,7 +33,7 @@ from spark_upsert.plan.nodes import (
     Unnest,
     require_depth,
 )
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.resolve import absolute_path, open_store
 from spark_upsert.table.table import Table
 from spark_upsert.views.bases import made_from, open_base, scan_of
 from spark_upsert.views.binding import bind, bind_below_group, bind_group
@@ -69,7 +68,7 @@ class Plan:
             There is none.
         """
         own = dict(storage or {})
-        return cls(scan_of(_absolute(path), Table(open_store(path, own))), own)
+        return cls(scan_of(absolute_path(path), Table(open_store(path, own))), own)
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse what other engines call a plan, and say what there is instead."""
@@ -315,8 +314,3 @@ def _one_of(choices: type[_Choice], name: str, value: str) -> _Choice:
     if value not in known:
         raise PlanError(f"a join has no {name}='{value}'.", hint=did_you_mean(value, known))
     return choices(value)
-
-
-def _absolute(path: str) -> str:
-    """Return a path that means the same in every process."""
-    return path if ":/" in path else os.path.abspath(path)

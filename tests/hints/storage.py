@@ -62,21 +62,26 @@ PLACES: tuple[tuple[str, Place, Mapping[str, Place]], ...] = (
     ),
     (
         "store.settings:cloud_of:4",
+        ("s3://bucket:9/orders", {}),
+        {"credentials and the address of a server go into 'storage' options": (BUCKET, OPEN)},
+    ),
+    (
+        "errors:require_plain",
         ("s3://me:hush@bucket/orders", {}),
         {
-            "credentials and the address of a server go into 'storage' options": (
+            "give credentials and the address of a server in 'storage' options": (
                 BUCKET,
                 {"access_key_id": "me", "secret_access_key": "hush", **OPEN},
             )
         },
     ),
     (
-        "store.settings:refuse_query",
+        "errors:require_plain:2",
         ("file:///lake/a?b", {}),
         {"leave it away": ("file:///lake/a", {}), "write %3F for '?'": ("file:///lake/a%3Fb", {})},
     ),
     (
-        "store.settings:refuse_query",
+        "errors:require_plain:2",
         ("abfss://box@account.dfs.core.windows.net/lake?sig=hush", {}),
         {
             "A signature (SAS) goes into 'storage.sas_key'": (

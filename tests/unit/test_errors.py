@@ -228,18 +228,29 @@ def test_data_loss_is_no_corruption() -> None:
         ("http://user:hush@proxy:8080", "http://***@proxy:8080"),
         ("az://c/x?sv=2024&sig=hush%2B&se=9", "az://c/x?sv=2024&sig=***&se=9"),
         ("https://b/x?X-Amz-Signature=hush", "https://b/x?X-Amz-Signature=***"),
-        ("https://b/x?a=1&x-amz-security-token=hush'", "https://b/x?a=1&x-amz-security-token=***'"),
+        (
+            "https://b/x?a=1&x-amz-security-token=hush'",
+            "https://b/x?a=***&x-amz-security-token=***'",
+        ),
+        ("s3://b/x?secret_access_key=hush", "s3://b/x?secret_access_key=***"),
+        ("gs://b/x?note=hush==", "gs://b/x?note=***"),
+        ("s3://b/x?hush==, s3:/b#hush", "s3://b/x?*** s3:/b#***"),
+        ("s3a:/key:hush@bucket/x", "s3a:/***@bucket/x"),
+        ("/lake/x?AWS_SECRET_ACCESS_KEY=hush", "/lake/x?AWS_SECRET_ACCESS_KEY=***"),
         ("https://b/x?token=hush", "https://b/x?token=***"),
         # Nothing to hide.
         ("abfss://container@account.net/x", "abfss://container@account.net/x"),
         ("s3://bucket/user@example.com", "s3://bucket/user@example.com"),
         ("id=7, sig=8 is no column", "id=7, sig=8 is no column"),
+        ("https://b/?list-type=2&prefix=a%2F", "https://b/?list-type=2&prefix=a%2F"),
+        ("/lake/x?day=7", "/lake/x?day=7"),
     ],
 )
 def test_secrets_of_urls_are_masked(text: str, shown: str) -> None:
     error = UpsertFlowError(f"could not read {text}", hint=f"look at {text}")
     assert f"[UPSERTFLOW] could not read {shown}\n\nHint: look at {shown}\n" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert UpsertFlowError("no.", path=text).fields == {"path": shown}
 
 
 def test_an_error_of_a_plan_names_the_innermost_node() -> None:

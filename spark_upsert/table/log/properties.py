@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from spark_upsert.errors import OptionError, did_you_mean
+from spark_upsert.errors import OptionError, did_you_mean, require_plain
 from spark_upsert.model.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.schedule.priority import PROPERTY as PRIORITY
 from spark_upsert.schedule.priority import parse_priority
@@ -96,7 +96,7 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     BACKPRESSURE: partial(parse_flag, BACKPRESSURE),
     INDEX_BY: parse_index_by,
     PUBLISH: parse_publish,
-    PUBLISH_PATH: str,
+    PUBLISH_PATH: partial(require_plain, option=PUBLISH_PATH),
     PUBLISH_INTERVAL: parse_interval,
     PUBLISH_FEED: partial(parse_flag, PUBLISH_FEED),
     PUBLISH_RETENTION: parse_retention,

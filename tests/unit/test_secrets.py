@@ -1,0 +1,243 @@
+"""No secret in a location is ever shown: at each entry point, each form of a URL with a secret."""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.doctor import _can_write
+from spark_upsert.errors import OptionError, require_plain
+from spark_upsert.flow.work import TableSink, TableSource
+from spark_upsert.loader import FileRows, TableRows
+from spark_upsert.model.template import Template
+from spark_upsert.numbers.sinks import Place, Sinks
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.options.scopes import SCOPES
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.store.resolve import open_store
+from spark_upsert.table.table import Table
+from spark_upsert.views.builder import Plan
+from tools.layers import modules
+
+SECRET = "HUSHhush0123"
+"""No message contains this text by chance."""
+
+PREFIXES = ("s3://b/x", "s3a:/b/x", "S3://b", "gs://b/x", "file:///lake/x", "hdfs://n:8020/x")
+QUERIES = (
+    "?secret_access_key={}",
+    "?a=1&AWS_SECRET_ACCESS_KEY={}&se=9",
+    "?sig={}%3D",
+    "?account_key={}",
+    "?pw=a/b+{}==",
+    "?note=it's {}",
+    "?{}",
+    "?{}==",
+    "#{}",
+    "#token={}",
+    "?a=1#{}",
+)
+CREDENTIALS = (
+    "s3://key:{}@b/x",
+    "s3://key:a/{}@b/x",
+    "s3://key:a?{}@b/x",
+    "s3a:/key:{}@b/x",
+    "s3://b:{}/x",
+    "s3://[{}/x",
+    "abfss://c:{}@account/x",
+    "hdfs://user:{}@n:8020/x",
+    "s3://key:it's {}@b/x",
+)
+FORMS = [form.format(SECRET) for form in (*map("".join, product(PREFIXES, QUERIES)), *CREDENTIALS)]
+
+COLUMNS = pa.schema({"id": pa.int64()})
+
+
+def open_members(path: str) -> object:
+    return Sinks().has(Place.of(path, {}), "query")
+
+
+def publish(folder: Path, path: str) -> object:
+    return Table.create(f"{folder}/t", COLUMNS, keys=["id"], properties={"publishPath": path})
+
+
+def read_inputs(path: str) -> object:
+    given = {"inputs": "a,b", "input.a.path": path, "input.b.path": "/lake/b"}
+    return [each.table_options() for each in ReadPlan.parse(given).inputs]
+
+
+ENTRIES: dict[str, Callable[[Path, str], object]] = {
+    "Table.open": lambda _, path: Table.open(path),
+    "Table.create": lambda _, path: Table.create(path, COLUMNS, keys=["id"]),
+    "publishPath": publish,
+    "open_store": lambda _, path: open_store(path),
+    "Template": lambda _, path: Template.parse(f"{path}/{{topic}}"),
+    "Template's column": lambda _, path: Template.parse(path.replace("x", "{topic}")),
+    "watch": lambda _, path: open_members(path),
+    "watch of many": lambda _, path: open_members(f"{path}/{{topic}}"),
+    "doctor": lambda _, path: _can_write(path, {}),
+    "Plan": lambda _, path: Plan.of_table(path),
+    "TableRows": lambda _, path: TableRows(path),
+    "FileRows": lambda _, path: FileRows(path),
+    "TableSource": lambda _, path: TableSource(path),
+    "TableSink": lambda _, path: TableSink(path),
+    "reads": lambda _, path: ReadOptions.parse({"path": path}),
+    "writes": lambda _, path: WriteOptions.parse({"path": path, "keys": "id"}),
+    "inputs": lambda _, path: read_inputs(path),
+    "root of inputs": lambda _, path: ReadPlan.parse({"path": path, "inputsPattern": "*"}),
+    "routed": lambda _, path: RoutedOptions.parse({"path": f"{path}/{{topic}}", "keys": "id"}),
+    "schemaRegistry.url": lambda _, path: WriteOptions.parse(
+        {"path": "/t", "keys": "id", "schemaRegistry.url": f"http://registry:8081,{path}"}
+    ),
+    "offsetsPath": lambda _, path: ReadPlan.parse(
+        {"path": "/lake", "inputsPattern": "*", "offsetsPath": path}
+    ),
+    "publishPath of writes": lambda _, path: WriteOptions.parse(
+        {"path": "/t", "keys": "id", "publish": "delta", "publishPath": path}
+    ),
+}
+
+
+def shown_by(call: Callable[[], object], logs: pytest.LogCaptureFixture) -> str:
+    """Return all that a call shows: its result or error, chained errors, and the log."""
+    with logs.at_level(logging.DEBUG):
+        try:
+            result = repr(call())
+        except Exception as error:  # noqa: BLE001 - none may show it
+            result = "".join(traceback.format_exception(error))
+            # With the text of the fields, that programs log.
+            result += repr(error) + repr(getattr(error, "fields", {}))
+    return result + logs.text
+
+
+@pytest.mark.sweep(8)
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_no_entry_point_shows_a_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, entry: str
+) -> None:
+    leaks = [
+        form
+        for form in FORMS
+        if SECRET in shown_by(lambda form=form: ENTRIES[entry](tmp_path, form), caplog)
+    ]
+    assert leaks == []
+
+
+def commands_with_paths() -> Iterator[tuple[str, str]]:
+    """Yield each command with each of its parameters that is a path.
+
+    `doctor` starts other programs: `ENTRIES` has its check of a path.
+    """
+    for name, command in upsertflow.commands.items():
+        if name == "doctor":
+            continue
+        for parameter in command.params:
+            if parameter.name in ("path", "paths", "root", "place", "directory"):
+                yield name, parameter.name
+
+
+FILLERS: Mapping[str, str] = {
+    "path": "/lake/t",
+    "version": "1",
+    "value": "x",
+    "values": "1",
+    "kind": "polars",
+    "place": "/lake/of",
+}
+
+
+@pytest.mark.sweep(6)
+@pytest.mark.parametrize(("name", "secret"), list(commands_with_paths()))
+def test_no_command_shows_a_secret(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    secret: str,
+) -> None:
+    command = upsertflow.commands[name]
+    monkeypatch.chdir(tmp_path)
+    leaks = []
+    for form in FORMS[:: 1 if name == "info" else 9]:  # All commands share one check.
+        given: list[str] = [name]
+        for parameter in command.params:
+            if parameter.name == secret or parameter.required:
+                if isinstance(parameter, click.Option):
+                    given.append(parameter.opts[-1])
+                given.append(form if parameter.name == secret else FILLERS[parameter.name or ""])
+        if name in ("top", "serve"):
+            given += ["--once"] if name == "top" else ["--port", "0"]
+        with caplog.at_level(logging.DEBUG):
+            done = CliRunner().invoke(upsertflow, given)
+        assert done.exit_code, given
+        if SECRET in done.output + caplog.text + repr(done.exception):
+            leaks.append(form)
+    assert leaks == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_url_with_a_secret_is_refused_where_it_is_read(form: str) -> None:
+    with pytest.raises(OptionError, match=r"has a query or fragment|without credentials"):
+        require_plain(form)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://b/x",
+        "s3://user@b/x",
+        "s3a:/b/x",
+        "file:///lake/a%3Fb",
+        "abfss://box@account.dfs.core.windows.net/lake",
+        "hdfs://namenode:8020/lake",
+        "/lake/a?b#c@d:e",
+        "lake/year=2026",
+    ],
+)
+def test_other_locations_are_kept(path: str) -> None:
+    require_plain(path)
+
+
+SECRETS = {"storage", "password", "token", "headers", "config", "client", "shared"}
+"""Names of fields whose values may be credentials."""
+
+
+def test_no_value_shows_the_settings_of_a_storage() -> None:
+    shown = [
+        f"{name}.{each.name}"
+        for module in modules()
+        if module != "spark_upsert.loader.torch_data"
+        for name, cls in vars(import_module(module)).items()
+        if is_dataclass(cls) and getattr(cls, "__module__", None) == module
+        for each in fields(cls)
+        if each.name in SECRETS and each.repr and re.search("Mapping|tuple", str(each.type))
+    ]
+    assert shown == []
+    settings = {"storage.secret_access_key": SECRET}
+    for value in (TableSource("/t", settings), TableSink("/t", settings)):
+        assert SECRET not in repr(value)
+
+
+def test_every_option_with_a_location_is_tried() -> None:
+    named = {
+        name
+        for options in SCOPES.values()
+        for name in options
+        if name.lower().endswith(("path", "url", "location")) and "<" not in name
+    }
+    assert named == {
+        *("path", "publishPath", "offsetsPath", "schemaRegistry.url", "checkpointLocation")
+    }
