@@ -16,6 +16,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,8 @@ _SOURCE_RULES = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 _WORKER_RULES = ("PYSPARK_PYTHON",)
 
 MINIMA = {"pyspark": (4, 1), "pyarrow": (20,), "numpy": (1, 26)}
+
+_WEB_USER = re.compile(r"^(https?://)(?!\$\{\w+\}(?::\$\{\w+\})?@)[^/@]*@")
 
 _PROBE = """
 import importlib, json, pkgutil, sys
@@ -90,19 +93,40 @@ class Interpreter:
     @property
     def remedies(self) -> tuple[str, ...]:
         """The remedies if it lacks a package."""
-        install = f"{self.executable} -m pip install '{requirement('spark')}'"
+        install = f"{self.executable} -m pip install {shlex.quote(requirement('spark'))}"
         return (install,) if self.prefix == sys.prefix else (_point_here(_SOURCE_RULES), install)
 
 
 def requirement(extra: str) -> str:
-    """Return what pip takes to install this very package: its release, or where it came from."""
-    told: dict[str, Any] = {}
-    with suppress(PackageNotFoundError):
-        told = json.loads(distribution("upsertflow").read_text("direct_url.json") or "{}")
-    if "url" not in told:
+    """Return the requirement by which pip installs this very package: its release, or its origin.
+
+    The origin is the record ``direct_url.json`` of the installation: a folder, an archive with its
+    hash, or the commit of a repository, each with the subdirectory of the package.
+
+    Source: PEP 610 (the record), PEP 440 "Direct references" (the requirement). Credentials in the
+    record are left out, except for names of environment variables and the user of SSH.
+    """
+    record: Any = None
+    with suppress(PackageNotFoundError, ValueError):
+        record = json.loads(distribution("upsertflow").read_text("direct_url.json") or "null")
+    if not isinstance(record, dict) or not isinstance(record.get("url"), str):
         return f"upsertflow[{extra}]=={__version__}"
-    system = f"{told['vcs_info']['vcs']}+" if "vcs_info" in told else ""
-    return f"upsertflow[{extra}] @ {system}{told['url']}"
+    url = _WEB_USER.sub(r"\1", record["url"])
+    url = masked(url) if "?" in url else url
+    subdirectory, fragment = record.get("subdirectory"), list[str]()
+    match record:
+        case {"vcs_info": {"vcs": str(system), **version}}:
+            revision = version.get("commit_id") or version.get("requested_revision")
+            url = f"{system}+{url}{f'@{revision}' if revision else ''}"
+        case {"archive_info": {"hashes": {"sha256": str(digest)}}}:
+            fragment = [f"sha256={digest}"]
+        case {"archive_info": {"hash": str(digest)}}:
+            fragment = [digest]
+        case {"dir_info": _} if subdirectory:  # pip takes no fragment of a folder.
+            url, subdirectory = f"{url.rstrip('/')}/{subdirectory}", None
+    if subdirectory:
+        fragment.append(f"subdirectory={subdirectory}")
+    return f"upsertflow[{extra}] @ {url}{'#' * bool(fragment)}{'&'.join(fragment)}"
 
 
 def examine(

@@ -161,10 +161,55 @@ def test_the_command_prints_each_remedy_once_and_exits_with_1(
         ),
         (
             '{"url": "https://host/upsertflow.git", "vcs_info": {"vcs": "git", "commit_id": "1"}}',
-            "upsertflow[spark] @ git+https://host/upsertflow.git",
+            "upsertflow[spark] @ git+https://host/upsertflow.git@1",
         ),
+        (
+            (
+                '{"url": "ssh://git@host/mono.git", "subdirectory": "py/upsertflow",'
+                ' "vcs_info": {"vcs": "git", "requested_revision": "main", "commit_id": "1f"}}'
+            ),
+            "upsertflow[spark] @ git+ssh://git@host/mono.git@1f#subdirectory=py/upsertflow",
+        ),
+        (
+            '{"url": "https://host/x.git", "vcs_info": {"vcs": "hg", "requested_revision": "v1"}}',
+            "upsertflow[spark] @ hg+https://host/x.git@v1",
+        ),
+        (
+            (
+                '{"url": "https://host/x.tar.gz", "subdirectory": "py",'
+                ' "archive_info": {"hash": "sha256=0a", "hashes": {"sha256": "0a", "md5": "1"}}}'
+            ),
+            "upsertflow[spark] @ https://host/x.tar.gz#sha256=0a&subdirectory=py",
+        ),
+        (
+            '{"url": "https://host/x.whl", "archive_info": {"hash": "sha256=0a"}}',
+            "upsertflow[spark] @ https://host/x.whl#sha256=0a",
+        ),
+        (
+            '{"url": "https://host/x.whl", "archive_info": {}}',
+            "upsertflow[spark] @ https://host/x.whl",
+        ),
+        (
+            '{"url": "file:///home/me/mono", "subdirectory": "py", "dir_info": {"editable": true}}',
+            "upsertflow[spark] @ file:///home/me/mono/py",
+        ),
+        (
+            '{"url": "https://me:hush@host/x.git", "vcs_info": {"vcs": "git", "commit_id": "1"}}',
+            "upsertflow[spark] @ git+https://host/x.git@1",
+        ),
+        (
+            '{"url": "https://${USER}:${KEY}@h/x", "vcs_info": {"vcs": "git", "commit_id": "1"}}',
+            "upsertflow[spark] @ git+https://${USER}:${KEY}@h/x@1",
+        ),
+        ("no JSON", f"upsertflow[spark]=={__version__}"),
+        ('["url"]', f"upsertflow[spark]=={__version__}"),
     ],
-    ids=["a release", "a checkout", "a repository"],
+    ids=[
+        *("a release", "a checkout", "a repository", "a folder of a repository"),
+        *("a revision alone", "an archive", "an archive with an older record"),
+        *("an archive without a hash", "a folder of a checkout", "a password"),
+        *("variables", "a damaged record", "a record of another form"),
+    ],
 )
 def test_a_remedy_installs_what_is_installed_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, named: str
