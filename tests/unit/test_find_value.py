@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -20,9 +21,11 @@ from click.testing import CliRunner
 from integration.pages import code_of
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.find_value import BYTES, sightings
+from spark_upsert.errors import DataError
 from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.plan import agg
 from spark_upsert.store import LocalStore
+from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 
@@ -154,16 +157,23 @@ def test_the_command_says_where_and_exits_with_1(tmp_path: Path) -> None:
     assert CliRunner().invoke(upsertflow, ["find", str(tmp_path), "nobody"]).exit_code == 0
 
 
+ORDERS = pytest.mark.parametrize("is_ordered", [True, False], ids=["sequenceBy", "by arrival"])
+
+
 @pytest.mark.slow
-def test_the_page_deletes_a_person(tmp_path: Path) -> None:
-    made, cleaned, _ = (code.replace('"/lake/', f'"{tmp_path}/') for code in python())
+@ORDERS
+def test_the_page_deletes_a_person(tmp_path: Path, is_ordered: bool) -> None:
+    made, cleaned, _ = python(tmp_path, is_ordered=is_ordered)
     names: dict[str, Any] = {}
     exec(made, names)
     everywhere = {path.split("/")[1] for path, _ in found(tmp_path, MAIL)}
     assert everywhere == {"_delta", "_index", "data"}
     exec(cleaned, names)
     assert not found(tmp_path, MAIL)
-    names["people"].append(pa.table({"email": ["eve@example.org"], "name": ["Eve"]}))
+    eve = pa.table({"email": ["eve@example.org"], "name": ["Eve"], "at": [7]})
+    with pytest.raises(DataError, match="late") if is_ordered else nullcontext():
+        names["people"].append(eve)
+    names["people"].append(eve, late_rows=LateRows.APPLY)
     assert sorted(names["people"].snapshot().column("name").to_pylist()) == ["Bob", "Eve"]
     assert (tmp_path / "people" / "_delta").exists(), "it is published again"
     assert names["people"].check().findings == ()
@@ -174,8 +184,11 @@ def test_the_page_deletes_a_person(tmp_path: Path) -> None:
         assert subprocess.run(words, capture_output=True, check=False).returncode == 0, line
 
 
-def test_a_lease_of_a_kept_table_holds_a_person_until_it_is_past_the_merge(tmp_path: Path) -> None:
-    made, cleaned, behind = (code.replace('"/lake/', f'"{tmp_path}/') for code in python())
+@ORDERS
+def test_a_lease_of_a_kept_table_holds_a_person_until_it_is_past_the_merge(
+    tmp_path: Path, is_ordered: bool
+) -> None:
+    made, cleaned, behind = python(tmp_path, is_ordered=is_ordered)
     names: dict[str, Any] = {}
     exec(made, names)
     view = Plan.of_table(str(tmp_path / "people")).group_by("name").agg(n=agg.count())
@@ -195,5 +208,25 @@ def test_a_lease_of_a_kept_table_holds_a_person_until_it_is_past_the_merge(tmp_p
     ] == ["Bob"]
 
 
-def python() -> list[str]:
-    return code_of(PAGE, "python", runner=HERE)
+@pytest.mark.slow
+def test_a_second_person_is_deleted_as_the_first(tmp_path: Path) -> None:
+    made, cleaned, behind = python(tmp_path, is_ordered=True)
+    names: dict[str, Any] = {}
+    exec(made, names)
+    names["names"] = Plan.of_table(str(tmp_path / "people")).group_by("name").agg(n=agg.count())
+    names["names"].refresh(str(tmp_path / "names"))
+    for mail in (MAIL, "bob@example.org"):
+        exec(cleaned.replace(MAIL, mail), names)
+        exec(behind, names)
+        assert not found(tmp_path / "people", mail)
+    assert not names["people"].snapshot().num_rows
+
+
+def python(folder: Path, *, is_ordered: bool) -> list[str]:
+    """Return the code of the page, for a table with or without an order."""
+    blocks = [
+        code.replace('"/lake/', f'"{folder}/') for code in code_of(PAGE, "python", runner=HERE)
+    ]
+    ordered = '    sequence_by=["at"],\n'
+    assert ordered in blocks[0]
+    return blocks if is_ordered else [code.replace(ordered, "") for code in blocks]
