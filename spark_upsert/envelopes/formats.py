@@ -20,6 +20,11 @@ FORMATS = (JSON, AVRO, RAW, "json-confluent", "avro-confluent")
 """How a payload may be written; the latter two behind Confluent's header."""
 
 
+def is_json(name: str | None) -> bool:
+    """Return whether a format (`FORMATS`) writes JSON."""
+    return name is not None and name.lower().partition("-")[0] == JSON
+
+
 @dataclass(frozen=True)
 class Written:
     """How one side is written.

@@ -9,10 +9,12 @@ import pyarrow as pa
 from spark_upsert.envelopes.changelog import ChangelogForm
 from spark_upsert.envelopes.debezium.parsed import ParsedForm
 from spark_upsert.envelopes.debezium.records import record_form
-from spark_upsert.envelopes.formats import Written
+from spark_upsert.envelopes.flattened import FlattenedReader, require_delete_mark
+from spark_upsert.envelopes.formats import Written, is_json
 from spark_upsert.envelopes.found import found_sides
 from spark_upsert.envelopes.kafka import KafkaForm
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions
+from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER
 from spark_upsert.table.write.form import Form, UpsertForm
 
 
@@ -34,9 +36,13 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
     """
     match options.kind:
         case EnvelopeKind.UPSERT:
-            return UpsertForm.of(rows, deletes, nulls_as_deletes=options.nulls_as_deletes)
+            require_delete_mark(rows.names, deletes)
+            reader = FlattenedReader.of_rows(rows, deletes, options.placeholder)
+            return UpsertForm.of(
+                rows, deletes, nulls_as_deletes=options.nulls_as_deletes, reader=reader
+            )
         case EnvelopeKind.DEBEZIUM if options.payloads["valueFormat"] is None:
-            return ParsedForm(rows, options.truncates)
+            return ParsedForm(rows, options.truncates, options.placeholder or DEFAULT_PLACEHOLDER)
         case EnvelopeKind.DEBEZIUM:
             return record_form(rows, options, found_sides(options))
         case EnvelopeKind.KAFKA:
@@ -47,7 +53,15 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
                 else Written.parse(side, options.payloads, options.schema_ids).decoder()
                 for side in ("key", "value")
             )
-            return KafkaForm(rows, key, value)
+            require_delete_mark(value.fields.names, deletes)
+            return KafkaForm(
+                rows,
+                key,
+                value,
+                deletes=deletes,
+                placeholder=options.placeholder or DEFAULT_PLACEHOLDER,
+                is_declared_json="value" not in found and is_json(options.payloads["valueFormat"]),
+            )
         case EnvelopeKind.CHANGELOG:
             return ChangelogForm(rows)
         case _:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.model.names import find_column
-from spark_upsert.model.schema import ErrorPolicy, TableSchema
+from spark_upsert.model.schema import DELETED_FIELD, ErrorPolicy, TableSchema
 from spark_upsert.options.registry import SchemaFrom
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, WriteOptions
 from spark_upsert.payloads.budgets import Unreadable
@@ -67,7 +67,8 @@ class FoundSide:
             raise SchemaError(
                 "the schemas of the payloads are not those of Debezium's change events: they have "
                 f"{', '.join(by_name) or 'no fields'}.",
-                hint="events that were flattened are rows: use the envelope 'kafka' for them.",
+                hint="events that were flattened are rows: use the envelope 'kafka' for them, and "
+                f"{setting('applyAsDeletes', DELETED_FIELD)} where they have that field.",
             )
         image = images[0] if len(images) == 1 else joined(*images)
         return image, pa.schema([f for f in self.fields if f.name not in _IMAGES])
@@ -106,7 +107,8 @@ def found_options(
         return options
     policy = known.on_error if options.on_error is None and known else options.on_error
     is_tolerant = policy not in (None, ErrorPolicy.FAIL)
-    envelope = replace(envelope, left_out=_left_out(options, known), is_tolerant=is_tolerant)
+    left_out, used = _left_out(options, known)
+    envelope = replace(envelope, left_out=left_out, used=used, is_tolerant=is_tolerant)
     found: dict[str, pa.Schema] = {}
     contradicted: dict[str, pa.Schema] = {}
     whys: dict[str, str] = {}
@@ -136,26 +138,40 @@ def found_options(
                 contradicted[side] = joined(before, read.contradicted)
             if read.why is not None:
                 whys.setdefault(side, read.why)
+    is_described = True
     for side in envelope.sources:
         if side not in found:
-            found[side] = _instead(envelope, side, found.get(_KEY), known, count, whys.get(side))
+            fields = _instead(envelope, side, found.get(_KEY), known, count, whys.get(side))
+            found[side] = _with_mark(fields, options.deletes) if side == _VALUE else fields
+            is_described = is_described and side != _VALUE
         elif side in contradicted:
             found[side] = joined(found[side], contradicted[side])
-    left_out = {name for each in narrowed.values() for name in each.left_out}
+    not_read = {name for each in narrowed.values() for name in each.left_out}
+    if not is_described:
+        # No payload has a field that could be left out.
+        not_read = {name.lower() for name in options.except_columns}
     return replace(
         options,
         envelope=replace(envelope, found=found),
-        except_columns=tuple(n for n in options.except_columns if n.lower() not in left_out),
+        except_columns=tuple(n for n in options.except_columns if n.lower() not in not_read),
     )
 
 
-def _left_out(options: WriteOptions, known: TableSchema | None) -> frozenset[str]:
-    """Return the names of fields that do not count, in lower case: not stored, and of no use."""
+def _left_out(
+    options: WriteOptions, known: TableSchema | None
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of fields that are not read, and of those that are read and not stored.
+
+    In lower case. A mark of deletes that no option reads is among neither, so that it is refused.
+    """
     of_use = [*options.sequence_by, *(field.name for field in (known.order if known else ()))]
     for engine in (options.engine, known and known.engine):
         of_use += engine.column_order.values() if engine else ()
-    used = {name.rpartition(".")[2].lower() for name in of_use}
-    return frozenset(name.lower() for name in options.except_columns) - used
+    used = frozenset(name.rpartition(".")[2].lower() for name in of_use)
+    not_stored = frozenset(name.lower() for name in options.except_columns)
+    mark = frozenset({(options.deletes or DELETED_FIELD).lower()})
+    not_read = not_stored - used - mark
+    return not_read, (not_stored & used) | (mark if options.deletes else frozenset())
 
 
 class _Narrowed:
@@ -207,6 +223,13 @@ def _instead(
         return row
     image = pa.struct(list(row))
     return pa.schema({**dict.fromkeys(_IMAGES, image), _OP: pa.string()})
+
+
+def _with_mark(fields: pa.Schema, deletes: str | None) -> pa.Schema:
+    """Add the field that marks deletes, which is none of the table's: here no payload has it."""
+    if deletes is None or deletes.lower() in {name.lower() for name in fields.names}:
+        return fields
+    return fields.append(pa.field(deletes, pa.bool_()))
 
 
 def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
@@ -275,4 +298,4 @@ def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
 def counted_of(envelope: EnvelopeOptions, side: str) -> CountedFields:
     """Return which fields of a side's schemas count."""
     is_event = envelope.kind is EnvelopeKind.DEBEZIUM and side == _VALUE
-    return CountedFields(envelope.left_out, _IMAGES if is_event else ())
+    return CountedFields(envelope.left_out, envelope.used, _IMAGES if is_event else ())

@@ -34,13 +34,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.envelopes.flattened import FlattenedReader
 from spark_upsert.errors import SchemaError
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.payloads.decoder import Decoder, Payloads
-from spark_upsert.payloads.pieces import decoded
+from spark_upsert.payloads.pieces import Piece, decoded, gathered, taken
+from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
 from spark_upsert.table.write.commands import Decoded, to_commands
-from spark_upsert.table.write.form import Path, at_path, dotted, order_names
+from spark_upsert.table.write.form import Path, at_path, dotted, find_delete_mark, order_names
 
 _KEY, _VALUE = "key", "value"
 _ORDER = ("partition", "offset")
@@ -55,6 +58,11 @@ class KafkaForm:
     rows : pyarrow.Schema
         The columns of the rows.
     key, value : Decoder
+    deletes : str or None
+        The field of the value that marks deletes.
+    placeholder : Placeholder
+    is_declared_json : bool
+        Whether values are JSON of declared fields, which may be unable to hold a placeholder.
 
     Raises
     ------
@@ -65,6 +73,9 @@ class KafkaForm:
     rows: pa.Schema
     key: Decoder
     value: Decoder
+    deletes: str | None = None
+    placeholder: Placeholder = DEFAULT_PLACEHOLDER
+    is_declared_json: bool = False
     scope: Scope = Scope.EPOCH
 
     def __post_init__(self) -> None:
@@ -82,9 +93,21 @@ class KafkaForm:
         return find_column(name, self.rows.names, role="column of Kafka's records")
 
     @cached_property
+    def _mark(self) -> str | None:
+        """The field of the value that marks deletes."""
+        if self.deletes is None:
+            return None
+        return find_delete_mark(self.deletes, self.value.fields, may_be_text=True)
+
+    @cached_property
     def columns(self) -> pa.Schema:
-        """The fields of the key, then those of the value that are not of the key."""
+        """The fields of the key, then those of the value that are not of the key.
+
+        The field that marks deletes is not among them.
+        """
         names = {name.lower() for name in self.key.fields.names}
+        if self._mark is not None:
+            names.add(self._mark.lower())
         values = [field for field in self.value.fields if field.name.lower() not in names]
         return pa.schema([field.with_nullable(True) for field in (*self.key.fields, *values)])
 
@@ -146,6 +169,9 @@ class KafkaForm:
             own_order={
                 column: order_path(source) for column, source in schema.engine.column_order.items()
             },
+            mark=self._mark,
+            placeholder=self.placeholder,
+            is_declared_json=self.is_declared_json,
         )
 
 
@@ -163,13 +189,17 @@ class KafkaEnvelope:
     name, or the name of a column of the rows."""
     order: tuple[Path, ...]
     own_order: dict[str, Path]
+    mark: str | None = None
+    """The field of the value that marks deletes."""
+    placeholder: Placeholder = DEFAULT_PLACEHOLDER
+    is_declared_json: bool = False
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands of a batch, one per row (`Envelope.commands`)."""
         raw_keys, raw_values = (
             batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
         )
-        keys, values = decoded(self.key, raw_keys), decoded(self.value, raw_values)
+        keys, (values, unsent) = decoded(self.key, raw_keys), self._decode_values(raw_values)
         sides = {
             _KEY: _as_struct(self.key.fields, keys),
             _VALUE: _as_struct(self.value.fields, values),
@@ -180,18 +210,50 @@ class KafkaEnvelope:
             return at_path(sides[first], tuple(inside)) if inside else batch.column(first)
 
         columns = {own: column(path) for own, path in self.columns.items()}
+        fields = {own: path[1] for own, path in self.columns.items() if path[0] == _VALUE}
+        reader = FlattenedReader(self.mark, self.placeholder)
+        changed, deletes, faults = reader.read(
+            self.schema,
+            {own: columns[own] for own in fields},
+            None if self.mark is None else column((_VALUE, self.mark)),
+            {own: unsent[name] for own, name in fields.items() if name in unsent},
+        )
+        columns |= changed
+        reasons = _because("the value is undecodable: ", values.reasons)
+        tombstones = np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False))
         found = Decoded(
             columns=columns,
             order=[column(path) for path in self.order],
             own_order={own: column(path) for own, path in self.own_order.items()},
-            tombstones=np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False)),
-            bad_values=_because("the value is undecodable: ", values.reasons),
+            tombstones=tombstones if deletes is None else tombstones | deletes,
+            bad_values=_first(faults, reasons),
             bad_keys=self._bad_keys(raw_keys, keys, columns),
             raw_keys=raw_keys,
             raw_values=lambda rows: raw_values.take(pa.array(rows)),
             ignores_null_deletes=True,
+            hint=reader.hint,
         )
         return to_commands(self.schema, found)
+
+    def _decode_values(self, payloads: pa.Array) -> tuple[Payloads, dict[str, Mask]]:
+        """Return the values, and which members of them the source did not send."""
+        values = decoded(self.value, payloads)
+        if not self.is_declared_json:
+            return values, {}
+        fields = self.value.fields
+        rows = self.placeholder.rows_in_doubt(payloads, values.reasons, fields.types)
+        pieces: list[Piece] = []
+
+        def decode(chosen: Positions, texts: pa.Array, _: frozenset[str]) -> None:
+            pieces.append(Piece.of(chosen, fields, decoded(self.value, texts)))
+
+        unsent = decode_again(self.placeholder, payloads, rows, (), decode)
+        if pieces:
+            again = np.concatenate([piece.rows for piece in pieces])
+            others = np.setdiff1d(np.arange(len(payloads)), again)
+            pieces.append(Piece.of(others, fields, taken(values, others)))
+            values = gathered(fields, pieces)
+        return values, unsent
 
     def _bad_keys(
         self, raw_keys: pa.Array, keys: Payloads, columns: Mapping[str, pa.Array]
@@ -210,6 +272,10 @@ class KafkaEnvelope:
 def _as_struct(fields: pa.Schema, payloads: Payloads) -> pa.Array:
     nullable = [field.with_nullable(True) for field in fields]
     return pa.StructArray.from_arrays(list(payloads.columns), fields=nullable)
+
+
+def _first(one: pa.Array | None, other: pa.Array | None) -> pa.Array | None:
+    return (one if other is None else other) if None in (one, other) else pc.coalesce(one, other)
 
 
 def _because(prefix: str, reasons: pa.Array | None) -> pa.Array | None:

@@ -562,6 +562,8 @@ def _decode(text: str) -> pa.Schema:
 def refuse_reserved(names: Iterable[str]) -> None:
     """Raise `SchemaError` if a column's name is one of ours."""
     for name in names:
+        if name == DELETED_FIELD:
+            raise unread_deletes()
         if name in _RESERVED or name.startswith("__"):
             raise SchemaError(
                 f"the column name '{name}' is reserved.",
@@ -569,6 +571,21 @@ def refuse_reserved(names: Iterable[str]) -> None:
                 f"begin with two underscores and {', '.join(sorted(_RESERVED))} are ours.",
                 column=name,
             )
+
+
+DELETED_FIELD = "__deleted"
+"""The field by which Debezium's flattened change events mark deletes."""
+
+
+def unread_deletes() -> SchemaError:
+    """Return the error of flattened change events whose deletes no option reads."""
+    return SchemaError(
+        f"the column '{DELETED_FIELD}' marks the deletes among flattened change events, and no "
+        "option reads it: each delete would be stored as a row.",
+        hint=f"give {setting('applyAsDeletes', DELETED_FIELD)}, which deletes these rows and does "
+        "not store the column.",
+        column=DELETED_FIELD,
+    )
 
 
 def refuse_untyped(fields: Iterable[pa.Field]) -> None:

@@ -32,6 +32,7 @@ from spark_upsert.options.registry import (
 )
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.payloads.connect.logical import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.placeholders import Placeholder
 from spark_upsert.payloads.registry import RegistrySettings
 from spark_upsert.table.log.caps import FULL_WAIT_MS
 from spark_upsert.table.log.properties import PROPERTIES, checked
@@ -65,6 +66,11 @@ class Operation(Enum):
 
 
 SIDES = ("key", "value")
+
+
+def _placeholder(options: Options, name: str) -> Placeholder | None:
+    text = options.text(name)
+    return None if text is None else Placeholder.parse(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +152,14 @@ class EnvelopeOptions:
         "`sequenceBy` that reaches across epochs. `ignore`: a warning in the log; the rows stay. "
         "Default `error`."
     )
+    placeholder: Placeholder | None = Option(
+        "unavailableValuePlaceholder", _placeholder, NEXT
+    ).held(
+        "The placeholder for values that an update left unchanged and the source did not send, as "
+        "the Debezium connector's `unavailable.value.placeholder` has it: a text, or `hex:` and "
+        "hexadecimal digits. With `envelope=upsert` it is recognised only if it is given, or with "
+        "`applyAsDeletes=__deleted` or `__op`. Default `__debezium_unavailable_value`."
+    )
     nulls_as_deletes: bool = Option("nullsAsDeletes", flag, NEXT, default=False).held(
         "Whether a row with values that are all null, keys and order apart, is a delete and not a "
         "row "
@@ -157,6 +171,8 @@ class EnvelopeOptions:
     """The contents found in payloads, by side (`envelopes.found`)."""
     left_out: frozenset[str] = frozenset()
     """Fields of payloads that do not count, in lower case."""
+    used: frozenset[str] = frozenset()
+    """Fields of payloads that are read and not stored, in lower case."""
     is_tolerant: bool = False
     """Whether payloads whose schema no table can hold, or contradicts what was found, are rows that
     cannot be applied."""
@@ -198,8 +214,15 @@ class EnvelopeOptions:
                     f"has no meaning with the envelope '{kind.value}'",
                     hint="add .option('envelope', 'debezium') for change events, or drop it.",
                 )
-        if kind is not EnvelopeKind.UPSERT:
-            for name in ("applyAsDeletes", "nullsAsDeletes"):
+        if kind is EnvelopeKind.CHANGELOG:
+            options.refuse(
+                "unavailableValuePlaceholder",
+                "has no meaning for change rows, which have all values",
+                hint="drop it.",
+            )
+        marks_deletes = (EnvelopeKind.UPSERT, EnvelopeKind.KAFKA)
+        for name in ("applyAsDeletes", "nullsAsDeletes"):
+            if kind not in (marks_deletes if name == "applyAsDeletes" else marks_deletes[:1]):
                 options.refuse(
                     name,
                     f"has no meaning with the envelope '{kind.value}', which marks deletes itself",
@@ -344,7 +367,9 @@ class WriteOptions:
         "With `onError=inline`: the name of the column of errors. Default `error`."
     )
     deletes: str | None = Option("applyAsDeletes", Options.text, NEXT).held(
-        "Boolean column that marks deletes. Not stored unless `columnList` names it."
+        "The column that marks deletes: Boolean, or Debezium's `__deleted` (`true`, `false`) or "
+        "`__op` (`d`; rows: `c`, `r`, `u`) as text, with `envelope=kafka` a field of the value. "
+        "Null is no delete. Not stored unless `columnList` names it."
     )
     columns: tuple[str, ...] = Option(
         "columnList",

@@ -92,6 +92,8 @@ class CountedFields:
 
     left_out: frozenset[str] = frozenset()
     """Names in lower case."""
+    used: frozenset[str] = frozenset()
+    """Names in lower case of fields that are read and not stored: they may have any name."""
     images: tuple[str, ...] = ()
     """Fields with the columns as members, as `before` and `after`; if none, fields are columns.
     """
@@ -121,7 +123,7 @@ class CountedFields:
 
     def _columns(self, fields: Iterable[pa.Field]) -> list[pa.Field]:
         kept = [field for field in fields if field.name.lower() not in self.left_out]
-        refuse_reserved(field.name for field in kept)
+        refuse_reserved(field.name for field in kept if field.name.lower() not in self.used)
         refuse_untyped(kept)
         if len({field.name.lower() for field in kept}) < len(kept):
             _joined([kept], "")  # Which says of two names that they differ in case only.

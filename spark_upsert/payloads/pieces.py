@@ -30,6 +30,13 @@ class Piece:
         return cls(rows, dict(zip(fields.names, found.columns, strict=True)), found.reasons)
 
 
+def taken(payloads: Payloads, rows: Positions) -> Payloads:
+    """Return some of the decoded payloads."""
+    places = pa.array(rows)
+    reasons = None if payloads.reasons is None else payloads.reasons.take(places)
+    return Payloads(tuple(column.take(places) for column in payloads.columns), reasons)
+
+
 def gathered(fields: pa.Schema, pieces: Iterable[Piece]) -> Payloads:
     """Return payloads that were decoded in pieces, in the order in which they were given.
 

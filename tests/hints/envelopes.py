@@ -188,6 +188,27 @@ def _(told: Told) -> None:
     assert len(list(Table.open(str(told.folder / "table")).quarantine())) == 1
 
 
+@follows("envelopes.debezium.events:DebeziumEnvelope.commands")
+def _(told: Told) -> None:
+    unsent = event(v="__debezium_unavailable_value")
+    with told:
+        write(told.folder, unsent, **DEBEZIUM)
+    told("a table made with mergeEngine=partial-update keeps the old value")
+    for rows in (EVENT, unsent):
+        write(told.folder, rows, "partial", **DEBEZIUM, mergeEngine="partial-update")
+    assert Table.open(str(told.folder / "partial")).snapshot()["v"].to_pylist() == ["a"]
+
+
+@follows("envelopes.kafka:KafkaEnvelope.commands")
+def _(told: Told) -> None:
+    bad = record({"v": 1})
+    with told:
+        write(told.folder, bad, **KAFKA)
+    told("a table with on_error=quarantine keeps such rows apart and goes on")
+    write(told.folder, bad, **KAFKA, onError="quarantine")
+    assert len(list(Table.open(str(told.folder / "table")).quarantine())) == 1
+
+
 @follows("envelopes.changelog:ChangelogEnvelope.commands")
 def _(told: Told) -> None:
     changes = {**ROW, "_change_type": ["no change"], "_commit_version": [1]}

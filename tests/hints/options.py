@@ -198,16 +198,17 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
     (
         "options.write:EnvelopeOptions.parse:4",
         writes,
-        {
-            "envelope": "kafka",
-            "valueFormat": "json",
-            "valueSchema": "id INT",
-            "applyAsDeletes": "gone",
-        },
-        {"drop it": {"applyAsDeletes": None}},
+        {"envelope": "changelog", "unavailableValuePlaceholder": "n/a"},
+        {"drop it": {"unavailableValuePlaceholder": None}},
     ),
     (
         "options.write:EnvelopeOptions.parse:5",
+        writes,
+        {"envelope": "changelog", "applyAsDeletes": "gone"},
+        {"drop it": {"applyAsDeletes": None}},
+    ),
+    (
+        "options.write:EnvelopeOptions.parse:6",
         writes,
         {"schemaRegistry.url": "http://r:8081"},
         {

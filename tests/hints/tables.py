@@ -29,6 +29,8 @@ from tests.support.group_worlds import Routed
 Rows = Mapping[str, Any]
 
 ROW: Rows = {"id": [1], "n": [1], "v": ["a"]}
+FLATTENED: Rows = {**ROW, "__deleted": ["false"]}
+UNSENT: Rows = {**FLATTENED, "v": ["__debezium_unavailable_value"]}
 
 
 def rows_of(rows: Rows | pa.Table) -> pa.Table:
@@ -205,10 +207,16 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         {"leave 'id' out of 'indexBy'": (ROW, {"indexBy": "v"})},
     ),
     (
-        "table.write.form:UpsertForm.of",
+        "table.write.form:find_delete_mark",
         None,
-        (ROW, {"applyAsDeletes": "v"}),
-        {"compute it before the write": ({**ROW, "v": [False]}, {"applyAsDeletes": "v"})},
+        (ROW, {"applyAsDeletes": "n"}),
+        {"compute it before the write": ({**ROW, "n": [False]}, {"applyAsDeletes": "n"})},
+    ),
+    (
+        "model.schema:unread_deletes",
+        None,
+        (FLATTENED, {"exceptColumnList": "__deleted"}),
+        {"give apply_as_deletes=__deleted": (FLATTENED, {"applyAsDeletes": "__deleted"})},
     ),
     (
         "table.write.commands:UpsertEnvelope.__post_init__",
@@ -690,3 +698,14 @@ def _(told: Told) -> None:
             table.hold("reader", 0, ttl_ms=week)
         told("give ttl_ms=604800000, an int")
         assert table.hold("reader", 0, ttl_ms=604800000).ttl_ms == 604800000
+
+
+@follows("table.write.commands:UpsertEnvelope.commands")
+def _(told: Told) -> None:
+    with told:
+        write(told.folder, UNSENT, applyAsDeletes="__deleted")
+    told("a table made with mergeEngine=partial-update keeps the old value")
+    options = {"applyAsDeletes": "__deleted", "mergeEngine": "partial-update"}
+    for rows in (FLATTENED, UNSENT):
+        write(told.folder, rows, "partial", **options)
+    assert Table.open(str(told.folder / "partial")).snapshot()["v"].to_pylist() == ["a"]

@@ -87,6 +87,16 @@ OF_EVENTS: dict[str, tuple[Life, Life, Any]] = {
     ),
 }
 
+PLACEHOLDER = "__debezium_unavailable_value"
+OF_EVENTS["unavailableValuePlaceholder"] = (
+    Life({"valueSchema": "id BIGINT, v STRING"}, value=event(v="n/a")),
+    Life(
+        {"valueSchema": "id BIGINT, v STRING", "unavailableValuePlaceholder": "n/a"},
+        value=event(v=PLACEHOLDER, lsn=2),
+    ),
+    PLACEHOLDER,
+)
+
 ROWS = {"id": "long", "v": "string"}
 OF_REGISTRIES: dict[str, tuple[Given, Given]] = {
     "valueSubject": ({}, {"valueSubject": "other-value"}),

@@ -80,8 +80,8 @@ FIRST_WRITES: dict[str, tuple[Given, str, str]] = {
     ),
     "deletes that are no truth values": (
         {"keys": "k", "applyAsDeletes": "op"},
-        "k int, op text",
-        "must be boolean, found string",
+        "k int, op int",
+        "must be boolean, found int",
     ),
     "a listed column that is not there": (
         {"keys": "k", "columnList": "k,w"},

@@ -17,8 +17,9 @@ The key is that in ``after``, else in ``before``, else apart from the event: in 
 update with another key than the one in ``before`` is two commands: a delete of the old key, then a
 put of the new one.
 
-A large value that PostgreSQL did not send (`_UNSENT`) is not the value: an error, or with the
-merge engine ``partial-update`` no change.
+A placeholder for a value that the source did not send (`payloads.placeholders`) is not the value:
+an error, or with the merge engine ``partial-update`` no change. A key that was not sent is the key
+in ``before``.
 
 A truncate (``t``) is of no key. It is an error or, if an option says so, ignored, or empties the
 table of all that its order key does not precede (`table.write.truncate`).
@@ -30,8 +31,8 @@ truncates likewise.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -45,6 +46,12 @@ from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.model.words import equal_rows
 from spark_upsert.options.write import Truncates
+from spark_upsert.payloads.placeholders import (
+    DEFAULT_PLACEHOLDER,
+    UNSENT_HINT,
+    Placeholder,
+    apply_unsent,
+)
 from spark_upsert.table.write.commands import Decoded, to_commands, with_skipped
 from spark_upsert.table.write.form import Path, at_path
 from spark_upsert.table.write.truncate import with_truncates
@@ -58,11 +65,8 @@ _HINT = (
     "for messages without a schema, 'timeUnit' and 'decimalHandling'; rows that are no change "
     "events belong to the envelope 'upsert' or 'kafka'; 'onTruncate=overwrite' empties the table "
     "at a truncate, and 'ignore' passes over it; "
-    "PostgreSQL sends large values always with REPLICA IDENTITY FULL"
+    f"for values that were not sent: {UNSENT_HINT}"
 )
-
-_UNSENT = b"__debezium_unavailable_value"
-"""Debezium's stand-in for a large value of PostgreSQL that an update did not touch."""
 
 _NO_REASON = pa.nulls(1, pa.string())[0]
 
@@ -86,6 +90,8 @@ class EventBatch:
     """Why the values of an event could not be read, as text."""
     is_cut: Mask | None = None
     """True where it is unknown if there is a row behind the change; nowhere by default."""
+    unsent: Mapping[str, Mask] = field(default_factory=dict)
+    """The rows with a placeholder that was removed before decoding, by the name in ``after``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +130,7 @@ class DebeziumEnvelope:
     order: tuple[Path, ...]
     own_order: dict[str, Path]
     truncates: Truncates = Truncates.ERROR
+    placeholder: Placeholder = DEFAULT_PLACEHOLDER
 
     def __post_init__(self) -> None:
         is_plain = self.schema.engine.kind is Engine.DEDUPLICATE
@@ -149,7 +156,16 @@ class DebeziumEnvelope:
         in_before = _any_valid(old_keys)
         apart = read.keys(~(has_after | in_before))
         columns = {own: _column(read.batch, path) for own, path in self.columns.items()}
-        columns |= self._keys(self._keys_in(after, batch.num_rows), old_keys, apart, has_after)
+        unsent = self._unsent(columns, read.unsent)
+        new_keys = self._keys_in(after, batch.num_rows)
+        for key in unsent.keys() & new_keys.keys():
+            # What an update did not send, it did not change.
+            is_known = unsent[key] & _mask(old_keys[key].is_valid())
+            new_keys[key] = pc.if_else(pa.array(is_known), old_keys[key], new_keys[key])
+            unsent[key] &= ~is_known
+        columns |= self._keys(new_keys, old_keys, apart, has_after)
+        shown = {own: f"{AFTER}.{path[-1]}" for own, path in self.columns.items()}
+        columns, not_sent = apply_unsent(self.schema, columns, unsent, shown)
         has_key = _any_valid({key: columns[key] for key in self.schema.keys})
 
         order = [_column(read.batch, path) for path in self.order]
@@ -159,7 +175,7 @@ class DebeziumEnvelope:
         if self._is_ordered_by_events and not self.schema.has_quarantine:
             is_nothing |= read.tombstones
         faults = _faults(op, has_after, has_key, apart.reasons)
-        unread = _first(read.reasons, self._unsent(columns), _NO_REASON)
+        unread = _first(not_sent, read.reasons, _NO_REASON)
         is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~_mask(faults.is_valid())
         if read.is_cut is not None:
             is_delete &= ~read.is_cut
@@ -209,22 +225,17 @@ class DebeziumEnvelope:
         """Whether a record without a value has no order."""
         return any(path[: len(self.event)] == self.event for path in self.order)
 
-    def _unsent(self, columns: dict[str, pa.Array]) -> pa.Array | None:
-        """Return where a value was not sent; with `partial-update` it is as it was."""
-        reasons: pa.Array | None = None
+    def _unsent(
+        self, columns: Mapping[str, pa.Array], removed: Mapping[str, Mask]
+    ) -> dict[str, Mask]:
+        """Return the rows whose value was not sent, by column of the table."""
+        found = {}
         for name, column in columns.items():
-            is_text = pa.types.is_string(column.type) or pa.types.is_binary(column.type)
-            if not is_text or self.columns[name][:-1] != (*self.event, self.after):
-                continue
-            where = pc.equal(column.cast(pa.binary()), _UNSENT).fill_null(False)
-            if not pc.any(where).as_py():
-                continue
-            if self.schema.engine.kind is Engine.PARTIAL_UPDATE:
-                columns[name] = pc.if_else(where, None, column)
-                continue
-            why = f"the source did not send '{AFTER}.{name}', which was large and not updated"
-            reasons = _first(reasons, pc.if_else(where, why, _NO_REASON))
-        return reasons
+            *above, own = self.columns[name]
+            if tuple(above) == (*self.event, self.after):
+                where = self.placeholder.find(column)
+                found[name] = where | removed[own] if own in removed else where
+        return {name: where for name, where in found.items() if where.any()}
 
     def _passed_over(self, op: pa.Array, ordered: Mask) -> Mask:
         """Return the truncates that are no commands; says if they are to change nothing.

@@ -27,6 +27,7 @@ from spark_upsert.model.arrays import Mask
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.options.write import Truncates
+from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder
 from spark_upsert.table.write.commands import rows_as_json
 from spark_upsert.table.write.form import Path, at_path, dotted, order_names
 
@@ -42,6 +43,7 @@ class ParsedForm:
     rows : pyarrow.Schema
         The columns of the rows.
     truncates : Truncates
+    placeholder : Placeholder
 
     Raises
     ------
@@ -51,6 +53,7 @@ class ParsedForm:
 
     rows: pa.Schema
     truncates: Truncates = Truncates.ERROR
+    placeholder: Placeholder = DEFAULT_PLACEHOLDER
     keys: tuple[str, ...] = ()
     scope: Scope = Scope.TABLE
 
@@ -140,6 +143,7 @@ class ParsedForm:
             order=tuple(path(name) for name in order_names(schema, self.orders)),
             own_order={c: path(source) for c, source in schema.engine.column_order.items()},
             truncates=self.truncates,
+            placeholder=self.placeholder,
         )
 
     def _is_row(self, name: str) -> bool:

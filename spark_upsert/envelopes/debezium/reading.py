@@ -21,8 +21,8 @@ payload alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +55,22 @@ class Events(NamedTuple):
     is_cut: Mask
     """True where it is unknown if there is a row behind the change."""
 
+    def replaced(self, pieces: Sequence[tuple[Positions, Events]]) -> Events:
+        """Return events of which those at some places are others, which were decoded again."""
+        if not pieces:
+            return self
+        count = len(self.events)
+        events, reasons = [self.events], [_reasons_of(self.reasons, count)]
+        places, is_cut = np.arange(count), self.is_cut.copy()
+        for rows, piece in pieces:
+            places[rows] = count + np.arange(len(rows))
+            count += len(rows)
+            is_cut[rows] = piece.is_cut
+            events.append(piece.events)
+            reasons.append(_reasons_of(piece.reasons, len(rows)))
+        at = pa.array(places)
+        return Events(pa.concat_arrays(events).take(at), pa.concat_arrays(reasons).take(at), is_cut)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventDecoder:
@@ -73,6 +89,10 @@ class EventDecoder:
     whole: Decoder
     fewer: tuple[Fewer, ...]
     required: tuple[str, ...]
+
+    def without(self, names: Collection[str]) -> EventDecoder:
+        """Return the decoder of events that lack columns, though these are declared NOT NULL."""
+        return replace(self, required=tuple(n for n in self.required if n not in names))
 
     def decode(self, payloads: pa.Array) -> Events:
         """Return as much of each event as can be read."""
@@ -118,12 +138,15 @@ class EventDecoder:
         return reasons
 
 
+def _reasons_of(reasons: pa.Array | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.string()) if reasons is None else reasons
+
+
 def _renewed(reasons: pa.Array, rows: Positions, found: pa.Array | None) -> pa.Array:
     """Return reasons with other ones for some rows, or none."""
-    found = pa.nulls(len(rows), pa.string()) if found is None else found
     places = np.arange(len(reasons))
     places[rows] = len(reasons) + np.arange(len(rows))
-    return pa.concat_arrays([reasons, found]).take(pa.array(places))
+    return pa.concat_arrays([reasons, _reasons_of(found, len(rows))]).take(pa.array(places))
 
 
 def _laid_out(columns: Mapping[str, pa.Array], type_: pa.StructType, count: int) -> pa.StructArray:

@@ -26,10 +26,11 @@ from spark_upsert.envelopes.debezium.events import (
     EventBatch,
     EventKeys,
 )
-from spark_upsert.envelopes.debezium.reading import EventDecoder, Fewer
+from spark_upsert.envelopes.debezium.reading import EventDecoder, Events, Fewer
 from spark_upsert.envelopes.formats import AVRO, JSON, Written
 from spark_upsert.envelopes.found import FoundSide
 from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import Scope, TableSchema, widens
 from spark_upsert.options.write import EnvelopeOptions, Truncates
@@ -39,6 +40,7 @@ from spark_upsert.payloads.connect.logical import Unsaid
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder
 from spark_upsert.payloads.pieces import decoded
+from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
 from spark_upsert.table.write.form import Path, dotted, leaves, order_names
 
 KEY, VALUE = "key", "value"
@@ -109,6 +111,8 @@ def record_form(
         make_keys,
         make_values,
         options.truncates,
+        options.placeholder or DEFAULT_PLACEHOLDER,
+        is_declared_json=VALUE not in found and value.format == JSON,
         # A key that is a plain value has no name, and one of other names is not of the rows.
         keys=keys if all(name.lower() in names for name in keys) else (),
     )
@@ -223,6 +227,9 @@ class RecordForm:
     make_values : callable
         Takes the fields of the event that are asked for.
     truncates : Truncates
+    placeholder : Placeholder
+    is_declared_json : bool
+        Whether values are JSON of declared fields, which may be unable to hold a placeholder.
 
     Raises
     ------
@@ -236,6 +243,8 @@ class RecordForm:
     make_keys: Callable[[pa.Schema], Decoder | None]
     make_values: MakeDecoder
     truncates: Truncates
+    placeholder: Placeholder
+    is_declared_json: bool = False
     keys: tuple[str, ...] = ()
     scope: Scope = Scope.EPOCH
 
@@ -313,6 +322,7 @@ class RecordForm:
                 ),
                 key=self.make_keys(pa.schema(key_fields)),
                 key_fields=dict(zip(schema.keys, (f.name for f in key_fields), strict=True)),
+                placeholder=self.placeholder if self.is_declared_json else None,
             ),
             event=(value,),
             before=BEFORE,
@@ -322,6 +332,7 @@ class RecordForm:
             order=order,
             own_order=own_order,
             truncates=self.truncates,
+            placeholder=self.placeholder,
         )
 
     def _decoder(
@@ -373,13 +384,15 @@ class _RecordReader:
     key: Decoder | None
     key_fields: dict[str, str]
     """For each key column of the table, its name in a row."""
+    placeholder: Placeholder | None = None
+    """The placeholder to remove from JSON whose columns cannot hold it."""
 
     def read(self, batch: pa.RecordBatch) -> EventBatch:
         """Return the events of a batch."""
         raw_keys, raw_values = (
             batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
         )
-        events, reasons, is_cut = self.events.decode(raw_values)
+        (events, reasons, is_cut), unsent = self._decode(raw_values)
         arrays = [events if n == self.value_name else batch.column(n) for n in batch.schema.names]
         return EventBatch(
             batch=pa.RecordBatch.from_arrays(arrays, names=batch.schema.names),
@@ -387,10 +400,26 @@ class _RecordReader:
             keys=lambda where: self._keys(pc.if_else(pa.array(where), raw_keys, None), raw_keys),
             tombstones=np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False)),
             is_cut=is_cut,
+            unsent=unsent,
             reasons=None
             if reasons is None
             else pc.binary_join_element_wise("the value is undecodable: ", reasons, ""),
         )
+
+    def _decode(self, payloads: pa.Array) -> tuple[Events, dict[str, Mask]]:
+        """Return the events, and which members of ``after`` the source did not send."""
+        whole = self.events.decode(payloads)
+        if self.placeholder is None:
+            return whole, {}
+        types = (field.type for field in whole.events.type.field(AFTER).type)
+        rows = self.placeholder.rows_in_doubt(payloads, whole.reasons, types)
+        pieces: list[tuple[Positions, Events]] = []
+
+        def decode(chosen: Positions, texts: pa.Array, names: frozenset[str]) -> None:
+            pieces.append((chosen, self.events.without(names).decode(texts)))
+
+        unsent = decode_again(self.placeholder, payloads, rows, (AFTER,), decode)
+        return whole.replaced(pieces), unsent
 
     def _keys(self, wanted: pa.Array, raw: pa.Array) -> EventKeys:
         if self.key is None:

@@ -33,26 +33,29 @@ class TooDeep(Exception):
         super().__init__(f"not as declared, and nested more than {DEPTH_MAX} deep")
 
 
-class _Number(str):
+class JsonNumber(str):
     """A number as it is written."""
 
     __slots__ = ()
 
 
-class _Object(list[tuple[str, Any]]):
+class JsonObject(list[tuple[str, Any]]):
     """The members of an object, each as often as it is there."""
 
     __slots__ = ()
 
 
 _READER = json.JSONDecoder(
-    parse_int=_Number, parse_float=_Number, parse_constant=_Number, object_pairs_hook=_Object
+    parse_int=JsonNumber,
+    parse_float=JsonNumber,
+    parse_constant=JsonNumber,
+    object_pairs_hook=JsonObject,
 )
 _LENIENT_READER = json.JSONDecoder(
-    parse_int=_Number,
-    parse_float=_Number,
-    parse_constant=lambda _: _Number("-NaN or Inf"),
-    object_pairs_hook=_Object,
+    parse_int=JsonNumber,
+    parse_float=JsonNumber,
+    parse_constant=lambda _: JsonNumber("-NaN or Inf"),
+    object_pairs_hook=JsonObject,
 )
 
 _STRING = r'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)'
@@ -64,9 +67,9 @@ _MISSPELT = re.compile(rf"({_STRING})|-NaN|-?Inf(?!inity)", re.DOTALL)
 _KINDS: tuple[tuple[type, str], ...] = (
     (type(None), "null"),
     (bool, "boolean"),
-    (_Number, "number"),
+    (JsonNumber, "number"),
     (str, "string"),
-    (_Object, "object"),
+    (JsonObject, "object"),
     (list, "array"),
 )
 
@@ -91,14 +94,39 @@ def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, An
     """
     found = _parsed(text)
     if is_bare:
-        found = _Object([(fields[0].name, found)])
-    elif not isinstance(found, _Object):
+        found = JsonObject([(fields[0].name, found)])
+    elif not isinstance(found, JsonObject):
         raise Undecodable(f"expected a JSON object, found {_kind(found)}")
     values = _members(found, list(fields), "")
     for field in fields:
         if not field.nullable and values[field.name] is None:
             raise Undecodable(f"'{field.name}' is missing or null, and declared NOT NULL")
     return values
+
+
+def parse_document(text: str) -> Any:
+    """Return one JSON document with its numbers as they are written.
+
+    Raises
+    ------
+    ValueError
+        The text is no JSON, or nested too deep.
+    """
+    if _depth(text) > DEPTH_MAX:
+        raise ValueError(f"nested more than {DEPTH_MAX} deep")
+    return _READER.decode(text)
+
+
+def write_document(document: Any) -> str:
+    """Return the text of a document (`parse_document`), without blanks."""
+    if isinstance(document, JsonObject):
+        members = (f"{json.dumps(n)}:{write_document(value)}" for n, value in document)
+        return f"{{{','.join(members)}}}"
+    if isinstance(document, JsonNumber):
+        return str(document)
+    if isinstance(document, list):
+        return f"[{','.join(map(write_document, document))}]"
+    return json.dumps(document)
 
 
 def _parsed(text: str) -> Any:
@@ -123,7 +151,7 @@ def _depth(text: str) -> int:
     return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
 
 
-def _members(found: _Object, fields: list[pa.Field], where: str) -> dict[str, Any]:
+def _members(found: JsonObject, fields: list[pa.Field], where: str) -> dict[str, Any]:
     """Return the declared members of an object; one that is missing is null."""
     given: dict[str, Any] = {}
     for name, value in found:

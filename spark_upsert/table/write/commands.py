@@ -506,6 +506,30 @@ def _as_text(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
+class RowReader(Protocol):
+    """Reads what rows of another system's form mean. Travels to the tasks by pickle."""
+
+    @property
+    def hint(self) -> str:
+        """The hint about rows that cannot be applied."""
+        ...
+
+    def read(
+        self, schema: TableSchema, columns: Mapping[str, pa.Array], marks: pa.Array | None
+    ) -> tuple[dict[str, pa.Array], Mask | None, pa.Array | None]:
+        """Return the columns, which rows are deletes, and why rows cannot be applied.
+
+        Parameters
+        ----------
+        schema : TableSchema
+        columns : mapping of str to pyarrow.Array
+            The table's columns that the rows have.
+        marks : pyarrow.Array or None
+            The column that marks deletes.
+        """
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpsertEnvelope:
     """The envelope of plain columns.
@@ -525,6 +549,8 @@ class UpsertEnvelope:
         Name of the boolean column that marks tombstones.
     nulls_as_deletes : bool
         Whether a row without values is a tombstone. Goes without ``deletes``.
+    reader : RowReader or None
+        Reads flattened change events; None for rows that mean what their columns hold.
 
     Raises
     ------
@@ -537,6 +563,7 @@ class UpsertEnvelope:
     order: tuple[str, ...]
     deletes: str | None
     nulls_as_deletes: bool = False
+    reader: RowReader | None = None
 
     def __post_init__(self) -> None:
         if not self.nulls_as_deletes:
@@ -565,15 +592,21 @@ class UpsertEnvelope:
         """Return the commands of a batch, one per row (`Envelope.commands`)."""
         schema = self.schema
         columns = {name: batch.column(source) for name, source in self.sources.items()}
+        tombstones, reasons = None, None
+        if self.reader is not None:
+            marks = None if self.deletes is None else batch.column(self.deletes)
+            columns, tombstones, reasons = self.reader.read(schema, columns, marks)
         decoded = Decoded(
             columns=columns,
             order=[batch.column(name) for name in self.order],
-            tombstones=self._tombstones(batch, columns),
+            tombstones=self._tombstones(batch, columns) if tombstones is None else tombstones,
+            bad_values=reasons,
             own_order={
                 column: batch.column(source)
                 for column, source in schema.engine.column_order.items()
             },
             raw_values=lambda rows: rows_as_json(batch, rows),
+            hint="" if self.reader is None else self.reader.hint,
         )
         commands = to_commands(schema, decoded)
         if self.deletes == GONE:

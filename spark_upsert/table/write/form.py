@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.table.write.commands import Envelope, UpsertEnvelope
+from spark_upsert.table.write.commands import Envelope, RowReader, UpsertEnvelope
 
 
 class Form(Protocol):
@@ -78,30 +78,30 @@ class UpsertForm:
     """The boolean column that marks deletes."""
     nulls_as_deletes: bool = False
     """Whether a row of null values is a delete."""
+    reader: RowReader | None = None
+    """Reads flattened change events."""
     keys: tuple[str, ...] = ()
     scope: Scope = Scope.TABLE
 
     @classmethod
-    def of(cls, rows: pa.Schema, deletes: str | None, *, nulls_as_deletes: bool) -> UpsertForm:
+    def of(
+        cls,
+        rows: pa.Schema,
+        deletes: str | None,
+        *,
+        nulls_as_deletes: bool,
+        reader: RowReader | None = None,
+    ) -> UpsertForm:
         """Return the form of rows of some columns.
 
         Raises
         ------
         SchemaError
-            The column of deletes is not there, or not boolean.
+            The column of deletes is not there, or of another type (`find_delete_mark`).
         """
         if deletes is not None:
-            deletes = find_column(deletes, rows.names, role="applyAsDeletes column")
-            type_ = rows.field(deletes).type
-            if not pa.types.is_boolean(type_):
-                raise SchemaError(
-                    f"the applyAsDeletes column '{deletes}' must be boolean, found {type_}.",
-                    hint=f"compute it before the write, for example df.withColumn('{deletes}', "
-                    "expr(\"op = 'd'\")).",
-                    column=deletes,
-                    role="applyAsDeletes column",
-                )
-        return cls(others=rows, deletes=deletes, nulls_as_deletes=nulls_as_deletes)
+            deletes = find_delete_mark(deletes, rows, may_be_text=reader is not None)
+        return cls(others=rows, deletes=deletes, nulls_as_deletes=nulls_as_deletes, reader=reader)
 
     @property
     def columns(self) -> pa.Schema:
@@ -129,7 +129,30 @@ class UpsertForm:
             order=order_names(schema, self.orders),
             deletes=self.deletes,
             nulls_as_deletes=self.nulls_as_deletes,
+            reader=self.reader,
         )
+
+
+def find_delete_mark(name: str, columns: pa.Schema, *, may_be_text: bool) -> str:
+    """Return the spelling of the column that marks deletes (``applyAsDeletes``).
+
+    Raises
+    ------
+    SchemaError
+        The column does not exist, or is neither boolean nor a text that something reads.
+    """
+    role = "applyAsDeletes column"
+    name = find_column(name, columns.names, role=role)
+    type_ = columns.field(name).type
+    if not (pa.types.is_boolean(type_) or (may_be_text and pa.types.is_string(type_))):
+        raise SchemaError(
+            f"the applyAsDeletes column '{name}' must be boolean, found {type_}.",
+            hint=f"compute it before the write, for example df.withColumn('{name}', "
+            "expr(\"op = 'd'\")).",
+            column=name,
+            role=role,
+        )
+    return name
 
 
 def order_names(schema: TableSchema, orders: pa.Schema) -> tuple[str, ...]:

@@ -1,0 +1,387 @@
+"""Debezium's placeholders for column values that the source did not send, in every column type.
+
+An update does not carry each value that it leaves unchanged: PostgreSQL omits large values (TOAST),
+Oracle LOBs, SQL Server columns of a ``max`` type, and MySQL BLOBs with ``binlog_row_image=NOBLOB``.
+Debezium then writes the connector's ``unavailable.value.placeholder``, in a form that fits the
+column's type. With P for its bytes and T for its text:
+
+=================================  ==================================================================
+column                             placeholder
+=================================  ==================================================================
+text, also of JSON, XML, numbers   T
+bytes                              P; as text by ``binary.handling.mode``: T, or P in Base64 or hex
+array of texts or bytes            one item: T or P
+array of numbers, dates or times   one item for each byte of P, signed
+array of UUIDs                     one item: the name-based UUID (version 3, no namespace) of P
+map (``hstore``)                   one entry: T to T; as text: the JSON of that
+PostGIS ``geometry``, ``geography``  a fixed point, whatever P is
+=================================  ==================================================================
+
+The placeholder is recognised in the columns as they were decoded, in JSON, Avro and parsed rows
+alike (`Placeholder.find`). A JSON payload whose declared columns cannot hold it (a DECIMAL, a
+STRUCT) is decoded again without it (`Placeholder.remove`).
+
+A true value equal to the placeholder cannot be distinguished from it. Neither can NULL, which
+Debezium's PostgreSQL connector writes for a column type without a placeholder (an array of
+booleans, or bytes with ``binary.handling.mode=base64``) and then logs a warning.
+
+Source: ``UnchangedToastedPlaceholder``, ``UnchangedToastedReplicationMessageColumn`` and
+``PostgresValueConverter`` of Debezium's PostgreSQL connector; ``OracleValueConverters``,
+``SqlServerValueConverters`` and ``BinlogValueConverters`` of the others, which write T, or P by
+``binary.handling.mode``; for arrays of other numbers and for PostGIS, Debezium's pull requests
+7815 and 6821.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import OptionError
+from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.words import is_text
+from spark_upsert.payloads.json.exact import JsonNumber, JsonObject, parse_document, write_document
+
+_DEFAULT = "__debezium_unavailable_value"
+_HEX = "hex:"
+
+_POSTGIS_POINTS = (
+    bytes.fromhex("0101000020e6100000000000fc83d797c1000000fc83d797c1"),
+    bytes.fromhex("0101000020e61000000c21e7fdff7f66401842cefbff7f5640"),
+)
+"""POINT(-99999999 -99999999) and POINT(179.999999 89.999999), as EWKB."""
+
+_WKB = "wkb"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]+")
+"""Characters of a text that no writer of JSON escapes."""
+
+_TIME_FACTORS = (1, 1000)
+"""Microseconds for one unit of an array of times that was written as numbers."""
+
+_WRAPPED = ("schema", "payload")
+
+UNSENT_HINT = (
+    "PostgreSQL sends all values with REPLICA IDENTITY FULL, MySQL with binlog_row_image=FULL; "
+    "Debezium's ReselectColumnsPostProcessor reads them from the database; a table made with "
+    "mergeEngine=partial-update keeps the old value"
+)
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """The value of ``unavailable.value.placeholder``, recognised in each column type.
+
+    Parameters
+    ----------
+    data : bytes
+    """
+
+    data: bytes = _DEFAULT.encode()
+
+    @classmethod
+    def parse(cls, text: str) -> Placeholder:
+        """Return the placeholder of the connector's setting: a text, or ``hex:`` and digits.
+
+        Raises
+        ------
+        OptionError
+            The digits are not hexadecimal, or there are none.
+        """
+        if not text.startswith(_HEX):
+            return cls(text.encode())
+        digits = text[len(_HEX) :]
+        try:
+            data = bytes.fromhex(digits)
+        except ValueError:
+            data = b""
+        if not data:
+            expected = "the connector's 'unavailable.value.placeholder': a text, or 'hex:' and an "
+            raise OptionError.invalid(
+                "unavailableValuePlaceholder", text, f"{expected}even number of hexadecimal digits"
+            )
+        return cls(data)
+
+    # -- columns ---------------------------------------------------------------------------
+
+    def find(self, column: pa.Array) -> Mask:
+        """Return which values of a column are the placeholder; the column has any type."""
+        type_ = column.type
+        if is_text(type_):
+            return _equal_any(column, self._texts)
+        if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+            return self._find_in_lists(column)
+        if pa.types.is_map(type_):
+            return self._find_in_maps(column)
+        if pa.types.is_struct(type_) and _has_wkb(type_):
+            points = pc.struct_field(column, [type_.get_field_index(_WKB)])
+            return _equal_any(points, _POSTGIS_POINTS)
+        return np.zeros(len(column), dtype=np.bool_)
+
+    def _find_in_lists(self, column: pa.Array) -> Mask:
+        found = np.zeros(len(column), dtype=np.bool_)
+        if is_text(column.type.value_type):
+            rows, items = _lists_of(column, 1)
+            found[rows] = _equal_any(items, self._item_texts)
+            return found
+        if not _is_numeric(column.type.value_type):
+            return found
+        pattern = np.frombuffer(self.data, np.int8)
+        rows, items = _lists_of(column, len(pattern))
+        for numbers in _as_numbers(items):
+            found[rows] |= (numbers.reshape(-1, len(pattern)) == pattern).all(axis=1)
+        return found
+
+    def _find_in_maps(self, column: pa.Array) -> Mask:
+        found = np.zeros(len(column), dtype=np.bool_)
+        entry = pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])
+        if all(is_text(field.type) for field in entry):
+            rows, items = _lists_of(column.cast(pa.list_(entry)), 1)
+            sides = [_equal_any(side, (self._text.encode(),)) for side in items.flatten()]
+            found[rows] = np.logical_and.reduce(sides)
+        return found
+
+    @cached_property
+    def _text(self) -> str:
+        return self.data.decode(errors="replace")
+
+    @cached_property
+    def _texts(self) -> tuple[bytes, ...]:
+        """The placeholder in a column of texts or bytes."""
+        entry = json.dumps({self._text: self._text}, separators=(",", ":"), ensure_ascii=False)
+        forms = (self._text.encode(), self.data, entry.encode(), self.data.hex().encode())
+        coded = (base64.b64encode(self.data), base64.urlsafe_b64encode(self.data))
+        return tuple(dict.fromkeys((*forms, *coded)))
+
+    @cached_property
+    def _item_texts(self) -> tuple[bytes, ...]:
+        """The placeholder as the only item of an array of texts or bytes."""
+        digest = hashlib.md5(self.data, usedforsecurity=False).digest()
+        return (*self._texts, str(uuid.UUID(bytes=digest, version=3)).encode())
+
+    # -- JSON ------------------------------------------------------------------------------
+
+    def rows_in_doubt(
+        self, payloads: pa.Array, reasons: pa.Array | None, types: Iterable[pa.DataType]
+    ) -> Positions:
+        """Return the JSON payloads that may hold a placeholder which their columns do not show.
+
+        Parameters
+        ----------
+        payloads : pyarrow.Array of binary
+        reasons : pyarrow.Array or None
+            Why payloads could not be decoded (`Payloads.reasons`).
+        types : iterable of pyarrow.DataType
+            The types of the columns: a STRUCT drops members that it does not declare.
+        """
+        has_struct = any(map(_has_struct, types))
+        if reasons is None and not has_struct:
+            return np.zeros(0, dtype=np.int64)
+        # JSON may escape any other character, and each in several ways.
+        plain = max(_PLAIN.findall(self._text), key=len, default="")
+        found = pc.match_substring(payloads, plain.encode()).fill_null(False)
+        if reasons is not None and not has_struct:
+            found = pc.and_(found, reasons.is_valid())
+        return np.flatnonzero(_mask(found))
+
+    def remove(self, payload: bytes, path: tuple[str, ...]) -> tuple[bytes, frozenset[str]]:
+        """Return a JSON payload with null for each placeholder, and the members that had it.
+
+        Parameters
+        ----------
+        payload : bytes
+            A document, perhaps with a Confluent header, or with a Connect schema before it.
+        path : tuple of str
+            The names that lead to the row.
+        """
+        header = payload[:5] if payload[:1] == b"\0" else b""
+        try:
+            document = parse_document(payload[len(header) :].decode())
+            row = _object_at(document, path)
+            if row is None:
+                return payload, frozenset()
+            names = frozenset(name for name, value in row if self._is_in_json(value))
+            row[:] = [(name, None if name in names else value) for name, value in row]
+            return header + write_document(document).encode(), names
+        except ValueError:
+            return payload, frozenset()
+
+    def _is_in_json(self, value: Any) -> bool:
+        if isinstance(value, JsonObject):
+            return value == [(self._text, self._text)]
+        if isinstance(value, JsonNumber):
+            return False
+        if isinstance(value, str):
+            return value.encode(errors="replace") in self._texts
+        if not isinstance(value, list):
+            return False
+        if len(value) == 1 and isinstance(value[0], str):
+            return value[0].encode(errors="replace") in self._item_texts
+        return value == [str(number) for number in np.frombuffer(self.data, np.int8)]
+
+
+DEFAULT_PLACEHOLDER = Placeholder()
+
+
+def decode_again(
+    placeholder: Placeholder,
+    payloads: pa.Array,
+    rows: Positions,
+    path: tuple[str, ...],
+    decode: Callable[[Positions, pa.Array, frozenset[str]], None],
+) -> dict[str, Mask]:
+    """Decode the JSON payloads of some rows without their placeholders.
+
+    A loop over rows, for those whose columns cannot hold the placeholder: some 30 us for a kB.
+
+    Parameters
+    ----------
+    placeholder : Placeholder
+    payloads : pyarrow.Array of binary, shape (n,)
+    rows : numpy.ndarray of int
+        Rows to be decoded again if they hold the placeholder.
+    path : tuple of str
+        The names that lead to the row in a payload.
+    decode : callable
+        Takes rows, their payloads, and the members that are not in these.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray of bool, shape (n,)
+        Which rows hold the placeholder, by member.
+    """
+    groups: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
+    for row in rows.tolist():
+        payload, names = placeholder.remove(payloads[row].as_py(), path)
+        if names:
+            chosen, texts = groups.setdefault(names, ([], []))
+            chosen.append(row)
+            texts.append(payload)
+    found: dict[str, Mask] = {}
+    for names, (chosen, texts) in groups.items():
+        decode(np.array(chosen), pa.array(texts, pa.binary()), names)
+        for name in names:
+            found.setdefault(name, np.zeros(len(payloads), dtype=np.bool_))[chosen] = True
+    return found
+
+
+def apply_unsent(
+    schema: TableSchema,
+    columns: Mapping[str, pa.Array],
+    unsent: Mapping[str, Mask],
+    shown: Mapping[str, str],
+) -> tuple[dict[str, pa.Array], pa.Array | None]:
+    """Return columns with null for each placeholder, and why rows cannot be applied.
+
+    With the merge engine ``partial-update`` null leaves the old value as it is. With other engines,
+    and in a key, a value that was not sent is an error.
+
+    Parameters
+    ----------
+    schema : TableSchema
+    columns : mapping of str to pyarrow.Array, each of shape (n,)
+        The table's columns.
+    unsent : mapping of str to numpy.ndarray of bool, each of shape (n,)
+        The rows with a placeholder, by column.
+    shown : mapping of str to str
+        The name of a column in a message, if it is another one.
+    """
+    changed, reasons = dict(columns), None
+    for name, where in unsent.items():
+        if not where.any():
+            continue
+        changed[name] = _without(columns[name], where)
+        if schema.engine.kind is Engine.PARTIAL_UPDATE and name not in schema.keys:
+            continue
+        why = f"the source did not send '{shown.get(name, name)}', which the update left unchanged"
+        because = pc.if_else(pa.array(where), why, pa.scalar(None, pa.string()))
+        reasons = because if reasons is None else pc.coalesce(reasons, because)
+    return changed, reasons
+
+
+# -- arrays --------------------------------------------------------------------------------
+
+
+def _equal_any(column: pa.Array, texts: tuple[bytes, ...]) -> Mask:
+    """Return which texts are equal to one of a few; those of another length are not read."""
+    if not len(column):
+        return np.zeros(0, dtype=np.bool_)
+    lengths = pc.binary_length(column)
+    sizes = pa.array({len(text) for text in texts}, lengths.type)
+    rows = np.flatnonzero(_mask(pc.is_in(lengths, sizes)))
+    found = np.zeros(len(column), dtype=np.bool_)
+    if len(rows):
+        taken = column.take(pa.array(rows)).cast(pa.binary())
+        found[rows] = _mask(pc.is_in(taken, pa.array(texts, pa.binary())))
+    return found
+
+
+def _lists_of(column: pa.Array, length: int) -> tuple[Positions, pa.Array]:
+    """Return which lists have a length, and the items of these, one list after the other."""
+    lengths = pc.list_value_length(column).fill_null(-1)
+    rows = np.flatnonzero(_mask(pc.equal(lengths, length)))
+    return rows, column.take(pa.array(rows)).flatten()
+
+
+def _is_numeric(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(type_)
+        or pa.types.is_floating(type_)
+        or pa.types.is_decimal(type_)
+        or pa.types.is_date32(type_)
+        or pa.types.is_timestamp(type_)
+    )
+
+
+def _as_numbers(items: pa.Array) -> Iterator[npt.NDArray[np.float64]]:
+    """Yield numbers, dates and times as floats, times once for each unit; null is NaN."""
+    factors: tuple[int, ...] = (1,)
+    if pa.types.is_date32(items.type):
+        items = items.view(pa.int32())
+    elif pa.types.is_timestamp(items.type):
+        items, factors = items.view(pa.int64()), _TIME_FACTORS
+    numbers = items.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    yield from (numbers / factor for factor in factors)
+
+
+def _has_struct(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_struct(type_) or (pa.types.is_list(type_) and _has_struct(type_.value_type))
+    )
+
+
+def _has_wkb(type_: pa.StructType) -> bool:
+    place = type_.get_field_index(_WKB)
+    return place >= 0 and is_text(type_.field(place).type)
+
+
+def _without(column: pa.Array, where: Mask) -> pa.Array:
+    return column.take(pa.array(np.arange(len(column)), mask=where))
+
+
+def _mask(values: pa.Array) -> Mask:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+def _object_at(document: Any, path: tuple[str, ...]) -> JsonObject | None:
+    """Return the object at a path, behind a Connect schema if there is one."""
+    members = dict(document) if isinstance(document, JsonObject) else {}
+    if tuple(members) == _WRAPPED:
+        document = members[_WRAPPED[1]]
+    for name in path:
+        document = dict(document).get(name) if isinstance(document, JsonObject) else None
+    return document if isinstance(document, JsonObject) else None

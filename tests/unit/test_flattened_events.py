@@ -1,0 +1,176 @@
+"""Flattened change events: deletes that a field marks, and hints that name the option.
+
+Events as in Debezium's documentation, pages "New Record State Extraction" and "MongoDB New Document
+State Extraction" (``delete.tombstone.handling.mode``, ``add.fields``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataError, SchemaError
+from tests.support import own_schemas
+from tests.support.debezium import bare, key, member
+from tests.support.envelopes import (
+    KAFKA,
+    plan,
+    quarantine_of,
+    records,
+    rows_of,
+    write,
+    write_found,
+)
+
+DECLARED = {
+    "envelope": "kafka",
+    "keyFormat": "json",
+    "keySchema": "id BIGINT",
+    "valueFormat": "json",
+    "valueSchema": "id BIGINT, v STRING, __deleted STRING, __op STRING, __lsn BIGINT",
+    "exceptColumnList": "__op,__lsn",
+}
+INLINE = {**own_schemas.INLINE, "exceptColumnList": "__op,__lsn"}
+MEMBERS = (
+    member("id", "int64"),
+    member("v", "string"),
+    member("__deleted", "string"),
+    member("__op", "string"),
+    member("__lsn", "int64"),
+)
+
+
+def row(number: int, v: str | None, op: str | None, lsn: int, **more: Any) -> dict[str, Any]:
+    """Return a flattened event (``delete.tombstone.handling.mode=rewrite``, ``add.fields``)."""
+    deleted = "true" if op == "d" else "false"
+    return {"id": number, "v": v, "__deleted": deleted, "__op": op, "__lsn": lsn, **more}
+
+
+def put_declared(path: Path, *rows: dict[str, Any] | None, **options: str) -> None:
+    pairs = [(key(1), None if each is None else bare(each)) for each in rows]
+    write(path, records(pairs), **{**DECLARED, **options})
+
+
+def put_inline(path: Path, *rows: dict[str, Any] | None, **options: str) -> None:
+    schema = own_schemas.struct(*MEMBERS)
+    of_key = own_schemas.struct(member("id", "int64"))
+    pairs = [
+        (
+            own_schemas.inline(of_key, {"id": 1}),
+            None if each is None else own_schemas.inline(schema, each),
+        )
+        for each in rows
+    ]
+    write_found(path, records(pairs), **{**INLINE, **options})
+
+
+def put_rows(path: Path, *rows: dict[str, Any] | None, **options: str) -> None:
+    types = {"id": pa.int64(), "v": pa.string(), "__deleted": pa.string(), "__op": pa.string()}
+    schema = pa.schema({**types, "__lsn": pa.int64()})
+    found = pa.Table.from_pylist([each for each in rows if each is not None], schema=schema)
+    given = {"keys": "id", "exceptColumnList": "__op,__lsn", "sequenceBy": "__lsn"}
+    write(path, found, **{**given, **options})
+
+
+ENTRIES = {"declared": put_declared, "inline": put_inline, "rows": put_rows}
+SET = row(1, "a", "c", 1)
+DELETE = row(1, None, "d", 2)
+
+HISTORIES: dict[str, tuple[tuple[dict[str, Any] | None, ...], list[dict[str, Any]]]] = {
+    "a create": ((SET,), [{"id": 1, "v": "a"}]),
+    "an update": ((SET, row(1, "b", "u", 2)), [{"id": 1, "v": "b"}]),
+    "a delete": ((SET, DELETE), []),
+    "a delete of the old row": ((SET, row(1, "a", "d", 2)), []),
+    "a delete with a placeholder": ((SET, row(1, "__debezium_unavailable_value", "d", 2)), []),
+    "a delete and its tombstone": ((SET, DELETE, None), []),
+    "a row that comes back": ((SET, DELETE, row(1, "c", "c", 3)), [{"id": 1, "v": "c"}]),
+    "a field that older events lack": (
+        (row(1, "a", "r", 1, __deleted=None),),
+        [{"id": 1, "v": "a"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("one_by_one", [False, True], ids=["one batch", "one by one"])
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(("rows", "expected"), HISTORIES.values(), ids=HISTORIES)
+@pytest.mark.sweep(8)
+def test_a_field_marks_deletes(
+    tmp_path: Path,
+    rows: tuple[dict[str, Any] | None, ...],
+    expected: list[dict[str, Any]],
+    entry: str,
+    one_by_one: bool,
+) -> None:
+    for each in [[one] for one in rows] if one_by_one else [rows]:
+        ENTRIES[entry](tmp_path / "t", *each, applyAsDeletes="__deleted")
+    assert rows_of(tmp_path / "t") == expected
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_operation_marks_deletes(tmp_path: Path, entry: str) -> None:
+    options = {"applyAsDeletes": "__op", "exceptColumnList": "__deleted,__lsn"}
+    put = ENTRIES[entry]
+    put(tmp_path / "t", SET, row(1, "b", "r", 2), **options)
+    assert rows_of(tmp_path / "t") == [{"id": 1, "v": "b"}]
+    put(tmp_path / "t", row(1, None, "d", 3), **options)
+    assert rows_of(tmp_path / "t") == []
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("mark", ["TRUE", "t", "", "1"])
+def test_another_mark_is_neither_a_delete_nor_a_row(tmp_path: Path, entry: str, mark: str) -> None:
+    put, path = ENTRIES[entry], tmp_path / "t"
+    bad = row(1, "b", "u", 2, __deleted=mark)
+    put(path, SET, applyAsDeletes="__deleted", onError="quarantine")
+    put(path, bad, applyAsDeletes="__deleted")
+    assert rows_of(path) == []
+    expected = "expected one of true, d, false, c, r, u"
+    reason = f"the applyAsDeletes column '__deleted' is '{mark}', {expected}"
+    assert [each["_reason"] for each in quarantine_of(path)] == [reason]
+    with pytest.raises(DataError, match=r"applyAsDeletes column '__deleted' is"):
+        put(tmp_path / "other", bad, applyAsDeletes="__deleted")
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"exceptColumnList": "__deleted,__op,__lsn"},
+        {"exceptColumnList": "", "columnList": "id,v"},
+    ],
+    ids=["no option", "left out", "not among those to store"],
+)
+def test_deletes_that_no_option_reads_are_refused(
+    tmp_path: Path, entry: str, options: dict[str, str]
+) -> None:
+    """Left out, the field would turn each delete into a row."""
+    with pytest.raises(SchemaError, match=r"give (\.option\()?.*[aA]ppl.*[dD]eletes.*__deleted"):
+        ENTRIES[entry](tmp_path / "t", SET, DELETE, **options)
+    assert not (tmp_path / "t" / "_log").exists()
+
+
+def test_a_field_of_the_value_orders_events_and_is_not_stored(tmp_path: Path) -> None:
+    options = {"applyAsDeletes": "__deleted", "sequenceBy": "value.__lsn"}
+    for entry in ("declared", "inline"):
+        path = tmp_path / entry
+        ENTRIES[entry](path, row(1, "b", "u", 5), **options)
+        ENTRIES[entry](path, row(1, "a", "u", 3), DELETE, **options)
+        assert rows_of(path) == [{"id": 1, "v": "b"}]
+
+
+def test_a_mark_of_deletes_is_a_truth_value_or_a_text(tmp_path: Path) -> None:
+    schema = DECLARED["valueSchema"].replace("__deleted STRING", "__deleted BIGINT")
+    options = {**DECLARED, "valueSchema": schema, "applyAsDeletes": "__deleted"}
+    with pytest.raises(SchemaError, match="must be boolean"):
+        plan(tmp_path / "t", KAFKA, **options)
+    schema = DECLARED["valueSchema"].replace("__deleted STRING", "__deleted BOOLEAN")
+    options["valueSchema"] = schema
+    for value, expected in ((False, 1), (True, 0)):
+        pair = key(1), bare(row(1, "a", "u", 1, __deleted=value))
+        write(tmp_path / "t", records([pair]), **options)
+        assert len(rows_of(tmp_path / "t")) == expected

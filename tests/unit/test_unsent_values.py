@@ -1,0 +1,438 @@
+"""Placeholders for values that the source did not send: each column type at each entry point.
+
+Forms: ``UnchangedToastedPlaceholder`` of Debezium's PostgreSQL connector, its Oracle, SQL Server and
+MySQL value converters (`payloads.placeholders`), and the documentation page "Debezium connector for
+PostgreSQL", "Toasted values".
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import json
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataError, OptionError
+from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.placeholders import Placeholder
+from tests.support import own_schemas
+from tests.support.debezium import OPTIONS, avro, bare, event, key, member, wrapped
+from tests.support.envelopes import (
+    plan,
+    quarantine_of,
+    records,
+    rows_of,
+    write,
+    write_found,
+)
+from tests.support.fuzz import FUZZ_TIMES
+from tests.support.seeds import seeds
+
+DEFAULT = "__debezium_unavailable_value"
+PLACEHOLDERS = {
+    "default": DEFAULT,
+    "configured": "n/a",
+    "not ASCII": "nicht verfügbar ✂",
+    "hexadecimal": "hex:00ff7f80",
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """A column type, a true value, and the placeholder for it."""
+
+    ddl: str
+    true: Any
+    """As Arrow has it."""
+    unsent: Callable[[bytes], Any]
+    """Takes the placeholder's bytes; returns its form, as Arrow has it."""
+    connect: Mapping[str, Any] | None = None
+    """The type in a Connect schema, if that names one."""
+    avro: Any = None
+
+
+def text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def numbers(data: bytes) -> list[int]:
+    return [byte - 256 * (byte > 127) for byte in data]
+
+
+def named_uuid(data: bytes) -> str:
+    return str(uuid.UUID(bytes=hashlib.md5(data).digest(), version=3))
+
+
+assert named_uuid(DEFAULT.encode()) == "b68a35a7-17ad-35b3-af2a-ae46edb4545a", "as Debezium has it"
+
+EPOCH = dt.date(1970, 1, 1)
+
+FORMS: dict[str, Form] = {
+    "text": Form("STRING", "a", text, {"type": "string"}, "string"),
+    "bytes": Form("BINARY", b"a", lambda data: data, {"type": "bytes"}, "bytes"),
+    "bytes in Base64": Form("STRING", "YQ==", lambda data: base64.b64encode(data).decode()),
+    "bytes in URL-safe Base64": Form(
+        "STRING", "YQ==", lambda data: base64.urlsafe_b64encode(data).decode()
+    ),
+    "bytes in hex": Form("STRING", "61", lambda data: data.hex()),
+    "array of texts": Form(
+        "ARRAY<STRING>",
+        ["a", None],
+        lambda data: [text(data)],
+        {"type": "array", "items": {"type": "string", "optional": True}},
+        {"type": "array", "items": ["null", "string"]},
+    ),
+    "array of bytes": Form(
+        "ARRAY<BINARY>",
+        [b"a"],
+        lambda data: [data],
+        {"type": "array", "items": {"type": "bytes", "optional": True}},
+        {"type": "array", "items": ["null", "bytes"]},
+    ),
+    "array of INT": Form(
+        "ARRAY<INT>",
+        [1, 2],
+        numbers,
+        {"type": "array", "items": {"type": "int32", "optional": True}},
+        {"type": "array", "items": ["null", "int"]},
+    ),
+    "array of BIGINT": Form(
+        "ARRAY<BIGINT>",
+        [1, None],
+        numbers,
+        {"type": "array", "items": {"type": "int64", "optional": True}},
+        {"type": "array", "items": ["null", "long"]},
+    ),
+    "array of DOUBLE": Form("ARRAY<DOUBLE>", [0.5], lambda data: list(map(float, numbers(data)))),
+    "array of DATE": Form(
+        "ARRAY<DATE>",
+        [EPOCH],
+        lambda data: [EPOCH + dt.timedelta(days=number) for number in numbers(data)],
+    ),
+    "array of UUIDs": Form("ARRAY<STRING>", ["a"], lambda data: [named_uuid(data)]),
+    "hstore as JSON": Form(
+        "STRING",
+        '{"a":"b"}',
+        lambda data: json.dumps(
+            {text(data): text(data)}, separators=(",", ":"), ensure_ascii=False
+        ),
+    ),
+    "hstore as a map": Form(
+        "MAP<STRING, STRING>",
+        [("a", "b")],
+        lambda data: [(text(data), text(data))],
+        None,
+        {"type": "map", "values": ["null", "string"]},
+    ),
+    "hstore as a struct": Form(
+        "STRUCT<a: STRING>", {"a": "b"}, lambda data: {text(data): text(data)}
+    ),
+    "a number as text": Form("DECIMAL(10, 2)", Decimal("1.50"), text),
+    "geometry": Form(
+        "STRUCT<wkb: BINARY, srid: INT>",
+        {"wkb": b"a", "srid": 1},
+        lambda _: {
+            "wkb": bytes.fromhex("0101000020e6100000000000fc83d797c1000000fc83d797c1"),
+            "srid": 4326,
+        },
+    ),
+}
+
+ONLY_IN_JSON = ("hstore as a struct", "a number as text")
+"""Columns of another type than the placeholder: only the bytes of a payload show it."""
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as Connect's JSON converter writes it."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dt.date():
+            return (value - EPOCH).days
+        case Decimal():
+            return str(value)
+        case list() if value and isinstance(value[0], tuple):
+            return dict(value)
+        case list():
+            return [as_json(item) for item in value]
+        case dict():
+            return {name: as_json(item) for name, item in value.items()}
+        case _:
+            return value
+
+
+# -- entry points ------------------------------------------------------------------------
+
+
+def declared(form: Form) -> dict[str, str]:
+    schema = f"id BIGINT, x {form.ddl}, n STRING"
+    return {**OPTIONS, "valueSchema": schema, "decimalHandling": "string"}
+
+
+def message(form: Form, x: Any, lsn: int) -> dict[str, Any]:
+    return event("u", None, {"id": 1, "x": as_json(x), "n": str(lsn)}, lsn)
+
+
+def by_bare_json(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
+    write(path, records([(key(1), bare(message(form, x, lsn)))]), **declared(form), **more)
+
+
+def connect_row(form: Form) -> list[dict[str, Any]]:
+    given = form.connect or {"type": "string"}
+    return [
+        member("id", "int64"),
+        {**given, "optional": True, "field": "x"},
+        member("n", "string"),
+    ]
+
+
+def by_wrapped_json(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
+    pair = key(1), wrapped(message(form, x, lsn), connect_row(form))
+    write(path, records([pair]), **declared(form), **more)
+
+
+def by_inline_schema(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
+    pair = key(1), wrapped(message(form, x, lsn), connect_row(form))
+    options = {**OPTIONS, "valueSchema": "inline", "keySchema": "id BIGINT", **more}
+    write_found(path, records([pair]), **options)
+
+
+def by_avro(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
+    fields = {"id": "long", "x": ["null", form.avro], "n": ["null", "string"]}
+    row = own_schemas.record("Row", **fields)
+    source = own_schemas.record("Source", lsn="long")
+    schema = own_schemas.record(
+        "Event", before=["null", row], after=["null", "Row"], source=source, op="string"
+    )
+    x = dict(x) if isinstance(x, list) and x and isinstance(x[0], tuple) else x
+    after = {"id": 1, "x": x, "n": str(lsn)}
+    value = {"before": None, "after": after, "source": {"lsn": lsn}, "op": "u"}
+    options = {**OPTIONS, "valueFormat": "avro-confluent", "valueSchema": json.dumps(schema)}
+    write(path, records([(None, avro(schema, value))]), **options, **more)
+
+
+def arrow_row(form: Form) -> pa.StructType:
+    columns, _ = parse_schema("valueSchema", f"id BIGINT, x {form.ddl}, n STRING", bare_name="x")
+    return pa.struct(list(columns))
+
+
+def by_parsed_events(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
+    row = {"id": 1, "x": x, "n": str(lsn)}
+    rows = pa.table(
+        {"after": pa.array([row], arrow_row(form)), "op": ["u"], "lsn": pa.array([lsn])}
+    )
+    write(path, rows, envelope="debezium", keys="id", sequenceBy="lsn", **more)
+
+
+def by_flattened_json(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
+    pair = key(1), bare({"id": 1, "x": as_json(x), "n": str(lsn)})
+    schema = f"id BIGINT, x {form.ddl}, n STRING"
+    options = {"envelope": "kafka", "keyFormat": "json", "keySchema": "id BIGINT"}
+    options |= {"valueFormat": "json", "valueSchema": schema, "sequenceScope": "table"}
+    write(path, records([pair], offsets=[lsn]), **options, **more)
+
+
+def by_flattened_rows(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
+    row = {"id": 1, "x": x, "n": str(lsn), "__deleted": "false", "lsn": lsn}
+    type_ = [*arrow_row(form), pa.field("__deleted", pa.string()), pa.field("lsn", pa.int64())]
+    rows = pa.Table.from_struct_array(pa.array([row], pa.struct(type_)))
+    options = {"keys": "id", "sequenceBy": "lsn", "applyAsDeletes": "__deleted"}
+    write(path, rows, exceptColumnList="lsn", **options, **more)
+
+
+ENTRIES = {
+    "bare JSON": by_bare_json,
+    "JSON with a schema, declared": by_wrapped_json,
+    "JSON with a schema": by_inline_schema,
+    "Avro": by_avro,
+    "parsed events": by_parsed_events,
+    "flattened JSON": by_flattened_json,
+    "flattened rows": by_flattened_rows,
+}
+
+
+def has(entry: str, form: Form, name: str) -> bool:
+    """Return whether an entry point can be given a form."""
+    if entry == "Avro":
+        return form.avro is not None
+    if entry == "JSON with a schema":
+        return form.connect is not None
+    if entry in ("parsed events", "flattened rows"):
+        return name not in ONLY_IN_JSON
+    if "MAP" in form.ddl:
+        return False
+    if entry == "flattened JSON":  # Plain JSON has no bytes, and dates are texts.
+        return "BINARY" not in form.ddl and "DATE" not in form.ddl
+    return entry == "bare JSON" or form.connect is not None or name in ONLY_IN_JSON
+
+
+MATRIX = [
+    pytest.param(entry, name, id=f"{entry}, {name}")
+    for entry in ENTRIES
+    for name, form in FORMS.items()
+    if has(entry, form, name)
+]
+
+
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS.values(), ids=PLACEHOLDERS)
+@pytest.mark.parametrize(("entry", "name"), MATRIX)
+@pytest.mark.sweep(24)
+def test_an_unsent_value_is_an_error_or_keeps_the_old_value(
+    tmp_path: Path, entry: str, name: str, placeholder: str
+) -> None:
+    form, put = FORMS[name], ENTRIES[entry]
+    data = Placeholder.parse(placeholder).data
+    more = {} if placeholder == DEFAULT else {"unavailableValuePlaceholder": placeholder}
+    path = tmp_path / "t"
+    put(path, form, form.true, 1, **more)
+    with pytest.raises(DataError, match=r"did not send '(after\.)?x'(?s:.*)REPLICA IDENTITY FULL"):
+        put(path, form, form.unsent(data), 2, **more)
+
+    path = tmp_path / "partial"
+    put(path, form, form.true, 1, mergeEngine="partial-update", **more)
+    (before,) = rows_of(path)
+    put(path, form, form.unsent(data), 2, mergeEngine="partial-update", **more)
+    assert rows_of(path) == [{**before, "n": "2"}]
+    assert before["x"] == form.true
+
+
+NEAR: dict[str, tuple[str, Any]] = {
+    "a text with more": ("STRING", f"{DEFAULT} "),
+    "a part of the text": ("STRING", DEFAULT[:-1]),
+    "other letters": ("STRING", DEFAULT.upper()),
+    "two items": ("ARRAY<STRING>", [DEFAULT, DEFAULT]),
+    "an item among others": ("ARRAY<STRING>", ["a", DEFAULT]),
+    "no items": ("ARRAY<STRING>", []),
+    "numbers but the last": ("ARRAY<INT>", numbers(DEFAULT.encode())[:-1]),
+    "other numbers": ("ARRAY<INT>", [*numbers(DEFAULT.encode())[:-1], 102]),
+    "a null among numbers": ("ARRAY<INT>", [*numbers(DEFAULT.encode())[:-1], None]),
+    "another entry": ("STRUCT<a: STRING>", {"a": DEFAULT}),
+    "a UUID that is no item": ("STRING", named_uuid(DEFAULT.encode())),
+}
+
+
+@pytest.mark.parametrize(("ddl", "value"), NEAR.values(), ids=NEAR)
+def test_a_value_that_only_resembles_the_placeholder_is_stored(
+    tmp_path: Path, ddl: str, value: Any
+) -> None:
+    form = Form(ddl, None, text)
+    for name in ("bare JSON", "flattened JSON"):
+        ENTRIES[name](tmp_path / name, form, value, 1)
+        assert [row["x"] for row in rows_of(tmp_path / name)] == [value]
+
+
+def test_plain_rows_may_hold_the_placeholder(tmp_path: Path) -> None:
+    """Nothing says that they come from Debezium."""
+    write(tmp_path / "t", pa.table({"id": [1], "x": [DEFAULT]}), keys="id")
+    assert rows_of(tmp_path / "t") == [{"id": 1, "x": DEFAULT}]
+
+
+@pytest.mark.parametrize("engine", ["deduplicate", "partial-update"])
+def test_a_key_that_was_not_sent_is_the_old_key(tmp_path: Path, engine: str) -> None:
+    """PostgreSQL sends a large key with the old row (``K``), and not with the new one."""
+    path = tmp_path / "t"
+    options = {**OPTIONS, "valueSchema": "k STRING, n STRING", "keys": "k", "mergeEngine": engine}
+
+    def pair(before: Any, after: Any, lsn: int) -> tuple[bytes | None, bytes]:
+        return None, bare(event("u", before, after, lsn))
+
+    write(path, records([pair(None, {"k": "long", "n": "1"}, 1)]), **options)
+    update = pair({"k": "long", "n": None}, {"k": DEFAULT, "n": "2"}, 2)
+    write(path, records([update]), **options)
+    assert rows_of(path) == [{"k": "long", "n": "2"}]
+    with pytest.raises(DataError, match=r"did not send 'after\.k'"):
+        write(path, records([pair(None, {"k": DEFAULT, "n": "3"}, 3)]), **options)
+
+
+def test_a_value_declared_not_null_may_be_unsent(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    schema = "id BIGINT, x DECIMAL(10, 2) NOT NULL, n STRING NOT NULL"
+    options = {**OPTIONS, "valueSchema": schema, "decimalHandling": "string"}
+    options["mergeEngine"] = "partial-update"
+    create = event("c", None, {"id": 1, "x": "1.50", "n": "a"}, 1)
+    write(path, records([(key(1), bare(create))]), **options)
+    update = event("u", None, {"id": 1, "x": DEFAULT, "n": "b"}, 2)
+    write(path, records([(key(1), bare(update))]), **options)
+    assert rows_of(path) == [{"id": 1, "x": Decimal("1.50"), "n": "b"}]
+    update = event("u", None, {"id": 1, "x": DEFAULT}, 3)
+    with pytest.raises(DataError, match=r"'after\.n' is null, and declared NOT NULL"):
+        write(path, records([(key(1), bare(update))]), **options)
+
+
+def test_a_delete_has_no_value_that_could_be_unsent(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    form = FORMS["text"]
+    by_bare_json(path, form, "a", 1)
+    before = {"id": 1, "x": DEFAULT, "n": DEFAULT}
+    write(path, records([(key(1), bare(event("d", before, None, 2)))]), **declared(form))
+    assert rows_of(path) == []
+
+
+@pytest.mark.parametrize("given", ["hex:", "hex:0", "hex:xyz"])
+def test_a_placeholder_that_is_none_is_refused(tmp_path: Path, given: str) -> None:
+    with pytest.raises(OptionError, match="hexadecimal digits"):
+        plan(tmp_path, pa.schema({"id": pa.int64()}), unavailableValuePlaceholder=given)
+
+
+MIXED = ("text", "array of texts", "array of BIGINT", *ONLY_IN_JSON)
+
+
+@seeds(6 * FUZZ_TIMES, quick=2)
+def test_random_updates_leave_what_they_did_not_send(tmp_path: Path, seed: int) -> None:
+    """Batches in which each value may be unsent, against the newest value that was sent.
+
+    Kept apart by a quarantine instead, a row with an unsent value is the error of its key.
+    """
+    dice = random.Random(seed)
+    columns = {f"c{place}": FORMS[name] for place, name in enumerate(MIXED)}
+    schema = ", ".join(f"{name} {form.ddl}" for name, form in columns.items())
+    options = {**OPTIONS, "valueSchema": f"id BIGINT, {schema}", "decimalHandling": "string"}
+    sent: dict[int, dict[str, Any]] = {}
+    bad: dict[int, bool] = {}
+    for batch in range(dice.randint(1, 4)):
+        pairs = []
+        for place in range(dice.randint(1, 60)):
+            number = dice.randrange(12)
+            row: dict[str, Any] = {"id": number}
+            rate = 0.0 if number not in sent else dice.choice([0.0, 0.3, 0.9])
+            known = sent.setdefault(number, {"id": number})
+            unsent = [name for name in columns if dice.random() < rate]
+            for name, form in columns.items():
+                is_unsent = name in unsent
+                value = form.unsent(DEFAULT.encode()) if is_unsent else _random(dice, form)
+                row[name] = as_json(value)
+                if not is_unsent:
+                    known[name] = value
+            bad[number] = bool(unsent)
+            lsn = 1000 * batch + place
+            value = event("u", None, row, lsn)
+            form_of = dice.choice([bare, lambda each: bare({"schema": None, "payload": each})])
+            pairs.append((key(number), form_of(value)))
+        write(tmp_path / "kept", records(pairs), mergeEngine="partial-update", **options)
+        write(tmp_path / "apart", records(pairs), onError="quarantine", **options)
+    assert rows_of(tmp_path / "kept") == sorted(sent.values(), key=repr)
+    good = [row for number, row in sent.items() if not bad[number]]
+    assert rows_of(tmp_path / "apart") == sorted(good, key=repr)
+    assert len(quarantine_of(tmp_path / "apart")) == sum(bad.values())
+
+
+def _random(dice: random.Random, form: Form) -> Any:
+    number = dice.randrange(1000)
+    values: dict[str, Any] = {
+        "STRING": f"v{number}",
+        "ARRAY<STRING>": [f"v{number}", None],
+        "ARRAY<BIGINT>": [number],
+        "STRUCT<a: STRING>": {"a": f"v{number}"},
+        "DECIMAL(10, 2)": Decimal(number) / 4,
+    }
+    return values[form.ddl]
