@@ -503,6 +503,17 @@ class CorruptionError(UpsertFlowError):
             path=path,
         )
 
+    @classmethod
+    def gap(cls, path: str, version: int, newest: int) -> Self:
+        return cls(
+            f"'{path}' is missing: expected version {version}, because the log has a version "
+            f"{newest}.",
+            hint="restore this file from a copy of the table; nothing was read or changed.",
+            path=path,
+            version=version,
+            newest=newest,
+        )
+
 
 class NewerFormatError(UpsertFlowError):
     """A newer version of this package wrote it, in a form that this one does not know."""

@@ -23,7 +23,7 @@ from spark_upsert.mirror.publish import Mirror, shown_of
 from spark_upsert.mirror.twins import id_of, rows_of
 from spark_upsert.mirror.vectors import Vector
 from spark_upsert.model.words import equal_rows
-from spark_upsert.table.entries.check import Finding
+from spark_upsert.table.entries.check import Finding, newer_than_the_log
 from spark_upsert.table.entries.snapshot import CHUNK_ROWS
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.run.file import RunFile
@@ -47,6 +47,10 @@ def check_mirror(mirror: Mirror) -> Iterator[Finding]:
         )
         return
     yield from _check_checksum(mirror, state)
+    newest = mirror.log.head().version
+    if shown > newest:
+        yield newer_than_the_log(mirror.place, shown, newest)
+        return
     try:
         manifest = mirror.log.at(shown)
     except DataLossError:

@@ -2,6 +2,12 @@
 
 Creating ``_delta_log/<n>.json`` is the commit point. A put that raises may have taken effect: the
 commit that stands there is compared by its ``txnId``.
+
+A put counts if, *after* it, the commit before it is unchanged. A cleaning frees the numbers of old
+commits, and a publisher that was paused for longer than the retention would put into one of them,
+where no reader finds it. *Before* the put the commit after the next one is absent: a put must not
+fill the gap of a commit that was lost. A log that is loaded is listed, so that its end is not older
+than its newest object.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spark_upsert.errors import CorruptionError
+from spark_upsert.errors import ContentionError, CorruptionError
 from spark_upsert.mirror.actions import (
     DeltaAction,
     DeltaState,
@@ -21,7 +27,7 @@ from spark_upsert.mirror.actions import (
     parsed,
     rendered,
 )
-from spark_upsert.mirror.checkpoints import HINT_PATH, read_checkpoint
+from spark_upsert.mirror.checkpoints import HINT_PATH, checkpoint_path, read_checkpoint
 from spark_upsert.store import Store
 
 FOLDER = "_delta_log"
@@ -31,6 +37,9 @@ ENTRY = re.compile(FOLDER + r"/(\d{20})\.(json|checkpoint\.parquet)")
 
 _BACK_MAX = 1000
 """Commits of others that are read back from a checkpoint at most."""
+
+_LOADS_MAX = 100
+"""Loads in a row that a cleaning has overtaken; more are a fault."""
 
 
 def commit_path(version: int) -> str:
@@ -61,18 +70,32 @@ class DeltaLog:
         Raises
         ------
         CorruptionError
-            A commit cannot be read, or the log has no beginning.
+            A commit cannot be read, or is missing, or the log has no beginning.
+        ContentionError
+            Cleanings removed what was loaded, again and again.
         """
         if self._state is not None and not self._is_as_seen(self._state.version):
             self._state = None  # Removed, or made anew: what was seen is of no use.
-        if self._state is None and not self._load():
-            return None
-        while (data := self._try_read(self._next)) is not None:
-            self._take(self._next, data)
-        if self._state is not None:
-            # Its writer may have been killed before it was durable.
-            self._store.sync(commit_path(self._state.version))
-        return self._state
+        for _ in range(_LOADS_MAX):
+            begun, newest = self._state, -1
+            if begun is None:
+                newest = self._load()
+                begun = self._state
+                if newest < 0:
+                    return None
+            while (data := self._try_read(self._next)) is not None:
+                self._take(self._next, data)
+            if self._next > newest:
+                assert self._state is not None
+                # Its writer may have been killed before it was durable.
+                self._store.sync(commit_path(self._state.version))
+                return self._state
+            self._require_cleaned(begun, newest)
+            self._state = None
+        raise ContentionError(
+            f"the log of '{self._store.url}' was cleaned {_LOADS_MAX} times while it was read.",
+            hint="publish to one place with fewer processes at once.",
+        )
 
     def forget(self) -> None:
         """Forget what was seen, so that the log is loaded anew."""
@@ -85,8 +108,18 @@ class DeltaLog:
         ----------
         id_ : str
             The `txnId` among the actions.
+
+        Raises
+        ------
+        CorruptionError
+            The next commit was lost; nothing was put.
         """
         path, data = commit_path(self._next), rendered(actions)
+        if self._try_read(self._next + 1) is not None:
+            if self._try_read(self._next) is None:
+                self._require_cleaned(self._state, self._next + 1)
+                self._state = None
+            return False
         self._store.prepare(FOLDER)
         try:
             is_ours = self._store.put_if_absent(path, data)
@@ -100,17 +133,56 @@ class DeltaLog:
             # A client that repeats a put by itself meets its own object.
             found = self._try_read(self._next)
             is_ours = found is not None and self._has_id(found, id_)
+        if is_ours and not self._is_continued(self._next):
+            self._store.delete(path)
+            self._state = None
+            return False
         if is_ours:
             self._take(self._next, data)
         return is_ours
+
+    def _is_continued(self, version: int) -> bool:
+        """Return whether a commit that was just put follows the commit before it.
+
+        Where that is gone, a checkpoint of the version itself proves that another publisher has gone
+        on from the commit. A newer checkpoint has both versions, or the put came too late and hit a
+        number that a cleaning had freed; a reader needs the commit in neither case.
+        """
+        if version and self._is_as_seen(version - 1):
+            return True
+        checkpoints = [each for each, is_checkpoint in self._entries() if is_checkpoint]
+        newest = max(checkpoints, default=-1)
+        return newest == version or (version == 0 and newest < 0)
+
+    def _require_cleaned(self, begun: DeltaState | None, newest: int) -> None:
+        """Raise unless a cleaning explains that the next commit is missing.
+
+        Parameters
+        ----------
+        begun : DeltaState, optional
+            The state that the log was read from, by default before version 0. A cleaning removes
+            its commit before all newer ones.
+        newest : int
+            A version that the log has.
+        """
+        if self._try_read(0 if begun is None else begun.version) is not None:
+            path = f"{self._store.url}/{commit_path(self._next)}"
+            raise CorruptionError.gap(path, self._next, newest)
 
     @property
     def _next(self) -> int:
         return 0 if self._state is None else self._state.version + 1
 
-    def _load(self) -> bool:
-        """Begin with the newest checkpoint, or with version 0; False if there is no log.
+    def _load(self) -> int:
+        """Begin with the newest checkpoint, or with version 0.
 
+        Returns
+        -------
+        int
+            The newest version in the listing; -1 if there is no log.
+
+        Notes
+        -----
         The hint says only where the listing begins: it may be old, or of a checkpoint that is gone,
         and commits behind an old one may be gone, too.
         """
@@ -118,17 +190,19 @@ class DeltaLog:
         if not any(is_checkpoint for _, is_checkpoint in found):
             found = self._entries()
         if not found:
-            return False
+            return -1
         newest = max((version for version, is_checkpoint in found if is_checkpoint), default=None)
         if newest is not None:
             self._begin_at(newest)
         elif (0, False) not in found:
+            first = found[0][0]
+            missing = commit_path(0) if first == 1 else checkpoint_path(first)
             raise CorruptionError.in_file(
-                f"{self._store.url}/{FOLDER}",
-                "a log from its version 0 on, or a checkpoint",
-                f"version {found[0][0]} and those behind it",
+                f"{self._store.url}/{missing}",
+                f"a checkpoint or version 0, before version {first}",
+                "no such object",
             )
-        return True
+        return max(version for version, _ in found)
 
     def _hinted(self) -> int:
         """Return the version of the last checkpoint by the hint, 0 if there is none that helps."""
@@ -166,7 +240,8 @@ class DeltaLog:
                 foreign = foreign or Foreign(version=version, operation="commits that are gone")
                 break
             told = self._told(at, below)
-        self._state = replace(state, time_ms=self._told(version, data).time_ms, foreign=foreign)
+        own = self._told(version, data)
+        self._state = replace(state, time_ms=own.time_ms, last_id=own.last_id, foreign=foreign)
         self._crc = zlib.crc32(data)
 
     def _told(self, version: int, data: bytes) -> DeltaState:

@@ -115,8 +115,9 @@ class Mirror:
         self._delta = DeltaLog(target)
         self._vectors: dict[str, Vector] = {}
         self._covered: Manifest | None = None
-        """The version that the vectors are of, if they are those of the Delta version below."""
-        self._covered_at = -1
+        """The version that the vectors are of, if they are those of the Delta commit below."""
+        self._covered_at = ""
+        """The commit's ``txnId``: another commit may have the same number."""
         self.prepared = Prepared()
         """Preparations of writers for the next steps."""
         self.upkeep = Upkeep(target, self._delta)
@@ -238,7 +239,7 @@ class Mirror:
             place=self.place,
             shown_before=before,
             shown=shown,
-            newest=head.version,
+            newest=max(head.version, shown),
             delta_version=-1 if state is None else state.version,
             retention_ms=found.retention_ms,
             has_feed=found.change_feed,
@@ -403,7 +404,7 @@ class Mirror:
             self.table, head, commits, base, found.live, self._deaths(base.manifest, head)
         )
         if planned.is_empty and not header.actions:
-            self._remember(head, found.version, planned)
+            self._remember(head, found, planned)
             return True
         shown_ms = head.time_ms(head.version, head.timestamp_ms)
         # A removal is not older than its commit: a clock that is behind would let files go early.
@@ -436,7 +437,7 @@ class Mirror:
         self._is_in_doubt = False
         if not is_ours:
             return False
-        self._remember(head, found.version + 1, planned)
+        self._remember(head, self._delta.seen or found, planned)
         self.published_ms = self.log.now_ms()
         self._tell(before, head, planned)
         self.upkeep.follow(now_ms=self.log.now_ms(), retention_ms=header.retention_ms)
@@ -449,7 +450,7 @@ class Mirror:
         if not keeps or before is None:
             return Base(manifest=None, twins={}, vectors={}), []
         twins = twins_among(state.live)
-        if self._covered is not None and self._covered_at == state.version:
+        if self._covered is not None and self._covered_at and self._covered_at == state.last_id:
             manifest, vectors = self._covered, self._vectors
         else:
             manifest, vectors = None, {run: self.vector_of(add) for run, add in twins.items()}
@@ -466,8 +467,8 @@ class Mirror:
         """Return what writers told of the entries that died since."""
         return () if base is None else self.prepared.deaths(base.version, head.version)
 
-    def _remember(self, head: Manifest, delta_version: int, planned: FileChanges) -> None:
-        self._covered, self._covered_at = head, delta_version
+    def _remember(self, head: Manifest, state: DeltaState, planned: FileChanges) -> None:
+        self._covered, self._covered_at = head, state.last_id
         self._vectors = dict(planned.vectors)
 
     def _differing(

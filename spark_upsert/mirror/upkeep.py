@@ -122,9 +122,7 @@ class Upkeep:
                 found = self._old(now_ms=now_ms, retention_ms=retention_ms).paths
                 self._waiting.extend(islice(found, WAITING_MAX))
                 self._cleaned_ms = now_ms
-            for _ in range(min(REMOVALS_MAX, len(self._waiting))):
-                # What cannot be removed is found again an hour later.
-                self._store.delete(self._waiting.popleft())
+            self._remove_some()
         except FileNotFoundError:
             # Another publisher has gone on from a newer checkpoint, and removed the one known here.
             self._log.forget()
@@ -132,6 +130,20 @@ class Upkeep:
             self.failures += 1
             fields = Fields(place=self._store.url, failures=self.failures)
             _LOGGER.warning("mirror not kept up: %s error=%s", fields, masked(f"{error!r}"))
+
+    def _remove_some(self) -> None:
+        """Remove a portion of what was found, the oldest first.
+
+        If an object cannot be removed, the rest waits for the next cleaning: as long as a commit is
+        in the log, no newer one was removed (`delta_log`).
+        """
+        portion = [self._waiting.popleft() for _ in range(min(REMOVALS_MAX, len(self._waiting)))]
+        try:
+            for path in portion:
+                self._store.delete(path)
+        except Exception:
+            self._waiting.clear()
+            raise
 
     def _is_checkpoint_due(self) -> bool:
         state = self._log.seen

@@ -53,6 +53,7 @@ APART: dict[str, str] = {
             "table.retention.overtaken:despite_expiry",
             "envelopes.write_plan:plan_upon",
             "routed.unmoved:commit_behind",
+            "mirror.delta_log:DeltaLog.follow",
             "mirror.publish:Mirror._publish",
         ),
         "tells to try again what others have won every time: the worlds of tests.simulation do",

@@ -189,17 +189,37 @@ def _(told: Told) -> None:
     assert Table.open(str(told.folder / "table")).snapshot().num_rows == 2
 
 
-@follows("table.log.log:Log.create")
+@follows("errors:CorruptionError.gap")
+def _(told: Told) -> None:
+    for number in range(3):
+        write(told.folder, {**ROW, "id": [number]})
+    lost = told.folder / "table" / commit_path(1)
+    data = lost.read_bytes()
+    lost.unlink()
+    forget_runs_and_logs()
+    with told:
+        Table.open(str(told.folder / "table"))
+    told("restore this file from a copy")
+    lost.write_bytes(data)
+    assert Table.open(str(told.folder / "table")).snapshot().num_rows == 3
+
+
+@follows("table.log.entries:require_no_rest")
 def _(told: Told) -> None:
     path = told.folder / "table"
     write(told.folder)
     write(told.folder, {**ROW, "id": [2]})
-    (path / "_log" / "00000000000000000000.json").unlink()
+    lost = path / commit_path(0)
+    data = lost.read_bytes()
+    lost.unlink()
     forget_runs_and_logs()
     with told:
         Table.create(str(path), rows_of(ROW).schema, keys=["id"])
     told("choose another path")
     Table.create(str(told.folder / "other"), rows_of(ROW).schema, keys=["id"])
+    told(f"restore '{lost}' from a copy")
+    lost.write_bytes(data)
+    assert Table.open(str(path)).snapshot().num_rows == 2
     told("finish the copy or the removal of that table")
     shutil.rmtree(path)
     forget_runs_and_logs()

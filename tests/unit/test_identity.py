@@ -167,7 +167,7 @@ def test_a_table_is_not_made_among_the_rest_of_another() -> None:
     store = MemoryStore()
     made(store)
     del store.objects[commit_path(0)]
-    with pytest.raises(CorruptionError, match="the rest of one"):
+    with pytest.raises(CorruptionError, match="the rest of a table"):
         Table(store).ensure(SCHEMA)
 
 

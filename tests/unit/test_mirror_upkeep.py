@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -11,15 +12,18 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.errors import CorruptionError
 from spark_upsert.mirror import publish, upkeep
 from spark_upsert.mirror.actions import DeltaState
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.checkpoints import checksum_path
 from spark_upsert.mirror.delta_log import DeltaLog
+from spark_upsert.mirror.facts import facts_of
 from spark_upsert.mirror.place import place_of
 from spark_upsert.mirror.publish import Mirror
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import LocalStore
+from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.delta import DeltaTable
@@ -306,3 +310,155 @@ def test_lives_with_many_checkpoints(life: int, tmp_path: Path) -> None:
     rows = deltalake.QueryBuilder().register("t", table).execute("select * from t")
     found = pa.table(rows.read_all()).select(expected.column_names).cast(expected.schema)
     assert canonical(found) == canonical(expected)
+
+
+# -- commits that are missing -----------------------------------------------------------------
+
+
+class Paused(StoreBelow):
+    """The place of a mirror for a publisher that is paused around its next commit."""
+
+    def __init__(self, lived: Lived, pause: Callable[[], None], *, is_before: bool) -> None:
+        super().__init__(lived.store, "_delta")
+        self._pause: Callable[[], None] | None = pause
+        self._is_before = is_before
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        pause, self._pause = self._pause, None
+        if pause and self._is_before:
+            pause()
+        done = super().put_if_absent(path, data)
+        if pause and not self._is_before:
+            pause()
+        return done
+
+
+def paused(lived: Lived, pause: Callable[[], None], *, is_before: bool = True) -> Mirror:
+    place = Paused(lived, pause, is_before=is_before)
+    return Mirror(Table(lived.store, clock=lived.now).log, lived.store, place)
+
+
+@pytest.mark.parametrize("is_before", [True, False], ids=["before its put", "after its put"])
+@pytest.mark.parametrize("commits", [0, 5], ids="from commit {}".format)
+def test_a_publisher_that_is_paused_for_longer_than_the_retention(
+    commits: int, is_before: bool
+) -> None:
+    lived = Lived()
+    lived.go(commits)
+    lived.table.append(pa.table({"id": [99], "x": ["before the pause"]}))
+
+    def pause() -> None:
+        lived.mirror = lived.a_mirror()
+        lived.go(30)
+        lived.now.advance(8 * 3600)
+        lived.go(12)
+        lived.clean()
+
+    done = paused(lived, pause, is_before=is_before).publish()
+    assert done.shown == lived.table.log.head().version
+    assert name(commits) not in lived.log(), "a commit below the cut"
+    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    lived.mirror = lived.a_mirror()
+    lived.go(1)
+    assert not list(check_mirror(lived.a_mirror()))
+
+
+def test_a_publisher_that_is_paused_while_a_checkpoint_is_made_of_its_commit() -> None:
+    lived = Lived()
+    lived.go(9)
+    lived.table.append(pa.table({"id": [99], "x": ["before the pause"]}))
+
+    def pause() -> None:
+        lived.mirror = lived.a_mirror()
+        lived.mirror.state()
+        lived.mirror.upkeep.checkpoint(now_ms=int(lived.now() * 1000), retention_ms=6 * HOUR_MS)
+        lived.go(2)
+        lived.now.advance(8 * 3600)
+        lived.clean()
+
+    mirror = paused(lived, pause, is_before=False)
+    with patch.object(upkeep, "CHECKPOINT_EVERY", 100):
+        mirror.publish()
+    assert lived.log()[0] == name(9, "checkpoint.parquet")
+    assert name(9) in lived.log(), "the commit of a checkpoint has its time"
+    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    assert not list(check_mirror(lived.a_mirror()))
+
+
+def test_a_cleaning_that_cannot_remove_an_object_removes_no_newer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upkeep, "REMOVALS_MAX", 50)
+    lived = Lived()
+    lived.go(40, seconds=60)
+    delete = lived.store.delete
+
+    def failing(path: str) -> None:
+        if path.endswith(name(3)):
+            raise OSError("not allowed")
+        delete(path)
+
+    lived.now.advance(12 * 3600)
+    monkeypatch.setattr(lived.store, "delete", failing)
+    lived.go(3)
+    assert lived.mirror.upkeep.failures == 1
+    commits = [int(each[:20]) for each in lived.log() if each.endswith(".json")]
+    assert commits[0] == 3
+    assert commits == list(range(3, 43))
+    monkeypatch.undo()
+    lived.now.advance(2 * 3600)
+    lived.go(4)
+    assert lived.log()[0] == name(39, "checkpoint.parquet")
+
+
+LOST = {
+    "the first commit": (8, name(0)),
+    "a commit": (8, name(5)),
+    "a commit after a checkpoint": (18, name(14)),
+    "the commit of a checkpoint": (18, name(9)),
+}
+
+
+@pytest.mark.parametrize(("commits", "lost"), LOST.values(), ids=LOST)
+def test_a_commit_that_was_lost_is_named_and_not_made_again(commits: int, lost: str) -> None:
+    lived = Lived()
+    lived.go(commits)
+    data = lived.target.read(f"_delta_log/{lost}")
+    lived.target.delete(f"_delta_log/{lost}")
+    lived.table.append(pa.table({"id": [99], "x": ["after the loss"]}))
+    before = lived.log()
+    for use in (Mirror.publish, Mirror.state, facts_of):
+        with pytest.raises(CorruptionError, match=lost):
+            use(lived.a_mirror())
+    [finding] = check_mirror(lived.a_mirror())
+    assert lost in str(finding)
+    assert lived.log() == before
+    lived.target.put(f"_delta_log/{lost}", data)
+    lived.a_mirror().publish()
+    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+
+
+def test_a_publisher_that_ends_before_the_gap_does_not_write_into_it() -> None:
+    lived = Lived()
+    lived.go(4)
+    behind, lived.mirror = lived.mirror, lived.a_mirror()
+    lived.go(2)
+    lived.target.delete(f"_delta_log/{name(4)}")
+    before = lived.log()
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=name(4)):
+            behind.publish()
+    assert lived.log() == before
+
+
+def test_another_commit_of_the_same_number_is_not_the_one_that_is_remembered() -> None:
+    lived = Lived()
+    lived.go(4)
+    remembers = lived.mirror
+    lived.target.delete(f"_delta_log/{name(3)}")
+    lived.mirror = lived.a_mirror()
+    lived.go(1, seconds=5)
+    lived.table.append(pa.table({"id": [0], "x": ["after the loss"]}))
+    remembers.publish()
+    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    assert not list(check_mirror(lived.a_mirror()))

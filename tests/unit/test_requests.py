@@ -149,7 +149,10 @@ def test_a_process_that_sees_the_table_for_the_first_time(counted: Counted) -> N
     behind = counted.table.log.head().version + 1  # No checkpoint yet.
     assert (
         len(asked)
-        == told("the first look of a process, and a version since the last checkpoint each")
+        == told(
+            "the first look of a process, one of them a listing, "
+            "and a version since the last checkpoint each"
+        )
         + behind
     ), asked
 

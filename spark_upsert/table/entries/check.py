@@ -8,7 +8,8 @@ What is checked, for every version from ``since`` to the newest:
 - each version's ``live_rows`` is that of the version before it plus what its counters say,
   so that the sum of all counters is the number of live rows;
 - the newest version has as many rows as it says;
-- of a table of contributions, each entry there is of one row or more.
+- of a table of contributions, each entry there is of one row or more;
+- no consumer has a lease on a version that is newer than the newest one.
 
 Findings are values: a damaged table is what this is made for, so that it does not raise. What an
 expiry and a vacuum have removed meanwhile is no finding.
@@ -35,6 +36,7 @@ from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.fold import apply
 from spark_upsert.table.log.manifest import Commit, Manifest
 from spark_upsert.table.log.read import LogReader
+from spark_upsert.table.retention.leases import lease_path, readable_leases
 from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.run.file import Run, RunFile, Span
 from spark_upsert.table.run.rows import Rows, RunPart
@@ -110,7 +112,7 @@ def check(store: Store, log: LogReader, told: Callable[[int, int], object] | Non
         entry_count=sum(file.rows for file in files.values()),
         bytes=sum(file.bytes for file in files.values()),
         live_rows=head.live_rows,
-        findings=(*_check_counts(readable), *of_files, *of_rows),
+        findings=(*_check_counts(readable), *of_files, *of_rows, *_check_leases(store, log)),
     )
 
 
@@ -138,6 +140,25 @@ class _Readable:
         """All that it needs, by path."""
         slices = [*self.base.slices, *(each for c in self.commits for each in c.slices())]
         return {slice_.file.path: slice_.file for slice_ in slices}
+
+
+def newer_than_the_log(place: str, version: int, newest: int) -> Finding:
+    """Return the finding for what remembers a version that is newer than the newest one."""
+    return Finding(
+        place=place,
+        expected=f"a version up to {newest}, the newest in the log",
+        found=f"version {version} (newer versions were lost, or this is an older copy)",
+    )
+
+
+def _check_leases(store: Store, log: LogReader) -> list[Finding]:
+    held = readable_leases(store)
+    newest = log.head().version  # After the leases, which do not go ahead of it.
+    return [
+        newer_than_the_log(lease_path(each.consumer), each.version, newest)
+        for each in held
+        if each.version > newest
+    ]
 
 
 def _check_counts(readable: _Readable) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spark_upsert.errors import TableNotFoundError, setting
+from spark_upsert.errors import CorruptionError, TableNotFoundError, setting
 from spark_upsert.store import Store
 
 FOLDER = "_log"
@@ -42,10 +42,16 @@ class LogEntry:
     """Whether it lies elsewhere, where nothing is removed."""
 
 
-def entries(store: Store) -> list[LogEntry]:
-    """Return the commits and checkpoints that lie in the log, the oldest version first."""
+def entries(store: Store, *, after: str = "") -> list[LogEntry]:
+    """Return the commits and checkpoints in the log, the oldest version first.
+
+    Parameters
+    ----------
+    after : str
+        A path: the listing begins with the next one.
+    """
     found = []
-    for info in store.list(FOLDER):
+    for info in store.list(FOLDER, after=after):
         match = _ENTRY.fullmatch(info.path)
         if match is not None:
             entry = LogEntry(
@@ -57,6 +63,26 @@ def entries(store: Store) -> list[LogEntry]:
             )
             found.append(entry)
     return sorted(found, key=lambda e: (e.version, e.is_checkpoint))
+
+
+def require_no_rest(store: Store) -> None:
+    """Raise if a log without a version 0 has other versions.
+
+    Raises
+    ------
+    CorruptionError
+        Version 0 was lost, or the table is being copied or removed.
+    """
+    rest = [entry for entry in entries(store) if entry.version]
+    if rest:
+        path = f"{store.url}/{commit_path(0)}"
+        raise CorruptionError(
+            f"'{store.url}' holds the rest of a table: its log has '{rest[0].path}' and "
+            f"{len(rest) - 1} further objects, but no '{commit_path(0)}'. Nothing was written.",
+            hint=f"restore '{path}' from a copy; or finish the copy or the removal of that table, "
+            "or choose another path.",
+            path=path,
+        )
 
 
 def no_table(store: Store, *, may_wait: bool = False) -> TableNotFoundError:

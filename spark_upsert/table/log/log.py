@@ -7,6 +7,9 @@ token in the record tells whether the version is this writer's.
 The put of ``v + 1`` counts if, *after* it, ``v`` is found in the log, by its token (`read`). A put
 never makes a folder, so that it fails where a table was removed from a file system. In a store
 without folders the look for ``v`` finds nothing, and the writer takes its stray version back.
+
+*Before* the put, ``v + 2`` is absent: where ``v + 1`` was lost, a version may be built on it. A put
+would fill the gap with another version, and the log could not be read any more.
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from spark_upsert.errors import ContentionError, CorruptionError, OtherTableError, UpsertFlowError
+from spark_upsert.errors import ContentionError, OtherTableError, UpsertFlowError
 from spark_upsert.store import Store
 from spark_upsert.store.records import encode
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table.log.checkpoints import hint_at, last_due, write_checkpoint
 from spark_upsert.table.log.clock import AHEAD_MS, require_clock, storage_ms
 from spark_upsert.table.log.codec import commit_to_json
-from spark_upsert.table.log.entries import FOLDER, commit_path, entries
+from spark_upsert.table.log.entries import FOLDER, commit_path, require_no_rest
 from spark_upsert.table.log.fold import apply
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest
 from spark_upsert.table.log.read import LogReader
@@ -65,6 +68,8 @@ class Log(LogReader):
 
         Raises
         ------
+        CorruptionError
+            The next version was lost; nothing was committed.
         ContentionError
             Other writers won `COMMIT_TRIES_MAX` races.
         OtherTableError
@@ -105,6 +110,9 @@ class Log(LogReader):
             token=new_token(),
             previous=head.token,
         )
+        if self._stored.mark(commit.version + 1) is not None:
+            self.require_no_gap(head)
+            return None  # Other writers were faster, by two versions.
         if not self._try_put(commit):
             return None
         if self._stored.holds(head):
@@ -131,14 +139,8 @@ class Log(LogReader):
         CorruptionError
             The folder holds versions of a log that has no beginning.
         """
-        rest = [entry for entry in entries(self._store) if entry.version > 0]
-        if rest and self._stored.mark(0) is None:
-            raise CorruptionError(
-                f"'{self._store.url}' holds no table, but the rest of one: '{rest[0].path}' and "
-                f"{len(rest) - 1} further objects of its log. Nothing was written.",
-                hint="finish the copy or the removal of that table, or choose another path.",
-                path=f"{self._store.url}/{rest[0].path}",
-            )
+        if self._stored.mark(0) is None:
+            require_no_rest(self._store)
         self._store.prepare(FOLDER)
         now_ms = self.now_ms()
         require_clock(self._store, now_ms)

@@ -24,7 +24,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.model.durations import render_time
 from spark_upsert.table.log.checkpoints import newest_up_to
-from spark_upsert.table.log.entries import FOLDER, checkpoint_path
+from spark_upsert.table.log.entries import checkpoint_path
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
 from spark_upsert.table.log.stored import AT_ONCE, StoredLog
 
@@ -147,7 +147,7 @@ class Look:
         store = self._stored.store
         manifest = self._stored.roll(newest_up_to(store, version), version)
         if manifest is None or manifest.version != version:
-            raise self._gone(version)
+            raise self._gone(version, missing=0 if manifest is None else manifest.version + 1)
         if manifest.token != self.commit(version).token:
             raise CorruptionError.in_file(
                 f"{store.url}/{checkpoint_path(version)}",
@@ -235,11 +235,18 @@ class Look:
         """Return the last version committed at or before a time, expired or not, or -1.
 
         Versions that the log was cut of count as the oldest.
+
+        Raises
+        ------
+        CorruptionError
+            A version that is not expired is missing.
         """
         head = self._head
 
         def time_ms(version: int) -> int:
             commit = self._commit(version)
+            if commit is None and version >= head.since:
+                raise self._gone(version)
             return 0 if commit is None else head.time_ms(version, commit.timestamp_ms)
 
         return bisect_right(range(head.upper), timestamp_ms, key=time_ms) - 1
@@ -292,15 +299,19 @@ class Look:
             self._has_read = True
         return self._stored.commit(version)
 
-    def _gone(self, version: int) -> UpsertFlowError:
-        """Return the error for a version that could not be read; it may have expired just now."""
-        head, url = self._again(), self._stored.store.url
+    def _gone(self, version: int, *, missing: int | None = None) -> UpsertFlowError:
+        """Return the error for a version that could not be read; it may have expired just now.
+
+        Parameters
+        ----------
+        missing : int, optional
+            The version whose commit was not found on the path to it, by default the version itself.
+        """
+        head = self._again()
         if head is None:
-            return TableNotFoundError.at(url)
+            return TableNotFoundError.at(self._stored.store.url)
         if head.since <= version <= head.version:
-            return CorruptionError.in_file(
-                f"{url}/{FOLDER}", f"version {version} and those below", "a gap"
-            )
+            return self._stored.gap(version if missing is None else missing, head.version)
         return no_version(version, head)
 
 

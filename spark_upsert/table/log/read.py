@@ -7,6 +7,11 @@ each time anew: ``v`` is the end if ``v + 1`` is absent and *then* the version t
 began at is found in the log, by its token. A reader that was told of a version newer than its
 memory begins there, and reads that version after the look for the next one: the read is the proof.
 
+A version that is absent may also have been *lost*, and a reader that takes the gap for the end reads
+old rows. So a process that remembers no version of the log lists it once before it reads: its end
+must not be older than the newest version of the listing. A process that remembers a version lists
+the log once in `LOOKS_PER_LISTING` looks that find nothing new.
+
 A reader that does not find the version it remembers begins again at the newest checkpoint, and
 refuses to go on (`OtherTableError`) unless it finds the same table, at no older version, with the
 same token for the version that it knew. A table that was moved as a whole is still itself.
@@ -23,11 +28,15 @@ from contextlib import contextmanager
 from spark_upsert.errors import ContentionError, CorruptionError
 from spark_upsert.store import Store
 from spark_upsert.table.log.checkpoints import last_checkpoint
-from spark_upsert.table.log.entries import commit_path, no_table
+from spark_upsert.table.log.entries import commit_path, no_table, require_no_rest
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
 from spark_upsert.table.log.memory import LOGS, LogMemory
 from spark_upsert.table.log.stored import AT_ONCE, StoredLog
+
+LOOKS_PER_LISTING = 1000
+"""Looks that find nothing new, between two listings of an open log: a listing costs as much as ten
+reads, so that this adds a hundredth to the costs of a reader at rest."""
 
 READ_TRIES_MAX = 1000
 """The most looks in a row. A look fails if a cut came between; a thousand in a row is a fault."""
@@ -55,6 +64,7 @@ class LogReader:
         self._behind: Manifest | None = None
         """The version that the head was made from last: a follower asks for the state before it."""
         self._durable_version = -1
+        self._idle_looks = 0
         self._told: TableVersion | None = None
         self._resting = threading.local()
 
@@ -293,12 +303,20 @@ class LogReader:
     def _find_end(self) -> Manifest | None:
         """Return the newest version in the storage; None if there is no table."""
         with self._lock:
-            base = self._head or self._recalled() or last_checkpoint(self._store)
+            base = self._head or self._recalled()
+            is_remembered = base is not None and self._idle_looks < LOOKS_PER_LISTING
+            base = base or last_checkpoint(self._store)
             for _ in range(READ_TRIES_MAX):
-                if base is None and self._is_absent():
-                    return None
-                head = self._end_at_told(base) or self._proven(base)
+                head = self._end_at_told(base)
+                if head is None:
+                    # Listed before it is read: what comes meanwhile is no version after a gap.
+                    newest = -1 if is_remembered else self._stored.newest_listed(base)
+                    if base is None and newest < 0 and self._head is None:
+                        return None
+                    head = self._proven(base, newest)
                 if head is not None:
+                    is_idle = is_remembered and head is base
+                    self._idle_looks = self._idle_looks + 1 if is_idle else 0
                     if self._head is not None and base is not self._head:
                         self.require_descent(head, self._head.place, "what was opened here")
                     self._make_durable(head.version)
@@ -309,18 +327,19 @@ class LogReader:
                 self._stored.forget()
                 if self._is_absent():
                     return None
-                base = self._stored.newest_checkpoint()
+                base, is_remembered = self._stored.newest_checkpoint(), False
         raise ContentionError(
             f"the log of '{self._store.url}' was cut {READ_TRIES_MAX} times while it was read.",
             hint="run fewer vacuums at once, then try again.",
         )
 
     def _is_absent(self) -> bool:
-        """Return whether there is no table; raise if there was one."""
+        """Return whether there is no table; raise if there was one, or the rest of one is there."""
         if self._stored.commit(0) is not None:
             return False
         if self._head is not None:
             raise self._stored.other(self._head.place, "no table", "what was opened here")
+        require_no_rest(self._store)
         return True
 
     def _recalled(self) -> Manifest | None:
@@ -339,15 +358,58 @@ class LogReader:
         if self._memory is not None:
             self._memory.keep(self._store, head)
 
-    def _proven(self, base: Manifest | None) -> Manifest | None:
-        """Return the end of the log, from a version on; None if that version is not in the log."""
+    def _proven(self, base: Manifest | None, newest: int) -> Manifest | None:
+        """Return the end of the log, from a version on.
+
+        Parameters
+        ----------
+        newest : int
+            The end is not older than this version, which a listing contained.
+
+        Returns
+        -------
+        Manifest or None
+            None if that version is not in the log, or if a newer checkpoint is to be read instead.
+
+        Raises
+        ------
+        CorruptionError
+            A version after the returned one is missing.
+        """
         try:
             head = self._stored.roll(base, None)
         except CorruptionError:
             if self._stored.holds(base):
                 raise
             return None  # A commit that does not continue another log is no damage.
-        return head if self._stored.holds(base) else None
+        if not self._stored.holds(base):
+            return None
+        if head is not None and head.version < newest:
+            self._require_newer_checkpoint(head, newest)
+            return None
+        return head
+
+    def require_no_gap(self, head: Manifest) -> None:
+        """Raise if the version after one was lost, where a still newer one was found.
+
+        Raises
+        ------
+        CorruptionError
+            It was lost; no process remembers the version from here on.
+        """
+        newest = self._stored.newest_listed(head)
+        is_there = self._stored.mark(head.version + 1) is not None
+        if newest <= head.version or is_there or not self._stored.holds(head):
+            return  # Other writers came meanwhile, or the log was cut.
+        if self._memory is not None:
+            self._memory.forget(self._store, head)
+        raise self._stored.gap(head.version + 1, newest)
+
+    def _require_newer_checkpoint(self, head: Manifest, newest: int) -> None:
+        """Raise unless a checkpoint is newer than a gap."""
+        checkpoint = self._stored.newest_checkpoint()
+        if checkpoint is None or checkpoint.version <= head.version:
+            raise self._stored.gap(head.version + 1, newest)
 
     def _end_at_told(self, base: Manifest | None) -> Manifest | None:
         """Return the version that a caller was told of (`try_look`), if it is the end of the log.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -20,7 +21,13 @@ from spark_upsert.store import Store
 from spark_upsert.store.records import read_record, text
 from spark_upsert.table.log.checkpoints import read_checkpoint
 from spark_upsert.table.log.codec import commit_from_json, manifest_from_json
-from spark_upsert.table.log.entries import FOLDER, LogEntry, commit_path, entries
+from spark_upsert.table.log.entries import (
+    FOLDER,
+    LogEntry,
+    checkpoint_path,
+    commit_path,
+    entries,
+)
 from spark_upsert.table.log.fold import apply
 from spark_upsert.table.log.manifest import Commit, Manifest, Slice, TableVersion
 
@@ -146,13 +153,29 @@ class StoredLog:
                 return manifest
         if not self.holds(None) and listed == self.entries():
             raise CorruptionError.in_file(
-                f"{self.store.url}/{FOLDER}", "a checkpoint, as the log was cut", "none"
+                f"{self.store.url}/{_missing_beginning(listed)}",
+                "a checkpoint and its commit, because the log was cut",
+                "no such object",
             )
         return None
 
     def entries(self) -> list[LogEntry]:
-        """Return the commits and checkpoints that lie in the log, the oldest version first."""
+        """Return the commits and checkpoints in the log, the oldest version first."""
         return entries(self.store)
+
+    def newest_listed(self, manifest: Manifest | None) -> int:
+        """Return the newest version in a listing that begins after a manifest.
+
+        The listing finds commits and checkpoints, so that it is short: a manifest is at most as old
+        as the last checkpoint.
+        """
+        after = "" if manifest is None else commit_path(manifest.version)
+        known = -1 if manifest is None else manifest.version
+        return max((entry.version for entry in entries(self.store, after=after)), default=known)
+
+    def gap(self, version: int, newest: int) -> CorruptionError:
+        """Return the error of a version that is missing, although the log has a newer one."""
+        return CorruptionError.gap(f"{self.store.url}/{commit_path(version)}", version, newest)
 
     def files_before(self, version: int) -> set[str]:
         """Return the run files named by versions below this one, as far as the log holds them."""
@@ -169,6 +192,15 @@ class StoredLog:
         """Return the error of a log that is not the remembered one, and forget its commits."""
         self.forget()
         return OtherTableError.at(self.store.url, who, str(place), found, hint=hint)
+
+
+def _missing_beginning(listed: Sequence[LogEntry]) -> str:
+    """Return the path of the checkpoint, or of its commit, that a log without a beginning lacks."""
+    later = [entry for entry in listed if entry.version]
+    if not later:
+        return FOLDER
+    has_commit = not later[0].is_checkpoint
+    return (checkpoint_path if has_commit else commit_path)(later[0].version)
 
 
 def _slices_of_checkpoint(record: dict[str, Any]) -> tuple[Slice, ...]:
