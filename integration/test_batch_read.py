@@ -122,7 +122,11 @@ def test_every_version_can_be_read_by_number_and_by_time(spark: SparkSession, pa
         tokyo = instant.astimezone(timezone(timedelta(hours=9)))
         for time in (ms, instant.isoformat(), tokyo.isoformat(), f"{instant:%Y-%m-%d %H:%M:%S.%f}"):
             assert read(spark, path, timestampAsOf=time) == expected, time
-    assert read(spark, path) == read(spark, path, timestampAsOf="2999-01-01")
+    now = datetime.now(UTC)
+    assert read(spark, path) == read(spark, path, timestampAsOf=now.isoformat())
+    for missing in ({"versionAsOf": 99}, {"timestampAsOf": "2999-01-01"}, {"timestampAsOf": 0}):
+        with pytest.raises(PySparkException, match="VERSION_NOT_FOUND"):
+            read(spark, path, **missing)
 
 
 def test_the_change_feed_is_bounded_by_versions_and_times(spark: SparkSession, path: Path) -> None:
@@ -138,11 +142,16 @@ def test_the_change_feed_is_bounded_by_versions_and_times(spark: SparkSession, p
         ({"startingVersion": 2, "endingVersion": 2}, {2}),
         ({"startingTimestamp": times[2], "endingTimestamp": times[3] - 1}, {2}),
         ({"startingTimestamp": times[2] + 1}, {3}),
-        ({"startingVersion": 3, "endingVersion": 1}, set()),
     ):
         expected = [change for change in CHANGES if change[0] in versions]
         found = read_changes(spark, path, **options)
         assert found == expected, options
+    for reversed_bounds in (
+        {"startingVersion": 3, "endingVersion": 1},
+        {"startingVersion": 3, "endingTimestamp": times[1]},
+    ):
+        with pytest.raises(PySparkException, match=r"OPTION.*(contradict|before that)"):
+            read_changes(spark, path, **reversed_bounds)
 
 
 def test_the_change_feed_says_when_and_folds_to_the_snapshot(

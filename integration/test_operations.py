@@ -323,15 +323,15 @@ def test_batch_reads_below_since_are_refused(spark: SparkSession, path: Path) ->
     then_ms = table.log.commit(2).timestamp_ms
     table.hold("reports", 5)
     assert expire_all(table) == 5
-    reads: tuple[dict[str, Any], ...] = (
-        {"versionAsOf": 4},
-        {"timestampAsOf": then_ms},
-        {"readChangeFeed": "true"},
-        {"readChangeFeed": "true", "startingVersion": 5},
-        {"readChangeFeed": "true", "startingTimestamp": then_ms},
+    reads: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("VERSION_NOT_FOUND", {"versionAsOf": 4}),
+        ("VERSION_NOT_FOUND", {"timestampAsOf": then_ms}),
+        ("DATA_LOSS", {"readChangeFeed": "true"}),
+        ("DATA_LOSS", {"readChangeFeed": "true", "startingVersion": 5}),
+        ("DATA_LOSS", {"readChangeFeed": "true", "startingTimestamp": then_ms}),
     )
-    for options in reads:
-        with pytest.raises(PySparkException, match="DATA_LOSS"):
+    for code, options in reads:
+        with pytest.raises(PySparkException, match=code):
             spark.read.format("upsertflow").options(**options).load(str(path)).collect()
     rows = spark.read.format("upsertflow").option("versionAsOf", 5).load(str(path))
     assert contents(rows.toArrow().to_pylist(), ["k"]) == rows_of(path, 5)

@@ -15,6 +15,7 @@
     ├── NewerFormatError     upgrade this package; nothing is damaged
     ├── EarlierFormatError   read it with the version that wrote it, or make it anew
     ├── DataLossError        what was asked for has been expired; choose another start
+    │   └── VersionNotFoundError   read another version: this one is expired, or does not exist yet
     ├── OtherTableError      another table, or another copy, lies at the path; open it anew
     ├── ClockError           set the clock, or repair the table's times
     ├── ContentionError      retry later: other writers won every race
@@ -550,21 +551,9 @@ class EarlierFormatError(UpsertFlowError):
 
 
 class DataLossError(UpsertFlowError):
-    """Versions that the reader needs are gone, or never were."""
+    """Changes that a reader has yet to read are gone, or a version does not exist."""
 
     code = "DATA_LOSS"
-
-    @classmethod
-    def state_expired(cls, asked: str, *, since: int, newest: int) -> Self:
-        return cls(
-            f"{asked} was asked for, but the table can be read from version {since} to "
-            f"{newest} only: what is older was expired.",
-            hint=f"do one of three: (1) read version {since} or a newer one; (2) read a copy of "
-            "the table that was made before the expiry; (3) keep more from now on, by a longer "
-            "--retain of 'upsertflow expire', or by the option 'consumerId' of a stream.",
-            since=since,
-            newest=newest,
-        )
 
     @classmethod
     def changes_expired(cls, asked: str, *, lower: int, since: int, newest: int) -> Self:
@@ -586,6 +575,48 @@ class DataLossError(UpsertFlowError):
             gap_from=lower,
             gap_to=since,
             reason="expired",
+            since=since,
+            newest=newest,
+        )
+
+
+class VersionNotFoundError(DataLossError, LookupError):
+    """The version, time or batch that a read names is expired, or does not exist yet.
+
+    Nothing is lost: the caller names another one. It is a `DataLossError`, because a program that
+    handles an expiry handles both.
+    """
+
+    code = "VERSION_NOT_FOUND"
+
+    @classmethod
+    def expired(cls, name: str, *, since: int, newest: int) -> Self:
+        return cls(
+            f"{name} is expired: the table can be read from version {since} to {newest}.",
+            hint=f"do one of three: (1) read version {since} or a newer one; (2) read a copy of "
+            "the table that was made before the expiry; (3) keep more from now on, by a longer "
+            "--retain of 'upsertflow expire', or by the option 'consumerId' of a stream.",
+            since=since,
+            newest=newest,
+        )
+
+    @classmethod
+    def future(
+        cls, name: str, version: int, *, since: int, newest: int, last: int | None = None
+    ) -> Self:
+        """Return the error of a version that does not exist yet.
+
+        Parameters
+        ----------
+        name : str
+            The caller's name for the version.
+        last : int, optional
+            The last one that could be given; by default the newest.
+        """
+        return cls(
+            f"{name} {version} does not exist: the newest version is {newest}.",
+            hint=f"give a version from {since} to {newest if last is None else last}.",
+            version=version,
             since=since,
             newest=newest,
         )

@@ -70,8 +70,15 @@ ENTRIES = {
     "TABLE_EXISTS": Entry(
         "A table was to be made where one lies.", "Open it, or choose another path."
     ),
+    "VERSION_NOT_FOUND": Entry(
+        "The version, the time or the batch that a read names does not exist yet, or was expired. "
+        "Nothing is lost, and no checkpoint is affected.",
+        "Name a version that exists: the text has the oldest and the newest readable one "
+        "(`upsertflow history` lists them). Leave the option out to read the newest. For a time in "
+        "the future, read again when it has passed. To read older versions, retain more.",
+    ),
     "DATA_LOSS": Entry(
-        "What was asked for is expired.",
+        "Changes that a reader has yet to read are expired.",
         "Begin anew with a new checkpoint (the whole table comes first), or accept the gap by "
         "`failOnDataLoss=false`; then give the query a `consumerId`, or retain more.",
     ),

@@ -7,6 +7,7 @@ one. Everything is parsed at once, on the driver, before anything is written.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,11 +16,10 @@ from importlib import import_module
 from typing import TypeVar
 
 from spark_upsert.conversions.arguments import DURATION_MS_MAX
-from spark_upsert.errors import OptionError
+from spark_upsert.errors import OptionError, is_url, require_plain
 from spark_upsert.model.durations import EXPECTED, try_parse_ms
 from spark_upsert.model.names import split_names
 from spark_upsert.options.handed_down import missing_path, users_own
-from spark_upsert.store.resolve import absolute_path
 
 STORAGE_PREFIX = "storage."
 """The beginning of the name of an option for the object store."""
@@ -36,6 +36,12 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 def fold(name: str) -> str:
     """Return the form in which option names are compared."""
     return name.lower().replace("-", "").replace("_", "")
+
+
+def absolute_path(path: str, *, option: str = "path") -> str:
+    """Return a path that means the same in every process; raise if it contains a secret."""
+    require_plain(path, option=option)
+    return path if is_url(path) else os.path.abspath(path)
 
 
 def whole_number(text: str, *, bits: int = 63) -> int | None:

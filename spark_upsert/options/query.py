@@ -22,8 +22,7 @@ from spark_upsert.options.declared import (
     values,
 )
 from spark_upsert.options.lives import FREE, NEXT, REFUSED, Change, Life
-from spark_upsert.options.parse import Options, one_of, whole_number
-from spark_upsert.store.resolve import absolute_path
+from spark_upsert.options.parse import Options, absolute_path, one_of, whole_number
 
 LATENCY_TARGET_MS = 60_000
 """Longer than most triggers wait, shorter than most people do."""

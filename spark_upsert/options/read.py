@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Protocol
 
 from spark_upsert.errors import OptionError, setting
+from spark_upsert.model.durations import render_time
 from spark_upsert.options.below import GROUP, path_below
 from spark_upsert.options.declared import (
     NO_NAMES,
@@ -102,7 +103,7 @@ class ReadOptions:
         "timestampAsOf", Options.timestamp_ms, BATCH, only=Only.BATCH
     ).held(
         "Batch: read the table as of this time (ISO 8601, UTC if it names no zone, or ms since "
-        "1970)."
+        "1970), which must not be in the future."
     )
     filter: str | None = Option("filter", Options.text, BATCH, only=Only.BATCH).held(
         "Batch: SQL that is true for the rows that are read, such as `id IN (1, 2)` or `day >= "
@@ -135,7 +136,9 @@ class ReadOptions:
     """A number, ``"latest"`` or ``"earliest"``."""
     starting_timestamp_ms: int | None = Option(
         "startingTimestamp", Options.timestamp_ms, BEGINNING
-    ).held("The same by time: the first version committed at or after it.")
+    ).held(
+        "The same by time: the first version committed at or after it. Not in the future."
+    )
     starting_position: str | None = Option("startingPosition", Options.text, BEGINNING).held(
         "Stream of a `plan`: where it goes on, as a table that keeps the view has recorded it. "
         "Set by `keep`; a checkpoint stands above it."
@@ -143,10 +146,16 @@ class ReadOptions:
     """Of a view alone: `options.view`."""
     ending_version: int | None = Option(
         "endingVersion", _version, BATCH, only=Only.BATCH, excludes=("endingTimestamp",)
-    ).held("Batch change feed: the last version, inclusive. Default: the newest.")
+    ).held(
+        "Batch change feed: the last version, inclusive; not before `startingVersion`. Default: "
+        "the newest."
+    )
     ending_timestamp_ms: int | None = Option(
         "endingTimestamp", Options.timestamp_ms, BATCH, only=Only.BATCH
-    ).held("Batch change feed: the last version committed at or before this time.")
+    ).held(
+        "Batch change feed: the last version committed at or before this time, which must be at or "
+        "after `startingTimestamp` and not in the future."
+    )
     starting_inclusive: bool = Option("startingBoundInclusive", flag, BEGINNING, default=True).held(
         "Whether the starting version itself is read. Default `true`."
     )
@@ -300,7 +309,7 @@ class ReadOptions:
         for name in given_only(self, Only.STREAM):
             raise of_streams_only(name)
         self._refuse_apart_from_history()
-        refuse_bounds_of_nothing(self)
+        refuse_wrong_bounds(self)
         if not self.change_feed:
             other = "a history" if self.history else "metadata" if self.metadata else ""
             refuse_of_changes(self, other)
@@ -344,7 +353,7 @@ class ReadOptions:
                 hint="drop one of them, or filter with where(\"_change_type != 'delete'\").",
             )
         refuse_of_new_values(self)
-        refuse_bounds_of_nothing(self)
+        refuse_wrong_bounds(self)
 
     def _refuse_filter(self, read: str) -> None:
         if self.filter is not None:
@@ -447,8 +456,29 @@ def refuse_of_new_values(read: _Read) -> None:
         )
 
 
-def refuse_bounds_of_nothing(read: _Read) -> None:
-    """Refuse what says whether a bound is read, where there is none."""
+def is_open(read: _Read) -> bool:
+    """Return whether both bounds are excluded: then a range from a version to itself is empty."""
+    return not (read.starting_inclusive or read.ending_inclusive)
+
+
+def refuse_wrong_bounds(read: _Read) -> None:
+    """Refuse an end before the start, and what is said of a bound that is not given."""
+    version, last = read.starting_version, read.ending_version
+    time_ms, last_ms = read.starting_timestamp_ms, read.ending_timestamp_ms
+    if isinstance(version, int) and last is not None and last < version:
+        raise OptionError.conflict(
+            f"endingVersion={last}",
+            f"startingVersion={version}",
+            why="the changes end before they begin",
+            hint="let 'endingVersion' be the start or later, or drop it.",
+        )
+    if time_ms is not None and last_ms is not None and last_ms < time_ms:
+        raise OptionError.conflict(
+            f"endingTimestamp={render_time(last_ms)}",
+            f"startingTimestamp={render_time(time_ms)}",
+            why="the changes end before they begin",
+            hint="let 'endingTimestamp' be the start or later, or drop it.",
+        )
     for name, is_inclusive, version, time_ms in (
         ("starting", read.starting_inclusive, read.starting_version, read.starting_timestamp_ms),
         ("ending", read.ending_inclusive, read.ending_version, read.ending_timestamp_ms),

@@ -15,9 +15,9 @@ from spark_upsert.options.read import (
     OnError,
     PlanOptions,
     ReadOptions,
-    refuse_bounds_of_nothing,
     refuse_of_changes,
     refuse_of_new_values,
+    refuse_wrong_bounds,
 )
 from spark_upsert.store.records import MALFORMED, texts
 from spark_upsert.table.changes.modes import Deduplication
@@ -150,7 +150,7 @@ class ViewOptions(PlanOptions):
         ):
             if value is not None:
                 raise of_streams_only(name)
-        refuse_bounds_of_nothing(self)
+        refuse_wrong_bounds(self)
         if not self.change_feed:
             refuse_of_changes(self)
         starts = (self.starting_timestamp_ms, self.starting_version)
@@ -187,7 +187,7 @@ class ViewOptions(PlanOptions):
                 "readChangeFeed", "ignoreDeletes", why="the change feed shows deletes"
             )
         refuse_of_new_values(self)
-        refuse_bounds_of_nothing(self)
+        refuse_wrong_bounds(self)
 
 
 def put_off_text(given: Mapping[str, str]) -> str:

@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import (
-    DataLossError,
     OptionError,
     OtherTableError,
+    UpsertFlowError,
+    VersionNotFoundError,
     setting,
 )
 from spark_upsert.model.schema import TableSchema
@@ -180,10 +181,10 @@ class GroupTable:
 
         Raises
         ------
+        VersionNotFoundError
+            No batch has this number, or not yet, or it is expired.
         OptionError
-            No batch has this number, or not yet.
-        DataLossError
-            The group table has forgotten it.
+            No batch has a number.
         """
         look = self.table.log.try_look()
         head = None if look is None else look.head()
@@ -205,18 +206,19 @@ class GroupTable:
             if found == number:
                 return self.seen_by(look, versions[index])
         if index == 0 and head.since > 0:
-            raise DataLossError(
-                f"batch {number} of the tables below '{self.root.url}' was asked for, but at which "
-                f"versions they had it is known from batch {found} on only: what is older was "
-                "expired.",
+            raise VersionNotFoundError(
+                f"batch {number} of the tables below '{self.root.url}' is expired: the oldest "
+                f"readable batch is {found}.",
                 hint=f"read batch {found} or a later one; keep more from now on by a longer "
                 f"{setting('groupRetention', '30 days')} of the query that writes.",
                 since=head.since,
                 newest=head.version,
                 batch=number,
             )
-        raise OptionError.invalid(
-            "asOfBatch", number, f"a batch that was written below '{self.root.url}' (next: {found})"
+        raise VersionNotFoundError(
+            f"no batch {number} was written below '{self.root.url}': the next batch is {found}.",
+            hint=f"read batch {found}.",
+            batch=number,
         )
 
     def _last_writer(self) -> str | None:
@@ -378,10 +380,13 @@ def _completed(table: Table, head: Manifest) -> Manifest:
     return table.alter(SCHEMA) if lacks_some else head
 
 
-def _no_such_batch(number: int, last: int, url: str) -> OptionError:
+def _no_such_batch(number: int, last: int, url: str) -> UpsertFlowError:
     if last >= 0:
-        expected = f"a batch up to {last}, the newest whole one below '{url}'"
-        return OptionError.invalid("asOfBatch", number, expected)
+        return VersionNotFoundError(
+            f"batch {number} does not exist: the newest complete batch below '{url}' is {last}.",
+            hint=f"read a batch up to {last}.",
+            batch=number,
+        )
     return OptionError(
         f"option 'asOfBatch' is {number}, but below '{url}' no batch that has a number is whole "
         "yet.",

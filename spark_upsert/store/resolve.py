@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -55,12 +54,6 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
             hint="pip install 'upsertflow[objectstore]' on the driver and on every executor.",
         ) from error
     return opened(path, options or {})
-
-
-def absolute_path(path: str, *, option: str = "path") -> str:
-    """Return a path that means the same in every process; raise if it contains a secret."""
-    require_plain(path, option=option)
-    return path if is_url(path) else os.path.abspath(path)
 
 
 def is_remote(path: str) -> bool:

@@ -23,7 +23,12 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.errors import ContentionError, DataLossError, OtherTableError, UpsertFlowError
+from spark_upsert.errors import (
+    ContentionError,
+    OtherTableError,
+    UpsertFlowError,
+    VersionNotFoundError,
+)
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.plan.kernels.equal_keys import codes, firsts
 from spark_upsert.table.appends import commands_of
@@ -175,7 +180,7 @@ def _step(
     if position is None:
         begin = table.hold_all(consumer).version
         if begin > source.version:
-            raise DataLossError.state_expired(
+            raise VersionNotFoundError.expired(
                 f"version {source.version}", since=begin, newest=table.log.head().version
             )
         stretches = history_stretches(table.log, begin, source.upper, source.schema, wanted)

@@ -61,8 +61,9 @@ from spark_upsert.table.given_rows import GivenRows, as_table, filled, merged
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.caps import FULL_WAIT_MS
+from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.indexed import indexed_columns
-from spark_upsert.table.log.log import Clock, Log
+from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
 from spark_upsert.table.log.properties import DROPPED, ROW_TTL, checked
@@ -80,7 +81,7 @@ from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, WRITERS_MS
 from spark_upsert.table.retention.pressure import PressureGauge, PressureReport, reports
-from spark_upsert.table.versions import manifest_at
+from spark_upsert.table.versions import manifest_at, require_bound, require_ordered
 from spark_upsert.table.watch import Watcher, Watchers
 from spark_upsert.table.write.admission import Admission, Guard, Sleep
 from spark_upsert.table.write.commands import GONE, Envelope
@@ -707,7 +708,7 @@ class Table:
         ------
         DataLossError
             The version is expired already.
-        OptionError
+        VersionNotFoundError
             The version does not exist yet.
         """
         lease = self._lease(consumer, version, ttl_ms)
@@ -1092,7 +1093,9 @@ class Table:
         Raises
         ------
         OptionError
-            The epochs do not exist yet, or end before they begin.
+            The epochs end before they begin.
+        VersionNotFoundError
+            The epochs do not exist yet.
         SchemaError
             There is no such column.
         DataLossError
@@ -1101,15 +1104,15 @@ class Table:
         lower = whole_argument("lower", lower)
         upper = optional_whole_argument("upper", upper)
         head = self.log.head()
-        if not 0 <= lower <= head.upper:
-            raise OptionError.invalid("lower", lower, f"a version from 0 to {head.upper}")
-        if upper is not None and not lower <= upper <= head.upper:
-            raise OptionError.invalid("upper", upper, f"a version from {lower} to {head.upper}")
+        upper = head.upper if upper is None else upper
+        require_bound(lower, head, name="'lower'")
+        require_bound(upper, head, name="'upper'")
+        require_ordered(lower, upper, name="upper")
         own = head.schema
         names = own.columns.names if columns is None else own.select(columns)
         dedup = Deduplication.NONE if emit_unchanged else Deduplication.DROP_CARRYOVERS
         options = ChangeOptions(columns=tuple(names), deduplication=dedup)
-        batches = self.iter_changes(lower, head.upper if upper is None else upper, options)
+        batches = self.iter_changes(lower, upper, options)
         shown = pa.schema([*(own.columns.field(name) for name in names), *CHANGELOG_FIELDS])
         return pa.RecordBatchReader.from_batches(shown, batches)
 
@@ -1186,14 +1189,13 @@ class Table:
 
         Raises
         ------
-        OptionError
-            ``start`` is beyond the version behind the newest.
+        VersionNotFoundError
+            ``start`` is after the next version.
         """
         start = optional_whole_argument("start", start)
-        upper = self._watchers.look().upper
-        if start is not None and not 0 <= start <= upper:
-            raise OptionError.invalid("start", start, f"a version from 0 to {upper}")
-        position = upper if start is None else start
+        head = self._watchers.look()
+        position = head.upper if start is None else start
+        require_bound(position, head, name="'start'")
         return Watcher(self._watchers, position, fail_on_data_loss=fail_on_data_loss)
 
     def iter_changes(

@@ -15,7 +15,7 @@ from spark_upsert.table.entries.check import Report
 from spark_upsert.table.entries.check import check as check_entries
 from spark_upsert.table.index.check import check_index
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.log.log import Clock
+from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.published import vacuum_mirrors
 from spark_upsert.table.retention import worker

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_upsert.errors import DataLossError
+from spark_upsert.errors import OptionError, VersionNotFoundError
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import Manifest
@@ -54,10 +54,12 @@ def first_wanted(
 
     Raises
     ------
-    DataLossError
-        The version does not exist yet, and could not be the next one either.
+    VersionNotFoundError
+        The version does not exist yet, and could not be the next one either; or the time is in the
+        future, so that versions before it may come.
     """
     if time_ms is not None:
+        log.require_past(time_ms)
         return log.version_at(time_ms - int(is_inclusive)) + 1
     head = log.head()
     if version == LATEST:
@@ -66,11 +68,7 @@ def first_wanted(
         return head.first_changes
     if not isinstance(version, int):
         return None
-    if version > head.upper:
-        raise DataLossError(
-            f"{name} {version} is beyond the next version, {head.upper}.",
-            hint=f"start at {head.upper} or before, or with 'latest'.",
-        )
+    require_bound(version, head, name=name)
     return version + int(not is_inclusive)
 
 
@@ -88,20 +86,38 @@ def upper_wanted(
 
     Raises
     ------
-    DataLossError
-        The version does not exist.
+    VersionNotFoundError
+        The version does not exist, or the time is in the future.
     """
     if time_ms is not None:
+        log.require_past(time_ms)
         return log.version_at(time_ms - int(not is_inclusive)) + 1
     head = log.head()
     if version is None:
         return head.upper
     if version > head.version:
-        raise DataLossError(
-            f"{name} {version} is beyond the newest version, {head.version}.",
-            hint=f"end at {head.version} or before, or drop the option.",
-        )
+        raise VersionNotFoundError.future(name, version, since=head.since, newest=head.version)
     return version + int(is_inclusive)
+
+
+def require_bound(version: int, head: Manifest, *, name: str) -> None:
+    """Raise unless changes can begin, or end, before a version: one that is there, or the next."""
+    if not 0 <= version <= head.upper:
+        raise VersionNotFoundError.future(
+            name, version, since=head.first_changes, newest=head.version, last=head.upper
+        )
+
+
+def require_ordered(
+    lower: int, upper: int, *, name: str = "endingVersion", may_be_empty: bool = True
+) -> None:
+    """Refuse changes of ``lower <= v < upper`` that end before they begin."""
+    if lower > upper - int(not may_be_empty):
+        raise OptionError(
+            f"the changes begin at version {lower} and end at version {upper - 1}, before that.",
+            hint="let the changes end at their first version or later, or leave out their end.",
+            option=name,
+        )
 
 
 def readable_from(newest: Manifest, lower: int, *, path: str, fail_on_data_loss: bool) -> int:

@@ -9,7 +9,7 @@ from typing import Generic, NoReturn, Self, TypeVar
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, did_you_mean
-from spark_upsert.options.parse import member
+from spark_upsert.options.parse import absolute_path, member
 from spark_upsert.options.read import OnError
 from spark_upsert.plan.aggregates import Aggregate
 from spark_upsert.plan.asked import (
@@ -33,7 +33,7 @@ from spark_upsert.plan.nodes import (
     Unnest,
     require_depth,
 )
-from spark_upsert.store.resolve import absolute_path, open_store
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.table import Table
 from spark_upsert.views.bases import made_from, open_base, scan_of
 from spark_upsert.views.binding import bind, bind_below_group, bind_group

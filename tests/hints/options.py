@@ -466,7 +466,25 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         {"drop the option, or emitUnchanged": {"emitUnchanged": None}},
     ),
     (
-        "options.read:refuse_bounds_of_nothing",
+        "options.read:refuse_wrong_bounds",
+        reads_batch,
+        {"readChangeFeed": "true", "startingVersion": "3", "endingVersion": "2"},
+        {
+            "let 'endingVersion' be the start or later": {"endingVersion": "3"},
+            "drop it": {"endingVersion": None},
+        },
+    ),
+    (
+        "options.read:refuse_wrong_bounds:2",
+        reads_batch,
+        {"readChangeFeed": "true", "startingTimestamp": "7", "endingTimestamp": "6"},
+        {
+            "let 'endingTimestamp' be the start or later": {"endingTimestamp": "7"},
+            "drop it": {"endingTimestamp": None},
+        },
+    ),
+    (
+        "options.read:refuse_wrong_bounds:3",
         reads_batch,
         {"readChangeFeed": "true", "startingVersion": "1", "endingBoundInclusive": "false"},
         {

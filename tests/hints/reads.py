@@ -146,14 +146,9 @@ def stream(given: Given) -> Rows:
 CHANGES = {"readChangeFeed": "true"}
 
 of_read(
-    "table.versions:first_wanted",
+    "errors:VersionNotFoundError.future",
     {**CHANGES, "startingVersion": "9"},
-    {"start at 1 or before": {"startingVersion": "1"}, "'latest'": {"startingVersion": "latest"}},
-)
-of_read(
-    "table.versions:upper_wanted",
-    {**CHANGES, "startingVersion": "0", "endingVersion": "9"},
-    {"end at 0 or before": {"endingVersion": "0"}, "drop the option": {"endingVersion": None}},
+    {"give a version from 0 to 1": {"startingVersion": "1"}},
 )
 
 

@@ -24,11 +24,14 @@ from spark_upsert.routed.routes import find_nested
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.routed.unpark import unpark
 from spark_upsert.store import LocalStore, Store
+from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from tests.hints.hint import Told, follows
 from tests.support.own_schemas import INLINE
 from tests.support.routed_worlds import transaction
 from tests.unit.test_parking import OPTIONS, ROWS, Rows, batch_of, rows_in, write
+from tests.unit.test_routed_group import Q1
+from tests.unit.test_routed_group import batch as batch_at
 from tests.unit.test_routed_schemas import message, rows_of
 from tests.unit.test_routed_schemas import write as write_records
 from tests.unit.test_routed_write import Folding
@@ -232,7 +235,28 @@ def _(told: Told) -> None:
     RoutedOptions.parse({**OPTIONS, "groupRetention": told.options["groupRetention"]})
 
 
+@follows("routed.group:GroupTable.of_batch:2")
+def _(told: Told) -> None:
+    table = GroupTable(root_of(told))
+    for number in (0, 2):
+        table.append(batch_at(Q1, number), [], Transaction(writer=Q1, number=number))
+    with told:
+        table.of_batch(1)
+    told("read batch 2")
+    assert table.of_batch(2).batch == batch_at(Q1, 2)
+
+
 @follows("routed.group:_no_such_batch")
+def _(told: Told) -> None:
+    root = root_of(told)
+    write(root, 0, [("a", 1, 0)])
+    with told:
+        GroupTable(root).of_batch(1)
+    told("read a batch up to 0")
+    assert GroupTable(root).of_batch(0).members["a"].batch == 0
+
+
+@follows("routed.group:_no_such_batch:2")
 def _(told: Told) -> None:
     root = root_of(told)
     options = RoutedOptions.parse(OPTIONS)

@@ -483,7 +483,7 @@ def with_past(told: Told) -> Table:
     return Table.open(path)
 
 
-@follows("errors:DataLossError.state_expired")
+@follows("errors:VersionNotFoundError.expired")
 def _(told: Told) -> None:
     table = with_past(told)
     with told:
@@ -501,13 +501,35 @@ def _(told: Told) -> None:
     assert table.snapshot().num_rows == 1
 
 
-@follows("table.log.look:no_version")
+@follows("errors:VersionNotFoundError.future")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
         table.at(9)
-    told("ask for a version from 0 to 0")
+    told("give a version from 0 to 0")
     table.at(0)
+
+
+@follows("table.log.look:Look.require_past")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    with told:
+        table.log.at_timestamp(table.log.now_ms() + 3_600_000)
+    told("or no time for all that there is")
+    table.snapshot()
+    told("give a time up to")
+    assert table.log.at_timestamp(table.log.now_ms()).version == 0
+
+
+@follows("table.versions:require_ordered")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    with told:
+        table.changes(1, 0)
+    told("let the changes end at their first version or later")
+    table.changes(1, 1)
+    told("leave out their end")
+    table.changes(1)
 
 
 @follows("table.log.look:Look.at_timestamp")
@@ -515,9 +537,9 @@ def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
         table.log.at_timestamp(0)
-    told("for version 0")
+    told("or version 0")
     table.at(0)
-    told("ask for a time at or after")
+    told("give a time at or after")
     assert table.log.at_timestamp(table.log.commit(0).timestamp_ms).version == 0
 
 

@@ -115,7 +115,7 @@ def test_a_restore_says_what_it_did(path: str) -> None:
 
 def test_a_restore_to_a_version_that_is_not_there_is_refused(path: str) -> None:
     done = run("restore", path, "--to", "9")
-    assert (done.exit_code, "[DATA_LOSS]" in done.output) == (1, True)
+    assert (done.exit_code, "[VERSION_NOT_FOUND]" in done.output) == (1, True)
 
 
 def test_a_lease_can_be_held_from_outside(path: str) -> None:
@@ -364,10 +364,16 @@ def test_an_error_is_a_sentence_and_a_hint_without_a_traceback(tmp_path: Path) -
     ("arguments", "sentence"),
     [
         pytest.param(
-            ["changes", "--to", "9"], "--to 9 is beyond the newest version, 3", id="beyond the end"
+            ["changes", "--to", "9"],
+            "--to 9 does not exist: the newest version is 3",
+            id="beyond the end",
+        ),
+        pytest.param(["snapshot", "--version", "9"], "version 9 does not exist", id="no version"),
+        pytest.param(
+            ["changes", "--from", "9"], "--from 9 does not exist", id="beyond the beginning"
         ),
         pytest.param(
-            ["snapshot", "--version", "9"], "version 9 is not in the log", id="no version"
+            ["changes", "--from", "2", "--to", "1"], "end at version 1, before", id="reversed"
         ),
         pytest.param(["consumers", "--release", "a/b"], "consumerId", id="no name"),
         pytest.param(

@@ -16,6 +16,7 @@ from spark_upsert.errors import (
     NewerFormatError,
     OtherTableError,
     TableNotFoundError,
+    VersionNotFoundError,
 )
 from spark_upsert.model.schema import Scope
 from spark_upsert.store import Store
@@ -301,7 +302,7 @@ def test_a_look_answers_the_same_whatever_is_committed_since() -> None:
     other.append(epoch())
     assert log.head().version == 6
     assert (look.head().version, look.at(5).version) == (5, 5)
-    with pytest.raises(DataLossError, match="version 6 is not in the log, whose newest is 5"):
+    with pytest.raises(DataLossError, match="version 6 does not exist: the newest version is 5"):
         look.at(6)
     assert log.last_look().head().version == 6
 
@@ -378,12 +379,21 @@ def test_timestamps_grow_even_if_the_clock_goes_back() -> None:
 )
 def test_a_timestamp_means_the_version_that_was_current(seconds: float, version: int) -> None:
     store = MemoryStore()
-    times = iter([1.0, 2.0, 3.0, 4.0])
+    times = iter([1.0, 2.0, 3.0, 4.0, 99.0])
     log = Log(store, clock=lambda: next(times))
     log.create(FIRST)
     for _ in range(3):
         log.append(epoch())
     assert log.at_timestamp(int(seconds * 1000)).version == version
+
+
+def test_a_time_in_the_future_has_no_version_yet() -> None:
+    log = Log(MemoryStore(), clock=lambda: 5.0)
+    log.create(FIRST)
+    log.append(epoch())
+    assert log.at_timestamp(5001).version == 1, "a version may be younger than the clock"
+    with pytest.raises(VersionNotFoundError, match=r"00:00:05\.002Z is in the future: it is .*05Z"):
+        log.at_timestamp(5002)
 
 
 def test_a_timestamp_before_the_table_is_an_error_with_its_beginning() -> None:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataLossError, OptionError, OtherTableError
+from spark_upsert.errors import DataLossError, OptionError, OtherTableError, VersionNotFoundError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.routed import group, past
 from spark_upsert.routed.group import COLUMNS, Batch, GroupTable, TableGroup, owner_of
@@ -134,9 +134,9 @@ def test_a_batch_that_is_forgotten_a_batch_to_come_and_one_left_out_are_told_apa
         jump = Transaction(writer=Q1, number=number)
         table.append(batch(Q1, number), [], jump)
     table.table.compact(full=True)
-    with pytest.raises(OptionError, match="up to 7"):
+    with pytest.raises(VersionNotFoundError, match="up to 7"):
         table.of_batch(8)
-    with pytest.raises(OptionError, match="next: 7"):
+    with pytest.raises(VersionNotFoundError, match="the next batch is 7"):
         table.of_batch(5)
     table.table.expire(retain_versions=2, safety_ms=0)
     assert table.of_batch(7).batch == batch(Q1, 7)
@@ -168,7 +168,9 @@ def test_a_group_gives_up_its_past_by_itself_and_says_from_where_on_it_knows(
         write(number)
     assert table.of_batch(27).members["a"].batch == 27
     # Given up behind version 20 (batch 19), when batch 7 was two hours old.
-    with pytest.raises(DataLossError, match=r"batch 3 .* known from batch 7 on only") as caught:
+    with pytest.raises(
+        DataLossError, match=r"batch 3 .* is expired: the oldest readable batch is 7"
+    ) as caught:
         table.of_batch(3)
     assert "read batch 7 or a later one" in caught.value.hint
     assert table.of_batch(7).members["a"].batch == 7

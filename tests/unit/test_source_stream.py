@@ -634,7 +634,7 @@ def test_a_file_that_is_removed_under_a_running_read_is_an_expiry_and_no_damage(
     lived.table.compact(full=True)
     lived.expire()
     forget_runs_and_logs()
-    with pytest.raises(DataLossError, match="expired while it was read"):
+    with pytest.raises(DataLossError, match="read while an expiry removed it"):
         list(query.stream.read(splits[0]))
 
 

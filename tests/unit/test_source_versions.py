@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataLossError
+from spark_upsert.errors import DataLossError, OptionError, VersionNotFoundError
 from spark_upsert.model.schema import Scope
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.table import Table
-from spark_upsert.table.versions import first_wanted, manifest_at, readable_from, upper_wanted
+from spark_upsert.table.versions import (
+    first_wanted,
+    manifest_at,
+    readable_from,
+    require_ordered,
+    upper_wanted,
+)
+from spark_upsert.views.builder import Plan
+from tests.hints.reads import batch
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
 from tests.support.tables import append, make_table, schema_of
+from tests.support.view_tables import let_time_pass
 
 
 @pytest.fixture
@@ -65,7 +78,7 @@ def test_changes_begin_at_a_time(log: Log) -> None:
     assert first_wanted(log, time_ms=time_ms, is_inclusive=False) == 3
     assert first_wanted(log, time_ms=time_ms + 1) == 3
     assert first_wanted(log, time_ms=0) == 0
-    assert first_wanted(log, time_ms=2**50) == 4
+    assert first_wanted(log, time_ms=log.head().timestamp_ms + 1) == 4
 
 
 @pytest.mark.parametrize(
@@ -89,13 +102,97 @@ def test_changes_end_before_a_time(log: Log) -> None:
     assert upper_wanted(log, time_ms=0) == 0
 
 
-def test_a_bound_beyond_the_table_is_an_error_in_the_callers_words(log: Log) -> None:
-    with pytest.raises(DataLossError, match="startingVersion 5 is beyond the next version, 4"):
-        first_wanted(log, version=5)
-    with pytest.raises(DataLossError, match="--from 5 is beyond"):
+NOT_THERE: dict[str, Callable[[Table], object]] = {
+    "versionAsOf": lambda table: manifest_at(table.log, version=4),
+    "a negative version": lambda table: table.at(-1),
+    "Table.at": lambda table: table.at(4),
+    "Table.snapshot": lambda table: table.snapshot(4),
+    "Table.get": lambda table: table.get(1, version=4),
+    "Table.pieces": lambda table: table.pieces(version=4),
+    "Table.quarantine": lambda table: list(table.quarantine(4)),
+    "Table.changes": lambda table: table.changes(5),
+    "the end of Table.changes": lambda table: table.changes(0, 5),
+    "before Table.changes": lambda table: table.changes(-1),
+    "Table.history": lambda table: table.history(4, 5),
+    "Table.restore": lambda table: table.restore(4),
+    "Table.hold": lambda table: table.hold("reader", 4),
+    "Table.watch": lambda table: table.watch(5),
+    "startingVersion": lambda table: first_wanted(table.log, version=5),
+    "endingVersion": lambda table: upper_wanted(table.log, version=4),
+    "timestampAsOf": lambda table: manifest_at(table.log, time_ms=2**50),
+    "a time before the table": lambda table: manifest_at(table.log, time_ms=0),
+    "startingTimestamp": lambda table: first_wanted(table.log, time_ms=2**50),
+    "endingTimestamp": lambda table: upper_wanted(table.log, time_ms=2**50),
+}
+"""Reads of a version, or a time, that a table of versions 0 to 3 does not have."""
+
+
+@pytest.mark.parametrize("read", NOT_THERE)
+def test_a_version_that_does_not_exist_has_one_code_everywhere(table: Table, read: str) -> None:
+    with pytest.raises(VersionNotFoundError) as refused:
+        NOT_THERE[read](table)
+    assert refused.value.code == "VERSION_NOT_FOUND"
+    assert refused.value.hint.startswith("give a ")
+
+
+def test_an_expired_version_has_the_same_code(table: Table) -> None:
+    table.expire(retain_versions=1, safety_ms=0)
+    reads: dict[str, Callable[[], object]] = {
+        "number": lambda: table.at(1),
+        "time": lambda: table.log.at_timestamp(time_of(table.log, 2) - 1),
+        "history": lambda: table.history(1),
+    }
+    for name, read in reads.items():
+        with pytest.raises(VersionNotFoundError, match="is expired: the table can be read from"):
+            read()
+        assert name
+
+
+def test_a_bound_that_does_not_exist_is_named_in_the_callers_words(log: Log) -> None:
+    with pytest.raises(VersionNotFoundError, match=r"--from 5 does not exist: .* is 3"):
         first_wanted(log, version=5, name="--from")
-    with pytest.raises(DataLossError, match="endingVersion 4 is beyond the newest version, 3"):
+    with pytest.raises(VersionNotFoundError, match="endingVersion 4 does not exist"):
         upper_wanted(log, version=4)
+    require_ordered(3, 3)
+    with pytest.raises(OptionError, match="begin at version 4 and end at version 2"):
+        require_ordered(4, 3)
+
+
+@pytest.mark.parametrize("of_view", [False, True], ids=["a table", "a view"])
+@pytest.mark.parametrize(
+    ("bounds", "is_allowed"),
+    [
+        ({"startingVersion": "2", "endingVersion": "1"}, False),
+        ({"startingVersion": "2", "endingVersion": "2"}, True),
+        ({"startingVersion": "3", "endingVersion": "2"}, False),
+        ({"startingVersion": "2", "startingBoundInclusive": "false", "endingVersion": "2"}, True),
+        ({"startingVersion": "2", "endingBoundInclusive": "false", "endingVersion": "2"}, True),
+        ({"startingVersion": "latest", "endingVersion": "1"}, False),
+        ({"startingVersion": "latest"}, True),
+        ({"startingVersion": "4"}, True),
+        ({"startingTimestamp": "TIME 2", "endingTimestamp": "TIME 1"}, False),
+        ({"startingTimestamp": "TIME 2", "endingTimestamp": "TIME 2"}, True),
+        ({"startingTimestamp": "TIME 3", "endingVersion": "1"}, False),
+        ({"startingVersion": "3", "endingTimestamp": "TIME 1"}, False),
+    ],
+    ids=str,
+)
+def test_changes_that_end_before_they_begin_are_refused(
+    tmp_path: Path, bounds: dict[str, str], is_allowed: bool, of_view: bool
+) -> None:
+    table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
+    for key in range(3):
+        let_time_pass(table)
+        table.append(pa.table({"id": [key]}))
+    times = {f"TIME {v}": str(table.log.commit(v).timestamp_ms) for v in range(4)}
+    given = {name: times.get(text, text) for name, text in bounds.items()}
+    path = table.store.url
+    source = {"plan": Plan.of_table(path).to_json()} if of_view else {"path": path}
+    if not of_view and not is_allowed:
+        with pytest.raises(OptionError, match="before"):
+            batch({**source, "readHistory": "true", **given})
+    with nullcontext() if is_allowed else pytest.raises(OptionError, match="before"):
+        batch({**source, "readChangeFeed": "true", **given})
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

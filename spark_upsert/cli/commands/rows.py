@@ -28,7 +28,7 @@ from spark_upsert.errors import SchemaError
 from spark_upsert.store.resolve import open_store
 from spark_upsert.table.changes.modes import ChangeOptions
 from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.versions import EARLIEST, first_wanted, upper_wanted
+from spark_upsert.table.versions import EARLIEST, first_wanted, require_ordered, upper_wanted
 
 
 def _keys(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, pa.Array]:
@@ -144,6 +144,7 @@ def changes(
     options = ChangeOptions(columns=tuple(schema.columns.names))
     first = first_wanted(table.log, version=EARLIEST if lower is None else lower, name="--from")
     upper = upper_wanted(table.log, version=last, name="--to")
+    require_ordered(first or 0, upper, name="--to", may_be_empty=last is None)
     batches = table.iter_changes(first or 0, upper, options)
     print_data(list(islice(_rows(batches), limit)), schema.changelog.names, as_json=as_json)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.options.read import Metadata, ReadOptions, is_open
 from spark_upsert.plan.pins import Pins
 from spark_upsert.store.resolve import open_store
 from spark_upsert.streams.inputs.table import open_table, table_identity
@@ -36,6 +36,7 @@ from spark_upsert.table.versions import (
     first_wanted,
     manifest_at,
     readable_from,
+    require_ordered,
     upper_wanted,
 )
 
@@ -146,14 +147,18 @@ class BatchRead:
         )
         fail = options.fail_on_data_loss
         newest = table.log.head()
+        upper = self._upper(table)
+        if options.ending_version is not None or options.ending_timestamp_ms is not None:
+            require_ordered((lower or 0) - int(is_open(options)), upper)
         lower = readable_from(newest, lower or 0, path=options.path, fail_on_data_loss=fail)
-        return lower, self._upper(table)
+        return lower, upper
 
     def _span(self, table: Table) -> tuple[int, int]:
         """Return the version with which a history begins, and the one before which it ends."""
         options, since = self._options, table.log.head().since
         begins = first_wanted(table.log, version=options.starting_version)
         if options.starting_timestamp_ms is not None:  # What held then is wanted, too.
+            table.log.require_past(options.starting_timestamp_ms)
             begins = max(0, table.log.version_at(options.starting_timestamp_ms))
         if begins is None or options.starting_version == EARLIEST:
             begins = since

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spark_upsert.errors import DataLossError, OptionError
+from spark_upsert.options.read import is_open
 from spark_upsert.options.view import ViewOptions
-from spark_upsert.table.versions import first_wanted, upper_wanted
+from spark_upsert.table.versions import first_wanted, require_ordered, upper_wanted
 from spark_upsert.views.relation import At
 from spark_upsert.views.view import View, last_epoch
 
@@ -94,11 +95,13 @@ def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
     return Start(at, bool(born))
 
 
-def end_of(view: View, options: ViewOptions, newest: At) -> At:
+def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
     """Return up to which position changes are wanted, by default all there are.
 
     Raises
     ------
+    OptionError
+        It is before the start.
     DataLossError
         It does not exist yet.
     """
@@ -106,13 +109,17 @@ def end_of(view: View, options: ViewOptions, newest: At) -> At:
     if version is None and time_ms is None:
         return newest
     if time_ms is not None and options.ending_inclusive:
-        return view.at_timestamp(time_ms)
-    found = {}
-    for path in view.paths:
-        log, inclusive = view.log(path), options.ending_inclusive
-        upper = upper_wanted(log, version=version, time_ms=time_ms, is_inclusive=inclusive)
-        found[path] = last_epoch(log, max(upper - 1, 0))
-    return found
+        end = view.at_timestamp(time_ms)
+    else:
+        end = {}
+        for path in view.paths:
+            log, inclusive = view.log(path), options.ending_inclusive
+            upper = upper_wanted(log, version=version, time_ms=time_ms, is_inclusive=inclusive)
+            end[path] = last_epoch(log, max(upper - 1, 0))
+    if not is_open(options):
+        for path, last in end.items():
+            require_ordered(start[path] + 1, last + 1)
+    return end
 
 
 def position_of(view: View, options: ViewOptions) -> At:

@@ -77,7 +77,10 @@ class ViewRead:
         start = start_of(view, options, newest)
         assert start is not None, "of a batch it is required"
         rows = snapshot_splits(view, options, start.at) if start.has_rows else []
-        return [*rows, *step_splits(view, options, start.at, end_of(view, options, newest))]
+        return [
+            *rows,
+            *step_splits(view, options, start.at, end_of(view, options, newest, start.at)),
+        ]
 
     def identity(self) -> str:
         """Return which view it is."""

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.errors import CorruptionError, DataLossError
+from spark_upsert.errors import CorruptionError, VersionNotFoundError
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import DIFF, HASH, TableSchema
 from spark_upsert.model.words import sort_words
@@ -273,15 +273,15 @@ def _check_newest(store: Store, log: LogReader) -> list[Finding]:
 
     Raises
     ------
-    DataLossError
+    VersionNotFoundError
         It was expired meanwhile.
     """
     head = log.head()
     found = [*_check_snapshot(store, head)]
     newest = log.head()
     if found and head.version < newest.since:
-        raise DataLossError.state_expired(
-            f"version {head.version}, which was expired while it was checked,",
+        raise VersionNotFoundError.expired(
+            f"version {head.version}, checked while an expiry removed it,",
             since=newest.since,
             newest=newest.version,
         )

@@ -18,8 +18,9 @@ from spark_upsert.errors import DataLossError, OtherTableError
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.indexed import index_folder, index_schema, shown
-from spark_upsert.table.log.log import Clock, Log
+from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest, TableVersion
 
 

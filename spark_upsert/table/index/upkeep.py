@@ -16,8 +16,9 @@ from spark_upsert.late import Late
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
 from spark_upsert.table.index.index import Index
+from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.indexed import INDEX_BY, indexed_columns
-from spark_upsert.table.log.log import Clock, Log
+from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest
 
 if TYPE_CHECKING:

@@ -12,10 +12,15 @@ Source: Spanner's rule in small: an uncertain clock is bounded by one that all s
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from typing import TypeAlias
 
 from spark_upsert.errors import ClockError
 from spark_upsert.model.durations import render_time
 from spark_upsert.store import Store
+
+Clock: TypeAlias = Callable[[], float]
+"""Returns seconds since 1970."""
 
 AHEAD_MS = 3_600_000
 """Next to an hour, the clocks of a cluster agree."""

@@ -22,7 +22,7 @@ from spark_upsert.store import Store
 from spark_upsert.store.records import encode
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table.log.checkpoints import hint_at, last_due, write_checkpoint
-from spark_upsert.table.log.clock import AHEAD_MS, require_clock, storage_ms
+from spark_upsert.table.log.clock import AHEAD_MS, Clock, require_clock, storage_ms
 from spark_upsert.table.log.codec import commit_to_json
 from spark_upsert.table.log.entries import FOLDER, commit_path, require_no_rest
 from spark_upsert.table.log.fold import apply
@@ -33,15 +33,12 @@ from spark_upsert.table.log.tell import tell
 COMMIT_TRIES_MAX = 1000
 """Each lost race means that another writer succeeded; a thousand in a row is a fault."""
 
-Clock = Callable[[], float]
-
 
 class Log(LogReader):
     """The versions of one table, and how the next one is made. Safe for threads."""
 
     def __init__(self, store: Store, *, clock: Clock = time.time) -> None:
-        super().__init__(store)
-        self._clock = clock
+        super().__init__(store, clock=clock)
         self._listeners: tuple[Callable[[Commit], None], ...] = ()
 
     def listen(self, told: Callable[[Commit], None]) -> None:
@@ -179,10 +176,6 @@ class Log(LogReader):
             if commit is not None:
                 return commit
         raise AssertionError("the heads end with an error")
-
-    def now_ms(self) -> int:
-        """Return the time, in milliseconds since 1970, by the log's clock."""
-        return int(self._clock() * 1000)
 
     def _try_put(self, commit: Commit) -> bool:
         path = commit_path(commit.version)

@@ -21,6 +21,7 @@ from spark_upsert.errors import (
     DataLossError,
     TableNotFoundError,
     UpsertFlowError,
+    VersionNotFoundError,
 )
 from spark_upsert.model.durations import render_time
 from spark_upsert.table.log.checkpoints import newest_up_to
@@ -60,6 +61,10 @@ class Versions(Protocol):
         """Return the newest manifest that was committed at or before a time (ms since 1970)."""
         ...
 
+    def require_past(self, timestamp_ms: int) -> None:
+        """Raise if a time is in the future."""
+        ...
+
     def version_at(self, timestamp_ms: int) -> int:
         """Return the last version committed at or before a time, expired or not, or -1."""
         ...
@@ -75,12 +80,14 @@ class Look:
         The newest version that was seen.
     behind : Manifest, optional
         An older version that is known, too: a follower asks for the state before the head.
+    now_ms : callable
+        Returns the time in ms since 1970.
     again : callable
         Looks at the end of the log anew, and raises if it is another log; called where a version
         is not there that should be.
     """
 
-    __slots__ = ("_again", "_behind", "_has_read", "_head", "_stored")
+    __slots__ = ("_again", "_behind", "_has_read", "_head", "_now_ms", "_stored")
 
     def __init__(
         self,
@@ -88,12 +95,14 @@ class Look:
         head: Manifest,
         *,
         behind: Manifest | None = None,
+        now_ms: Callable[[], int],
         again: Callable[[], Manifest | None],
     ) -> None:
         self._stored = stored
         self._head = head
         self._behind = behind
         self._again = again
+        self._now_ms = now_ms
         self._has_read = False
 
     def __repr__(self) -> str:
@@ -133,7 +142,7 @@ class Look:
 
         Raises
         ------
-        DataLossError
+        VersionNotFoundError
             The version does not exist, or is below ``since``.
         """
         head, behind = self._head, self._behind
@@ -180,7 +189,7 @@ class Look:
 
         Raises
         ------
-        DataLossError
+        VersionNotFoundError
             The version does not exist, or is below ``since``.
         """
         found = None if version < self._head.since else self._commit(version)
@@ -218,18 +227,34 @@ class Look:
 
     def at_timestamp(self, timestamp_ms: int) -> Manifest:
         """Return the newest manifest that was committed at or before a time (ms since 1970)."""
+        self.require_past(timestamp_ms)
         version, head = self.version_at(timestamp_ms), self._head
         if version < head.since and head.since > 0:
-            raise DataLossError.state_expired(
+            raise VersionNotFoundError.expired(
                 f"the time {render_time(timestamp_ms)}", since=head.since, newest=head.version
             )
         if version < 0:
             first, asked = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
-            raise DataLossError(
-                f"the table begins at {first}, after the time {asked} asked for.",
-                hint=f"ask for a time at or after {first}, or for version 0.",
+            raise VersionNotFoundError(
+                f"the table has no version at {asked}: its first version is of {first}.",
+                hint=f"give a time at or after {first}, or version 0.",
             )
         return self.at(version)
+
+    def require_past(self, timestamp_ms: int) -> None:
+        """Raise if a time is in the future: further versions may be committed before it.
+
+        Raises
+        ------
+        VersionNotFoundError
+            It is after the time of this machine and of the newest version.
+        """
+        if timestamp_ms > self._head.timestamp_ms and timestamp_ms > (now_ms := self._now_ms()):
+            raise VersionNotFoundError(
+                f"the time {render_time(timestamp_ms)} is in the future: it is "
+                f"{render_time(now_ms)}, and versions until then do not exist yet.",
+                hint=f"give a time up to {render_time(now_ms)}, or no time for all that there is.",
+            )
 
     def version_at(self, timestamp_ms: int) -> int:
         """Return the last version committed at or before a time, expired or not, or -1.
@@ -315,14 +340,9 @@ class Look:
         return no_version(version, head)
 
 
-def no_version(version: int, head: Manifest) -> DataLossError:
-    """Return the error of a version that is expired, or was never there."""
-    if 0 <= version < head.since:
-        return DataLossError.state_expired(
-            f"version {version}", since=head.since, newest=head.version
-        )
-    return DataLossError(
-        f"version {version} is not in the log, whose newest is {head.version}.",
-        hint=f"ask for a version from {head.since} to {head.version}.",
-        version=version,
-    )
+def no_version(version: int, head: Manifest) -> VersionNotFoundError:
+    """Return the error of a version that is expired, or does not exist yet."""
+    since, newest = head.since, head.version
+    if 0 <= version < since:
+        return VersionNotFoundError.expired(f"version {version}", since=since, newest=newest)
+    return VersionNotFoundError.future("version", version, since=since, newest=newest)

@@ -22,12 +22,14 @@ What was found is a `Look`, a value that answers for all versions up to there (`
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spark_upsert.errors import ContentionError, CorruptionError
 from spark_upsert.store import Store
 from spark_upsert.table.log.checkpoints import last_checkpoint
+from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.entries import commit_path, no_table, require_no_rest
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
@@ -53,10 +55,15 @@ class LogReader:
     store : Store
     memory : LogMemory, optional
         The hints of where to begin, shared with other readers. None: reads all there is.
+    clock : callable, optional
+        Returns seconds since 1970.
     """
 
-    def __init__(self, store: Store, *, memory: LogMemory | None = LOGS) -> None:
+    def __init__(
+        self, store: Store, *, memory: LogMemory | None = LOGS, clock: Clock = time.time
+    ) -> None:
         self._store = store
+        self._clock = clock
         self._stored = StoredLog(store)
         self._memory = memory
         self._lock = threading.RLock()
@@ -76,10 +83,14 @@ class LogReader:
         OtherTableError
             The folder does not hold the table that this log has seen before.
         """
-        fresh = LogReader(self._store, memory=None)
+        fresh = LogReader(self._store, memory=None, clock=self._clock)
         if self._head is not None:
             fresh.require(self._head.place, "what was opened here")
         return fresh
+
+    def now_ms(self) -> int:
+        """Return the time, in milliseconds since 1970, by the log's clock."""
+        return int(self._clock() * 1000)
 
     @property
     def stored(self) -> StoredLog:
@@ -166,7 +177,9 @@ class LogReader:
             return self._resting_look() or self._look_from(self._head)
 
     def _look_from(self, head: Manifest) -> Look:
-        return Look(self._stored, head, behind=self._behind, again=self._find_end)
+        return Look(
+            self._stored, head, behind=self._behind, now_ms=self.now_ms, again=self._find_end
+        )
 
     @property
     def seen(self) -> Manifest | None:
@@ -268,6 +281,10 @@ class LogReader:
     def at_timestamp(self, timestamp_ms: int) -> Manifest:
         """Return the newest manifest of a time (`Look.at_timestamp`)."""
         return self.look().at_timestamp(timestamp_ms)
+
+    def require_past(self, timestamp_ms: int) -> None:
+        """Raise if a time is in the future (`Look.require_past`)."""
+        self.look().require_past(timestamp_ms)
 
     def version_at(self, timestamp_ms: int) -> int:
         """Return the last version of a time (`Look.version_at`)."""

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from spark_upsert.errors import CorruptionError, DataLossError, OptionError
+from spark_upsert.errors import CorruptionError, DataLossError, OptionError, VersionNotFoundError
 from spark_upsert.store import Store
 from spark_upsert.store.records import (
     FORMAT_VERSION,
@@ -101,7 +101,7 @@ def hold(store: Store, log: Log, lease: Lease) -> None:
     ------
     DataLossError
         The version is expired already; the consumer has no lease then.
-    OptionError
+    VersionNotFoundError
         The version does not exist yet, so that the lease would hold nothing.
     """
     _require_readable(log, lease)
@@ -139,11 +139,11 @@ def _require_held(store: Store, log: Log, lease: Lease) -> None:
 def _require_readable(log: Log, lease: Lease) -> None:
     head = log.head()
     if lease.version > head.version:
-        raise OptionError.invalid(
-            "version",
+        raise VersionNotFoundError.future(
+            f"for the lease of '{lease.consumer}', version",
             lease.version,
-            f"a version from {head.since} to {head.version}, the newest, for the lease of "
-            f"'{lease.consumer}'",
+            since=head.since,
+            newest=head.version,
         )
     if lease.version < head.since:
         raise DataLossError.changes_expired(

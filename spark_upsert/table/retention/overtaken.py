@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from spark_upsert.errors import ContentionError, CorruptionError, DataLossError
+from spark_upsert.errors import (
+    ContentionError,
+    CorruptionError,
+    DataLossError,
+    VersionNotFoundError,
+)
 from spark_upsert.store import Store
 from spark_upsert.table.log.log import Log
 
@@ -60,8 +65,8 @@ def expiry_is_no_damage(store: Store, version: int) -> Iterator[None]:
         head = Log(store).head()
         if version >= head.since:
             raise
-        raise DataLossError.state_expired(
-            f"version {version}, which was expired while it was read,",
+        raise VersionNotFoundError.expired(
+            f"version {version}, read while an expiry removed it,",
             since=head.since,
             newest=head.version,
         ) from error
