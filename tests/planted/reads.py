@@ -10,14 +10,40 @@ import numpy as np
 
 from spark_upsert.model import hashing
 from spark_upsert.model.hash_range import HashRange
+from spark_upsert.table import table, versions
 from spark_upsert.table.changes import changes, render, stretches
 from spark_upsert.table.entries import history, mechanism
 from spark_upsert.table.log import fold
 from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
 from spark_upsert.table.run import file as run
 from tests.planted.bug import Patch, applied_by, bug, wrapped
 from tests.promises import test_promises as promises
+
+
+@bug(
+    "a time in the future is that of the newest version",
+    promises.test_p2_a_read_of_a_version_that_does_not_exist_shows_no_other_one,
+)
+def _() -> Patch:
+    return patch.object(Look, "require_past", lambda self, timestamp_ms: None)
+
+
+@bug(
+    "changes that begin after the next version are none",
+    promises.test_p2_a_read_of_a_version_that_does_not_exist_shows_no_other_one,
+)
+def _() -> Patch:
+    return patch.object(versions, "require_bound", lambda version, head, *, name: None)
+
+
+@bug(
+    "changes that end before they begin are none",
+    promises.test_p2_a_read_of_a_version_that_does_not_exist_shows_no_other_one,
+)
+def _() -> Patch:
+    return patch.object(table, "require_ordered", lambda lower, upper, *, name: None)
 
 
 @bug(

@@ -18,7 +18,13 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import CorruptionError, DataError, OtherTableError
+from spark_upsert.errors import (
+    CorruptionError,
+    DataError,
+    OptionError,
+    OtherTableError,
+    VersionNotFoundError,
+)
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.hashing import HASH_END
@@ -32,6 +38,7 @@ from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
+from spark_upsert.table.versions import first_wanted, manifest_at, upper_wanted
 from spark_upsert.table.write import stash as stash_module
 from spark_upsert.table.write.stash import Stash
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
@@ -380,6 +387,22 @@ def test_p2_rows_written_before_a_column_was_added_have_null_in_it() -> None:
     ] or changes[0]["note"] is None
     rows = table.snapshot().sort_by("k").to_pylist()
     assert rows == [{"k": 1, "v": 11, "note": "a"}, {"k": 2, "v": 20, "note": "b"}]
+
+
+def test_p2_a_read_of_a_version_that_does_not_exist_shows_no_other_one() -> None:
+    table = make_table(MemoryStore(), schema_of(Scope.ARRIVAL))
+    append(table, [Command(1, 1)])
+    head = table.log.head()
+    for time_ms in (head.timestamp_ms + 2**40, table.log.commit(0).timestamp_ms - 1):
+        with pytest.raises(VersionNotFoundError):
+            manifest_at(table.log, time_ms=time_ms)
+    for bound in (first_wanted, upper_wanted):
+        with pytest.raises(VersionNotFoundError):
+            bound(table.log, version=head.version + 2)
+        with pytest.raises(VersionNotFoundError):
+            bound(table.log, time_ms=head.timestamp_ms + 2**40)
+    with pytest.raises(OptionError):
+        table.changes(2, 1)
 
 
 # -- P3: an epoch is visible whole or not at all ------------------------------------------

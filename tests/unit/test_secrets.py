@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.doctor import _can_write
-from spark_upsert.errors import OptionError, require_plain
+from spark_upsert.errors import OptionError, UpsertFlowError, require_plain
 from spark_upsert.flow.work import TableSink, TableSource
 from spark_upsert.loader import FileRows, TableRows
 from spark_upsert.model.template import Template
@@ -31,6 +32,7 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.resolve import open_store
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
+from tests.hints.reads import batch
 from tools.layers import modules
 
 SECRET = "HUSHhush0123"
@@ -76,7 +78,7 @@ def publish(folder: Path, path: str) -> object:
 
 def read_inputs(path: str) -> object:
     given = {"inputs": "a,b", "input.a.path": path, "input.b.path": "/lake/b"}
-    return [each.table_options() for each in ReadPlan.parse(given).inputs]
+    return [each.of_table() for each in ReadPlan.parse(given).inputs]
 
 
 ENTRIES: dict[str, Callable[[Path, str], object]] = {
@@ -90,13 +92,16 @@ ENTRIES: dict[str, Callable[[Path, str], object]] = {
     "watch of many": lambda _, path: open_members(f"{path}/{{topic}}"),
     "doctor": lambda _, path: _can_write(path, {}),
     "Plan": lambda _, path: Plan.of_table(path),
-    "TableRows": lambda _, path: TableRows(path),
-    "FileRows": lambda _, path: FileRows(path),
+    "TableRows": lambda _, path: TableRows(path=path),
+    "FileRows": lambda _, path: FileRows(path=path),
     "TableSource": lambda _, path: TableSource(path),
     "TableSink": lambda _, path: TableSink(path),
     "reads": lambda _, path: ReadOptions.parse({"path": path}),
     "writes": lambda _, path: WriteOptions.parse({"path": path, "keys": "id"}),
     "inputs": lambda _, path: read_inputs(path),
+    "files as an input": lambda _, path: batch(
+        {"inputs": "a", "input.a.path": path, "input.a.format": "json"}
+    ),
     "root of inputs": lambda _, path: ReadPlan.parse({"path": path, "inputsPattern": "*"}),
     "routed": lambda _, path: RoutedOptions.parse({"path": f"{path}/{{topic}}", "keys": "id"}),
     "schemaRegistry.url": lambda _, path: WriteOptions.parse(
@@ -116,10 +121,10 @@ def shown_by(call: Callable[[], object], logs: pytest.LogCaptureFixture) -> str:
     with logs.at_level(logging.DEBUG):
         try:
             result = repr(call())
-        except Exception as error:  # noqa: BLE001 - none may show it
+        except UpsertFlowError as error:
             result = "".join(traceback.format_exception(error))
             # With the text of the fields, that programs log.
-            result += repr(error) + repr(getattr(error, "fields", {}))
+            result += repr(error) + repr(error.fields)
     return result + logs.text
 
 
@@ -128,11 +133,8 @@ def shown_by(call: Callable[[], object], logs: pytest.LogCaptureFixture) -> str:
 def test_no_entry_point_shows_a_secret(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, entry: str
 ) -> None:
-    leaks = [
-        form
-        for form in FORMS
-        if SECRET in shown_by(lambda form=form: ENTRIES[entry](tmp_path, form), caplog)
-    ]
+    call = ENTRIES[entry]
+    leaks = [form for form in FORMS if SECRET in shown_by(partial(call, tmp_path, form), caplog)]
     assert leaks == []
 
 
