@@ -150,7 +150,7 @@ def test_the_change_feed_is_bounded_by_versions_and_times(spark: SparkSession, p
         {"startingVersion": 3, "endingVersion": 1},
         {"startingVersion": 3, "endingTimestamp": times[1]},
     ):
-        with pytest.raises(PySparkException, match=r"OPTION.*(contradict|before that)"):
+        with pytest.raises(PySparkException, match=r"OPTION.*(contradict|end before)"):
             read_changes(spark, path, **reversed_bounds)
 
 

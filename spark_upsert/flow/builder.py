@@ -49,6 +49,7 @@ from spark_upsert.flow.graph import (
     Region,
 )
 from spark_upsert.flow.work import Work
+from spark_upsert.model.names import names_of
 from spark_upsert.plan.nodes import AssignUniqueId, Limit, Node
 
 
@@ -240,7 +241,7 @@ class Flow:
         parallel = Parallel(
             width=width,
             partition_by=by_port,
-            broadcast=_texts(name, "broadcast", "ports", broadcast),
+            broadcast=names_of(broadcast, "broadcast"),
         )
         full = self._full(name)
         with self.composite(name, parallel=parallel, placement=placement):
@@ -345,12 +346,9 @@ def _partition(
     if given is None:
         return (), ()
     if isinstance(given, Mapping):
-        pairs = (
-            (port, _texts(name, "partition_by", "columns", columns))
-            for port, columns in given.items()
-        )
+        pairs = ((port, names_of(columns, "partition_by")) for port, columns in given.items())
         return (), tuple(PartitionBy(port, columns) for port, columns in pairs)
-    columns = _texts(name, "partition_by", "columns", given)
+    columns = names_of(given, "partition_by")
     if not columns:
         raise GraphError(
             f"region '{name}': partition_by names no column.",
@@ -359,22 +357,6 @@ def _partition(
             operators=(name,),
         )
     return columns, ()
-
-
-def _texts(name: str, which: str, what: str, given: object) -> tuple[str, ...]:
-    """Return names as a tuple. One text is refused: it would be taken for its letters."""
-    values = tuple(given) if isinstance(given, Iterable) else ()
-    if (
-        isinstance(given, str)
-        or not isinstance(given, Iterable)
-        or not all(isinstance(each, str) for each in values)
-    ):
-        raise GraphError(
-            f"region '{name}': {which} is a list of the names of {what}, found {given!r}.",
-            hint=f"give {which}=[...].",
-            operators=(name,),
-        )
-    return values
 
 
 def _fed(

@@ -1,8 +1,8 @@
-"""Names of columns that a user wrote: taken apart, and found, exactly or but for case."""
+"""Names that a user wrote: as an argument, or in one text; found exactly, or but for case."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_upsert.errors import OptionError, SchemaError
 
@@ -15,6 +15,34 @@ def find_column(name: str, available: Sequence[str], *, role: str) -> str:
     if len(alike) == 1:
         return alike[0]
     raise SchemaError.missing_column(name, available, role=role)
+
+
+def names_of(names: object, argument: str) -> tuple[str, ...]:
+    """Return the names that an argument of a public function contains, in their order.
+
+    A text is one name: Python would take it for a sequence of its letters. Sets have no order, and
+    the order of keys and columns counts.
+
+    >>> names_of("id", "keys"), names_of(["id", "day"], "keys")
+    (('id',), ('id', 'day'))
+
+    Raises
+    ------
+    OptionError
+        It is no name and no list of names.
+    """
+    if isinstance(names, str):
+        return (str(names),)
+    if isinstance(names, Iterable) and not isinstance(names, bytes | Mapping | set | frozenset):
+        found = tuple(names)
+        if all(isinstance(each, str) for each in found):
+            return tuple(map(str, found))
+    kind = type(names).__name__
+    raise OptionError(
+        f"'{argument}' must be a name or a list of names, found {kind} {names!r:.80}.",
+        hint=f"give '{argument}' as a name, or as a list of names in their order.",
+        option=argument,
+    )
 
 
 def split_names(option: str, text: str) -> tuple[str, ...]:

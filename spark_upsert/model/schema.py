@@ -46,7 +46,7 @@ import pyarrow as pa
 from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, setting
 from spark_upsert.model.engines import DEDUPLICATE, Engine, MergeEngine, Rule
 from spark_upsert.model.hashing import HASH_VERSION, PREFIXED_VERSION, is_injective
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_column, names_of
 from spark_upsert.model.words import is_hashable
 
 HASH = "__hash"
@@ -309,7 +309,7 @@ class TableSchema:
             columns = _with_error_column(columns, error_column)
         return cls(
             columns=stored(columns),
-            keys=_distinct_keys(keys, columns.names),
+            keys=_distinct_keys(names_of(keys, "keys"), columns.names),
             order=tuple(pa.field(f.name, storage_type(f.type), nullable=False) for f in order),
             scope=scope if order else Scope.ARRIVAL,
             hash_seed=hash_seed,
@@ -412,9 +412,10 @@ class TableSchema:
         names = [f.name for f in fields(self) if f.name not in ("columns", "hash_seed")]
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
-    def select(self, names: Iterable[str]) -> tuple[str, ...]:
+    def select(self, names: Iterable[str], argument: str = "columns") -> tuple[str, ...]:
         """Return the table's columns that the names mean, in the order of the names."""
-        return tuple(find_column(n, self.columns.names, role="column") for n in names)
+        available = self.columns.names
+        return tuple(find_column(n, available, role="column") for n in names_of(names, argument))
 
     def accept(self, incoming: pa.Schema, *, merge: bool) -> TableSchema:
         """Return the schema under which rows of ``incoming`` columns can be stored.

@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import PlanError
+from spark_upsert.model.names import names_of
 from spark_upsert.model.types import type_of, type_text
 from spark_upsert.plan.aggregates import Aggregate
 
@@ -111,6 +112,7 @@ class On(NamedTuple):
         PlanError
             One side has more of them.
         """
+        left, right = names_of(left, "left"), names_of(right, "right")
         if len(left) != len(right):
             raise PlanError(
                 f"a join has as many columns on the left as on the right, found {len(left)} and "
@@ -177,6 +179,11 @@ class Node:
                     hint=f"give '{name}' as such a number.",
                     node=self.title,
                 )
+
+    def _set_names(self, field_name: str) -> None:
+        """Let a text that is given for names be one name."""
+        names = names_of(getattr(self, field_name), field_name)
+        object.__setattr__(self, field_name, names)
 
 
 # -- leaves ----------------------------------------------------------------------------------
@@ -335,6 +342,9 @@ class LocalPartition(Node):
     parts: tuple[Node, ...]
     keys: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        self._set_names("keys")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedUnion(Node):
@@ -420,6 +430,7 @@ class IndexLookupJoin(Node):
 
     def __post_init__(self) -> None:
         self._require_at_least(1, "prefetch", "batch_rows")
+        self._set_names("keys")
 
 
 # -- groups ----------------------------------------------------------------------------------
@@ -446,6 +457,7 @@ class Group(Node):
 
     def __post_init__(self) -> None:
         self._require_at_least(1, "batch_rows", "memory_bytes_max")
+        self._set_names("keys")
 
 
 KINDS: dict[str, type[Node]] = {

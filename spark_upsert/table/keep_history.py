@@ -116,8 +116,8 @@ def _kept_up(
         wanted = HistoryOptions(
             columns=shown,
             by=by,
-            tracked=own.select(tracked),
-            untracked=own.select(untracked),
+            tracked=own.select(tracked, "tracked"),
+            untracked=own.select(untracked, "untracked"),
         )
         head = _made(kept, source, wanted, is_of_all=columns is None)
         guard = Unchanged(head)

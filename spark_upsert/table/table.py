@@ -38,7 +38,7 @@ from spark_upsert.errors import (
 from spark_upsert.late import Late
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_column, names_of
 from spark_upsert.model.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.store import Store
 from spark_upsert.store.resolve import open_store
@@ -220,9 +220,9 @@ class Table:
         ----------
         columns : pyarrow.Schema
             The table's columns.
-        keys : sequence of str
-            Columns that identify a row.
-        sequence_by : sequence of str
+        keys : str or sequence of str
+            Columns that identify a row. A text is one name, here and wherever names are given.
+        sequence_by : str or sequence of str
             Columns that order the commands of a key; without them the order is arrival.
         scope : Scope
             Whether order keys reach across epochs.
@@ -246,7 +246,7 @@ class Table:
         table = cls(open_store(path, storage))
         order = [
             columns.field(find_column(name, columns.names, role="sequence_by column"))
-            for name in sequence_by
+            for name in names_of(sequence_by, "sequence_by")
         ]
         columns = as_collected(columns, engine or MergeEngine())
         schema = TableSchema.of(
@@ -1158,8 +1158,8 @@ class Table:
         wanted = HistoryOptions(
             columns=tuple(names),
             by=by,
-            tracked=own.select(tracked),
-            untracked=own.select(untracked),
+            tracked=own.select(tracked, "tracked"),
+            untracked=own.select(untracked, "untracked"),
         )
         head = self.log.head()
         begins, ends = (

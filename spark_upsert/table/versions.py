@@ -114,7 +114,7 @@ def require_ordered(
     """Refuse changes of ``lower <= v < upper`` that end before they begin."""
     if lower > upper - int(not may_be_empty):
         raise OptionError(
-            f"the changes begin at version {lower} and end at version {upper - 1}, before that.",
+            f"the changes begin at version {lower} and end before version {upper}.",
             hint="let the changes end at their first version or later, or leave out their end.",
             option=name,
         )

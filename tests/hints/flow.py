@@ -434,9 +434,12 @@ BUILDS: tuple[tuple[str, Build, Mapping[str, Build]], ...] = (
         {"name the columns": partial(in_region, partition_by=["k"]), "leave it out": in_region},
     ),
     (
-        "flow.builder:_texts",
-        partial(in_region, partition_by="k"),
-        {"give partition_by=[...]": partial(in_region, partition_by=["k"])},
+        "model.names:names_of",
+        partial(in_region, partition_by={"k"}),
+        {
+            "give 'partition_by' as a name": partial(in_region, partition_by="k"),
+            "or as a list of names": partial(in_region, partition_by=["k"]),
+        },
     ),
     (
         "flow.builder:_fed",

@@ -373,7 +373,9 @@ def test_an_error_is_a_sentence_and_a_hint_without_a_traceback(tmp_path: Path) -
             ["changes", "--from", "9"], "--from 9 does not exist", id="beyond the beginning"
         ),
         pytest.param(
-            ["changes", "--from", "2", "--to", "1"], "end at version 1, before", id="reversed"
+            ["changes", "--from", "2", "--to", "1"],
+            "begin at version 2 and end before version 2",
+            id="reversed",
         ),
         pytest.param(["consumers", "--release", "a/b"], "consumerId", id="no name"),
         pytest.param(

@@ -313,24 +313,9 @@ def wrong_width_of_one(flow: Flow, rows: Output) -> None:
     flow.operator("A", SAME, rows, parallel=Parallel(width=0))
 
 
-def a_text_for_columns(flow: Flow, rows: Output) -> None:
-    with flow.parallel("R", 2, partition_by="customer"):
-        pass
-
-
 def no_columns(flow: Flow, rows: Output) -> None:
     with flow.parallel("R", 2, partition_by=[]):
         raise AssertionError("not reached")
-
-
-def a_text_for_the_columns_of_a_port(flow: Flow, rows: Output) -> None:
-    with flow.parallel("R", 2, partition_by={"A.input": "customer"}):
-        pass
-
-
-def a_text_for_ports(flow: Flow, rows: Output) -> None:
-    with flow.parallel("R", 2, broadcast="A.input"):
-        pass
 
 
 def a_name_twice(flow: Flow, rows: Output) -> None:
@@ -383,13 +368,7 @@ def a_function_of_unknown_columns(flow: Flow, rows: Output) -> None:
 CALLS: dict[str, tuple[Callable[[Flow, Output], None], str]] = {
     "a width": (wrong_width, "region 'R': its width"),
     "the width of one operator": (wrong_width_of_one, "region 'A': its width"),
-    "a text for columns": (a_text_for_columns, "'R': partition_by is a list .* found 'customer'"),
     "no columns": (no_columns, "'R': partition_by names no column"),
-    "a text for the columns of a port": (
-        a_text_for_the_columns_of_a_port,
-        "'R': partition_by is a list .* found 'customer'",
-    ),
-    "a text for ports": (a_text_for_ports, "'R': broadcast is a list .* found 'A.input'"),
     "a name twice": (a_name_twice, "two members of the graph are called 'Src'"),
     "an empty composite": (an_empty_composite, "composite 'C' has no operator"),
     "rows of another flow": (rows_of_another_flow, "the port 'input' of 'A' is fed by"),

@@ -154,7 +154,7 @@ def test_a_bound_that_does_not_exist_is_named_in_the_callers_words(log: Log) -> 
     with pytest.raises(VersionNotFoundError, match="endingVersion 4 does not exist"):
         upper_wanted(log, version=4)
     require_ordered(3, 3)
-    with pytest.raises(OptionError, match="begin at version 4 and end at version 2"):
+    with pytest.raises(OptionError, match="begin at version 4 and end before version 3"):
         require_ordered(4, 3)
 
 

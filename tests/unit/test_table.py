@@ -14,7 +14,6 @@ import pytest
 from spark_upsert.errors import (
     ContentionError,
     DataError,
-    OptionError,
     SchemaError,
     TableExistsError,
     TableNotFoundError,
@@ -262,14 +261,6 @@ def test_zeros_of_both_signs_are_one_key_and_nan_is_one(tmp_path: Path) -> None:
 
 def test_a_range_without_epochs_has_no_changes(tmp_path: Path) -> None:
     assert orders(tmp_path).changes(2, 2).num_rows == 0
-
-
-@pytest.mark.parametrize(("lower", "upper"), [(1, 9), (3, None), (1, 0)])
-def test_changes_of_versions_that_are_not_there_are_an_error(
-    tmp_path: Path, lower: int, upper: int | None
-) -> None:
-    with pytest.raises(OptionError, match="expects a version from"):
-        orders(tmp_path).changes(lower, upper)
 
 
 def test_a_snapshot_without_columns_still_counts_its_rows(tmp_path: Path) -> None:

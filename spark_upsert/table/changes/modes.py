@@ -10,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from spark_upsert.late import Late
+from spark_upsert.model.names import names_of
 
 if TYPE_CHECKING:
     from spark_upsert.table.changes import history as history
@@ -37,6 +38,9 @@ class ChangeOptions:
     deduplication: Deduplication = Deduplication.DROP_CARRYOVERS
     compute_updates: bool = True
     """Whether a retraction and an insertion of one key are called an update."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", names_of(self.columns, "columns"))
 
 
 VALID_NAMES = ("valid_from", "valid_to", "is_current")

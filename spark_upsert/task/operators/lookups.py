@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Positions
+from spark_upsert.model.names import names_of
 from spark_upsert.plan.kernels.equal_keys import NOWHERE
 from spark_upsert.plan.kernels.key_index import KeyIndex
 from spark_upsert.table.entries.found import ABSENT
@@ -85,6 +86,7 @@ class ArrowLookup:
     def __init__(
         self, rows: pa.Table, keys: Sequence[str], columns: Sequence[str] | None = None
     ) -> None:
+        keys = names_of(keys, "keys")
         for name in keys:
             if name not in rows.schema.names:
                 raise PlanError.missing_column(name, rows.schema.names)
@@ -108,6 +110,7 @@ class ArrowLookup:
 def _chosen(schema: pa.Schema, keys: Sequence[str], columns: Sequence[str] | None) -> pa.Schema:
     if columns is None:
         columns = [name for name in schema.names if name not in keys]
+    columns = names_of(columns, "columns")
     for name in columns:
         if name not in schema.names:
             raise PlanError.missing_column(name, schema.names)
