@@ -208,7 +208,7 @@ _HEAD = """\
 
 A table by key is a promise about what happens when rows come late, twice or after a delete. Here
 are the promises as histories in JSON, in [changelog-conformance](../changelog-conformance), with
-an oracle of some 200 lines of plain Python that reads as their definition, and a runner for each
+an oracle of more than 150 lines of plain Python that reads as their definition, and a runner for each
 system. This page is made by one command, which anybody can repeat:
 
 <!-- not run: takes the peers' jars and an hour; integration/test_conformance.py and tests/unit/test_conformance.py run what is ours -->
