@@ -298,8 +298,11 @@ class OptionError(UpsertFlowError, ValueError):
 
     @classmethod
     def invalid(cls, name: str, value: object, expected: str, *, hint: str = "") -> Self:
+        # An option of the storage may be given the secret of another one.
+        is_shown = not name.startswith("storage.")
+        found = repr(value) if is_shown else f"a text of {len(str(value))} characters"
         return cls(
-            f"option '{name}' expects {expected}, found {value!r}.",
+            f"option '{name}' expects {expected}, found {found}.",
             hint=hint or f"give '{name}' as {expected}.",
             option=name,
         )

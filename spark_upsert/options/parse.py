@@ -79,7 +79,8 @@ class Options:
                 raise _unknown(name, known)
             if self._values.get(own, value) != value:
                 raise OptionError(
-                    f"option '{own}' is given twice, as {self._values[own]!r} and {value!r}.",
+                    # Without the values: one may be a password.
+                    f"option '{own}' is given twice, with different values.",
                     hint="give it once; case, '-' and '_' do not tell options apart.",
                 )
             self._values[own] = value

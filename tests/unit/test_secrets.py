@@ -30,6 +30,13 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.scopes import SCOPES
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.resolve import open_store
+from spark_upsert.store.settings import (
+    CLIENT_OPTIONS,
+    CLOUD_OPTIONS,
+    OWN_OPTIONS,
+    Cloud,
+    ObjectSettings,
+)
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.reads import batch
@@ -64,6 +71,8 @@ CREDENTIALS = (
     "s3://key:it's {}@b/x",
 )
 FORMS = [form.format(SECRET) for form in (*map("".join, product(PREFIXES, QUERIES)), *CREDENTIALS)]
+
+REGISTRY = ("schemaRegistry.password", "schemaRegistry.token", "schemaRegistry.headers")
 
 COLUMNS = pa.schema({"id": pa.int64()})
 
@@ -231,6 +240,28 @@ def test_no_value_shows_the_settings_of_a_storage() -> None:
     settings = {"storage.secret_access_key": SECRET}
     for value in (TableSource("/t", settings), TableSink("/t", settings)):
         assert SECRET not in repr(value)
+
+
+SETTINGS: tuple[tuple[str, Mapping[str, str]], ...] = (
+    *(("registry", {name: SECRET, name.upper(): f"{SECRET}2"}) for name in REGISTRY),
+    *(("registry", {name: SECRET}) for name in REGISTRY),
+    *(("storage", {name: SECRET}) for name in CLIENT_OPTIONS),
+    *(("storage", {name: SECRET}) for name in OWN_OPTIONS if name != "cache_dir"),
+    *(("storage", {name: SECRET, f"aws_{name}": SECRET}) for name in CLOUD_OPTIONS[Cloud.S3]),
+)
+"""Secrets as values of options, malformed, twice, and in the place of other values."""
+
+
+@pytest.mark.parametrize(("kind", "given"), SETTINGS, ids=str)
+def test_no_error_of_an_option_shows_a_secret(
+    caplog: pytest.LogCaptureFixture, kind: str, given: Mapping[str, str]
+) -> None:
+    def parse() -> object:
+        if kind == "storage":
+            return ObjectSettings.of("s3://b/x", given)
+        return WriteOptions.parse({"path": "/t", "keys": "id", **given})
+
+    assert SECRET not in shown_by(parse, caplog)
 
 
 def test_every_option_with_a_location_is_tried() -> None:
