@@ -136,9 +136,7 @@ class ReadOptions:
     """A number, ``"latest"`` or ``"earliest"``."""
     starting_timestamp_ms: int | None = Option(
         "startingTimestamp", Options.timestamp_ms, BEGINNING
-    ).held(
-        "The same by time: the first version committed at or after it. Not in the future."
-    )
+    ).held("The same by time: the first version committed at or after it. Not in the future.")
     starting_position: str | None = Option("startingPosition", Options.text, BEGINNING).held(
         "Stream of a `plan`: where it goes on, as a table that keeps the view has recorded it. "
         "Set by `keep`; a checkpoint stands above it."

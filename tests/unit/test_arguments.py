@@ -25,7 +25,6 @@ from spark_upsert.conversions.arguments import (
     whole_argument,
 )
 from spark_upsert.errors import OptionError
-from spark_upsert.loader import Loader, TableRows
 from spark_upsert.options.parse import Options
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 
@@ -69,10 +68,6 @@ def new_table() -> Table:
     return table
 
 
-def new_loader(**settings: Any) -> Loader:
-    return Loader(TableRows(path="no/table"), **{"batch_rows": 1, **settings})
-
-
 def feedback() -> FeedbackUpsert:
     return FeedbackUpsert(new_table(), "source")
 
@@ -103,17 +98,13 @@ CALLS: dict[tuple[type, str], Callable[..., Any]] = {
     ),
     (FeedbackUpsert, "ingest"): lambda **given: feedback().ingest(BATCH, **{"ts": 0, **given}),
     (FeedbackUpsert, "advance"): lambda **given: feedback().advance(**given),
-    (Loader, "__init__"): lambda **given: new_loader(**given),
-    (Loader, "set_epoch"): lambda **given: new_loader().set_epoch(**given),
-    (Loader, "seek"): lambda **given: new_loader().seek(**{"epoch": 0, **given}),
-    (Loader, "torch"): lambda **given: new_loader().torch(**given),
 }
 """Calls of methods that need more than the argument; all others are called with it alone."""
 
 
 def whole_arguments() -> Iterator[tuple[type, str, str]]:
     """Yield each argument of a public method that is annotated as an integer."""
-    for owner in (Table, FeedbackUpsert, Loader):
+    for owner in (Table, FeedbackUpsert):
         for method in vars(owner):
             routine = getattr(owner, method)
             if (method.startswith("_") and method != "__init__") or not inspect.isroutine(routine):
@@ -137,8 +128,8 @@ def test_an_argument_that_is_no_integer_is_refused_by_its_name(argument: str) ->
 
 
 def test_the_arguments_are_found() -> None:
-    assert len(ARGUMENTS) > 45
-    assert {"Table.hold(ttl_ms)", "Table.pieces(at_least)", "Loader.seek(batch)"} <= set(ARGUMENTS)
+    assert len(ARGUMENTS) > 35
+    assert {"Table.hold(ttl_ms)", "Table.pieces(at_least)"} <= set(ARGUMENTS)
 
 
 @pytest.mark.parametrize("value", INTEGERS, ids=repr)

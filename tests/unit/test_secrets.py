@@ -21,7 +21,6 @@ from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.doctor import _can_write
 from spark_upsert.errors import OptionError, UpsertFlowError, require_plain
 from spark_upsert.flow.work import TableSink, TableSource
-from spark_upsert.loader import FileRows, TableRows
 from spark_upsert.model.template import Template
 from spark_upsert.numbers.sinks import Place, Sinks
 from spark_upsert.options.inputs import ReadPlan
@@ -101,8 +100,6 @@ ENTRIES: dict[str, Callable[[Path, str], object]] = {
     "watch of many": lambda _, path: open_members(f"{path}/{{topic}}"),
     "doctor": lambda _, path: _can_write(path, {}),
     "Plan": lambda _, path: Plan.of_table(path),
-    "TableRows": lambda _, path: TableRows(path=path),
-    "FileRows": lambda _, path: FileRows(path=path),
     "TableSource": lambda _, path: TableSource(path),
     "TableSink": lambda _, path: TableSink(path),
     "reads": lambda _, path: ReadOptions.parse({"path": path}),
@@ -230,7 +227,6 @@ def test_no_value_shows_the_settings_of_a_storage() -> None:
     shown = [
         f"{name}.{each.name}"
         for module in modules()
-        if module != "spark_upsert.loader.torch_data"
         for name, cls in vars(import_module(module)).items()
         if is_dataclass(cls) and getattr(cls, "__module__", None) == module
         for each in fields(cls)

@@ -104,7 +104,6 @@ def test_changes_end_before_a_time(log: Log) -> None:
 
 NOT_THERE: dict[str, Callable[[Table], object]] = {
     "versionAsOf": lambda table: manifest_at(table.log, version=4),
-    "a negative version": lambda table: table.at(-1),
     "Table.at": lambda table: table.at(4),
     "Table.snapshot": lambda table: table.snapshot(4),
     "Table.get": lambda table: table.get(1, version=4),
@@ -112,7 +111,6 @@ NOT_THERE: dict[str, Callable[[Table], object]] = {
     "Table.quarantine": lambda table: list(table.quarantine(4)),
     "Table.changes": lambda table: table.changes(5),
     "the end of Table.changes": lambda table: table.changes(0, 5),
-    "before Table.changes": lambda table: table.changes(-1),
     "Table.history": lambda table: table.history(4, 5),
     "Table.restore": lambda table: table.restore(4),
     "Table.hold": lambda table: table.hold("reader", 4),

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataLossError, OtherTableError, VersionNotFoundError
+from spark_upsert.errors import DataLossError, OptionError, OtherTableError, VersionNotFoundError
 from spark_upsert.model.schema import Scope
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.manifest import Transaction
