@@ -6,6 +6,7 @@ import base64
 import binascii
 import datetime as dt
 import json
+import random
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +18,8 @@ from spark_upsert.payloads.base64 import decode_base64
 from spark_upsert.payloads.connect.json import ConnectJsonDecoder
 from spark_upsert.payloads.connect.logical import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.payloads.ddl import parse_schema
+from tests.support.fuzz import FUZZ_TIMES
+from tests.support.seeds import seeds
 
 EPOCH = dt.datetime(1970, 1, 1)
 FIELDS, _ = parse_schema(
@@ -168,3 +171,52 @@ def test_base64_is_what_an_encoder_writes(texts: list[str | None], start: int) -
         text is not None and value is None
         for text, value in zip(texts[start:], expected, strict=True)
     ]
+
+
+WRITERS = ("Base64", "a number", "a variable scale")
+
+
+def as_exact(unscaled: int, scale: int, digits: int, places: int) -> Decimal | None:
+    """Return ``unscaled * 10**-scale`` as a DECIMAL(digits, places), None if it does not fit."""
+    whole, rest = divmod(unscaled * 10 ** max(places - scale, 0), 10 ** max(scale - places, 0))
+    if rest or abs(whole) >= 10**digits:
+        return None
+    return Decimal((int(whole < 0), tuple(map(int, str(abs(whole)))), -places))
+
+
+@seeds(4 * FUZZ_TIMES, quick=2)
+def test_a_decimal_is_the_number_that_was_written_or_bad(seed: int) -> None:
+    """Base64 of any scale, numbers (``decimal.format=NUMERIC``) and scales of their own."""
+    dice = random.Random(seed)
+    digits = dice.randint(1, 38)
+    places = dice.randint(0, digits)
+    fields, _ = parse_schema("v", f"n DECIMAL({digits}, {places}), m STRING", bare_name="v")
+    for writer in WRITERS:
+        scale = dice.choice([places, dice.randint(0, places), dice.randint(-45, 85)])
+        payloads, expected = [], []
+        for _ in range(60):
+            number = dice.randrange(-(10 ** dice.randint(1, 42)), 10 ** dice.randint(1, 42))
+            number *= dice.choice([1, 1, 10 ** max(scale - places, 0)])
+            if writer == "a variable scale":
+                scale = dice.choice([places, dice.randint(-45, 85)])
+            length = (number if number >= 0 else ~number).bit_length() // 8 + 1
+            base = base64.b64encode(number.to_bytes(length, "big", signed=True)).decode()
+            text = {
+                "Base64": f'"{base}"',
+                "a number": f"{number}e{-scale}" if scale else str(number),
+                "a variable scale": f'{{"scale":{scale},"value":"{base}"}}',
+            }[writer]
+            payloads.append(f'{{"m":"#1","n":{text}}}')
+            expected.append(as_exact(number, scale, digits, places))
+        type_ = said("bytes", DECIMAL["name"], parameters={"scale": str(scale)})
+        if writer == "a variable scale":
+            parts = [{**said("int32"), "field": "scale"}, {**said("bytes"), "field": "value"}]
+            type_ = said("struct", "io.debezium.data.VariableScaleDecimal", fields=parts)
+        schema = {"type": "struct", "fields": [{**type_, "field": "n"}]}
+        head = f'{{"schema":{json.dumps(schema)},"payload":'
+        read = ConnectJsonDecoder(fields.remove(1), Unsaid()).decode(
+            pa.array([f"{head}{each}}}".encode() for each in payloads])
+        )
+        assert read.columns[0].to_pylist() == expected, (writer, scale, digits, places)
+        why = [None] * 60 if read.reasons is None else read.reasons.to_pylist()
+        assert [each is not None for each in why] == [each is None for each in expected]

@@ -130,7 +130,14 @@ def test_a_type_of_connect_is_the_table_s(schema: dict[str, Any], type_: pa.Data
         ({"type": "map", "keys": {"type": "string"}}, "is of the type 'map'"),
         ({"type": "struct", "fields": []}, "without members"),
         ({"type": "bytes", "name": DECIMAL}, "no scale"),
-        ({"type": "bytes", "name": DECIMAL, "parameters": {"scale": "-1"}}, "no scale"),
+        (
+            {
+                "type": "bytes",
+                "name": DECIMAL,
+                "parameters": {"scale": "-2", "connect.decimal.precision": "37"},
+            },
+            "more than 38 digits",
+        ),
         (
             {
                 "type": "bytes",

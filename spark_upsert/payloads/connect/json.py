@@ -6,6 +6,7 @@ of one schema are decoded at once (`payloads.wrapped`), as those without a schem
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.payloads.budgets import Unreadable, bytes_kept, parts_of
 from spark_upsert.payloads.connect.logical import (
+    NUMBER_MARK,
     DecimalForm,
     Said,
     Unsaid,
@@ -21,7 +23,7 @@ from spark_upsert.payloads.connect.logical import (
     wire_of,
 )
 from spark_upsert.payloads.decoder import Payloads, with_faults
-from spark_upsert.payloads.json.text import JsonDecoder
+from spark_upsert.payloads.json.text import NUMBER, JsonDecoder, leaf_types, named
 from spark_upsert.payloads.pieces import Piece, gathered
 from spark_upsert.payloads.recent import Recent
 from spark_upsert.payloads.wrapped import PAYLOAD, SCHEMA, Alike, by_schema, has_wrapped
@@ -72,7 +74,7 @@ class ConnectJsonDecoder:
             return all_bad(self.fields, bodies, str(error))
         if alike.schema is not None:
             return read_body(wire, bodies)
-        read = JsonDecoder(pa.schema(wire.type.fields)).decode(bodies)
+        read = _decode(JsonDecoder(pa.schema(wire.type.fields)), wire, bodies)
         given = pa.StructArray.from_arrays(list(read.columns), fields=wire.type.fields)
         return converted(wire, given, read)
 
@@ -143,8 +145,37 @@ def read_body(wire: Wire, bodies: pa.Array, *, may_be_null: bool = True) -> Payl
 
     A payload that is ``null`` is a row of nulls, or bad.
     """
-    read = _body_decoder(wire.type, may_be_null).decode(bodies)
+    read = _decode(_body_decoder(wire.type, may_be_null), wire, bodies)
     return converted(wire, read.columns[0], read)
+
+
+def _decode(decoder: JsonDecoder, wire: Wire, bodies: pa.Array) -> Payloads:
+    """Decode payloads in which decimals may be numbers (``decimal.format=NUMERIC``).
+
+    A number in the place of a decimal's text becomes a text with a mark, by the name before it. So
+    a name that other members have, too, and the items of an array are read as Base64 alone.
+    """
+    pattern = _number_pattern(wire)
+    if pattern and pc.any(pc.match_substring_regex(bodies, pattern), min_count=0).as_py():
+        bodies = pc.replace_substring_regex(bodies, pattern, rf'\1"{NUMBER_MARK}\2"')
+    read = decoder.decode(bodies)
+    if read.reasons is None or not wire.numbers:
+        return read
+    is_number = pc.match_substring(read.reasons, _READ_AS_TEXT)
+    advised = pc.binary_join_element_wise(read.reasons, _NUMERIC, "")
+    return replace(read, reasons=pc.if_else(is_number, advised, read.reasons))
+
+
+_READ_AS_TEXT = "is declared string, found number"
+_NUMERIC = " (a decimal here is Base64: set the converter's decimal.format=BASE64)"
+
+
+def _number_pattern(wire: Wire) -> str:
+    """Return the pattern of a number in the place of a decimal's text; empty if there is none."""
+    numbers = Counter(name or PAYLOAD for name in wire.numbers)
+    leaves = Counter(name for name, _ in leaf_types(pa.struct([pa.field(PAYLOAD, wire.type)])))
+    names = [name for name, count in numbers.items() if leaves[name] == count]
+    return rf"({named(names)}\s*:\s*)({NUMBER})" if names else ""
 
 
 def _body_decoder(type_: pa.DataType, may_be_null: bool) -> JsonDecoder:

@@ -28,8 +28,9 @@ documentation of data types, ``time.precision.mode`` and ``decimal.handling.mode
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -137,7 +138,13 @@ class Wire:
 
     type: pa.DataType
     convert: Callable[[pa.Array], tuple[pa.Array, Faults]]
+    numbers: tuple[str, ...] = ()
+    """The members that hold a decimal in Base64, or a number with `NUMBER_MARK` before it; a name
+    comes as often as it has one, and is empty for the value itself."""
 
+
+NUMBER_MARK = "#"
+"""The first character of a text that was written as a number; none of Base64."""
 
 _Convert = Callable[[pa.Array], tuple[pa.Array, Mask]]
 """Returns values of the declared type, null where they are bad; and where they are."""
@@ -215,8 +222,21 @@ def wire_of(
         )
     if leaf is None:
         raise Unreadable(f"'{where}' is declared {declared}, and the message's schema says {said}")
+    name = None if said is None else said.name
+    is_base64 = pa.types.is_decimal(declared) and leaf[0] == pa.string() and name in (None, DECIMAL)
     reason = f"'{where}' is declared {declared}, and holds what is not of this type or range"
-    return _leaf_wire(*leaf, reason)
+    wire = _leaf_wire(*leaf, f"{reason}{_advice(name)}")
+    return replace(wire, numbers=("",)) if is_base64 else wire
+
+
+def _advice(name: str | None) -> str:
+    """Return what to set where values of a logical type are finer than a column's type."""
+    if name is None or TIME_UNITS.get(name) is not TimeUnit.NANOS:
+        return ""
+    return (
+        " (nanoseconds that are no whole microseconds: set the connector's "
+        "time.precision.mode=microseconds, or declare BIGINT)"
+    )
 
 
 def _leaf_wire(type_: pa.DataType, convert: _Convert | None, reason: str) -> Wire:
@@ -308,7 +328,8 @@ def natural_wire(
     elif name == ZONED and pa.types.is_string(written):
         type_ = pa.timestamp("us", tz="UTC")
         leaf = written, _zoned
-    return type_, _leaf_wire(*leaf, f"'{where}' holds what is beyond the range of {type_}")
+    reason = f"'{where}' holds what is beyond the range of {type_}{_advice(name)}"
+    return type_, _leaf_wire(*leaf, reason)
 
 
 def _leading(names: Collection[str]) -> frozenset[str]:
@@ -344,14 +365,14 @@ def _decimal(declared: pa.DataType, said: Said | None, form: DecimalForm | None)
     if said is not None and said.name == _VARIABLE_DECIMAL:
         type_ = pa.struct({"scale": pa.int32(), "value": pa.string()})
         return type_, lambda array: _variable_decimals(array, declared)
-    scale = declared.scale
+    scale: int | None = declared.scale
     if said is not None and said.name == DECIMAL and said.type == _BYTES:
-        form, scale = DecimalForm.PRECISE, _int(said.parameters.get("scale", ""))
+        form, scale = DecimalForm.PRECISE, parameter_number(said.parameters.get("scale", ""))
     elif said is not None:
         form = _DECIMAL_FORMS.get(said.type)
     match form:
-        case DecimalForm.PRECISE if 0 <= scale <= declared.scale:
-            return pa.string(), lambda array: _base64_decimals(array, scale, declared)
+        case DecimalForm.PRECISE if scale is not None:
+            return pa.string(), lambda array: _precise_decimals(array, scale, declared)
         case DecimalForm.STRING:
             return pa.string(), lambda array: try_convert(array, declared)
         case DecimalForm.DOUBLE:
@@ -359,8 +380,12 @@ def _decimal(declared: pa.DataType, said: Said | None, form: DecimalForm | None)
     return None
 
 
-def _int(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
+_NUMBER = re.compile(r"-?[0-9]{1,8}", re.ASCII)
+
+
+def parameter_number(text: str) -> int | None:
+    """Return the whole number that a parameter of a schema is, None if it is none."""
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def _struct(declared: pa.DataType, said: Said | None, wire: _WireOf) -> Wire:
@@ -383,7 +408,9 @@ def _struct(declared: pa.DataType, said: Said | None, wire: _WireOf) -> Wire:
         found = pa.StructArray.from_arrays(columns, fields=list(declared.fields), mask=mask)
         return found, [fault for _, faults in parts for fault in faults]
 
-    return Wire(pa.struct(fields), convert)
+    named = zip(declared.fields, wires, strict=True)
+    numbers = tuple(name or part.name for part, w in named for name in w.numbers)
+    return Wire(pa.struct(fields), convert, numbers)
 
 
 def _missing(part: pa.Field) -> Wire:
@@ -395,6 +422,10 @@ def _missing(part: pa.Field) -> Wire:
     )
 
 
+_ITEM = "[]"
+"""The stand-in for a name in `Wire.numbers`, for the items of an array."""
+
+
 def _list(item: Wire, declared: pa.DataType) -> Wire:
     def convert(array: pa.Array) -> tuple[pa.Array, Faults]:
         values, faults = item.convert(array.flatten())
@@ -404,7 +435,8 @@ def _list(item: Wire, declared: pa.DataType) -> Wire:
         found = pa.ListArray.from_arrays(pa.array(offsets), values, type=declared, mask=mask)
         return found, [(reason, _lists_of(bad, offsets)) for reason, bad in faults]
 
-    return Wire(pa.list_(pa.field("element", item.type)), convert)
+    type_ = pa.list_(pa.field("element", item.type))
+    return Wire(type_, convert, tuple(name or _ITEM for name in item.numbers))
 
 
 def _lists_of(bad: Mask, offsets: npt.NDArray[np.int32]) -> Mask:
@@ -450,16 +482,35 @@ def _zoned(texts: pa.Array) -> tuple[pa.Array, Mask]:
 
 _WORD_BYTES = 16
 _DIGITS_MAX = 38
+_LONG_BYTES_MAX = 64
+"""Bytes of an unscaled number, beyond `_WORD_BYTES`, that may have a value in few digits."""
+
+_SCALES = (-_DIGITS_MAX, 2 * _DIGITS_MAX)
+"""Beyond these scales, only zero is a number of 38 digits with a scale from 0 to 38."""
+
+
+def _precise_decimals(texts: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Return decimals of texts in Base64, or of numbers (`NUMBER_MARK`)."""
+    is_number = pc.starts_with(texts, NUMBER_MARK).fill_null(False)
+    found, bad = _base64_decimals(pc.if_else(is_number, None, texts), scale, declared)
+    if not pc.any(is_number, min_count=0).as_py():
+        return found, bad
+    digits = pc.utf8_slice_codeunits(pc.if_else(is_number, texts, None), len(NUMBER_MARK))
+    numbers, unfit = try_convert(digits, declared)
+    return pc.if_else(is_number, numbers, found), bad | unfit
 
 
 def _base64_decimals(texts: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
     binary, bad = decode_base64(texts)
-    found, too_large = _unscaled(binary, scale, declared)
-    return found, bad | too_large
+    found, unfit = _unscaled(binary, scale, declared)
+    return found, bad | unfit
 
 
 def _unscaled(binary: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Return big-endian two's complement numbers of a scale, and which are too large."""
+    """Return big-endian two's complement numbers of a scale, and which do not fit exactly."""
+    if not len(binary):
+        return pa.nulls(0, declared), np.zeros(0, dtype=np.bool_)
+    present = _valid(binary)
     given = binary.fill_null(b"\0")
     lengths = np.asarray(pc.binary_length(given))
     bad = (lengths < 1) | (lengths > _WORD_BYTES)
@@ -468,17 +519,49 @@ def _unscaled(binary: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.A
     data = np.frombuffer(given.buffers()[2] or b"", np.uint8)
     places = ends[1:, None] - 1 - np.arange(_WORD_BYTES)
     is_inside = places >= ends[:-1, None]
-    signs = np.where(data[ends[:-1]] & 0x80, 0xFF, 0).astype(np.uint8) if len(given) else data
+    signs = np.where(data[ends[:-1]] & 0x80, 0xFF, 0).astype(np.uint8)
     words = np.where(is_inside, data[np.maximum(places, 0)], signs[:, None]).astype(np.uint8)
     low, high = np.ascontiguousarray(words).view("<u8").reshape(-1, 2).T
+    least, most = _SCALES
     # A number fits if its digits do, once the declared scale has added its zeros.
-    bound = 10 ** (declared.precision - declared.scale + scale) - 1
-    bad |= _exceeds(high.view("<i8"), low, bound)
-    valid = binary.is_valid()
+    is_coarse = 0 <= scale <= declared.scale
+    spare = declared.precision - declared.scale + scale if is_coarse else _DIGITS_MAX
+    bad |= _exceeds(high.view("<i8"), low, 10**spare - 1 if least <= scale <= most else 0)
+    # Not `if_else`, which refuses decimals of more digits behind the point than in all.
+    validity = pa.array(present & ~bad).buffers()[1]
     whole = pa.Array.from_buffers(
-        pa.decimal128(_DIGITS_MAX, scale), len(given), [None, pa.py_buffer(words.tobytes())]
+        pa.decimal128(_DIGITS_MAX, min(max(scale, least), most)),
+        len(given),
+        [validity, pa.py_buffer(words.tobytes())],
     )
-    return convert(pc.if_else(pc.and_(valid, pa.array(~bad)), whole, None), declared), bad
+    if is_coarse:
+        found = convert(whole, declared)
+    else:
+        found, unfit = try_convert(whole, declared)
+        bad |= unfit
+    return _with_long_numbers(found, bad, binary, scale)
+
+
+def _with_long_numbers(
+    found: pa.Array, bad: Mask, binary: pa.Array, scale: int
+) -> tuple[pa.Array, Mask]:
+    """Add the numbers of more than 38 digits whose value has fewer; a loop over those."""
+    lengths = np.asarray(pc.binary_length(binary).fill_null(0))
+    rows = np.flatnonzero(bad & (lengths >= _WORD_BYTES) & (lengths <= _LONG_BYTES_MAX))
+    zeros = scale - found.type.scale
+    if not len(rows) or not 0 < zeros <= 8 * _LONG_BYTES_MAX:
+        return found, bad
+    fits: dict[int, bytes] = {}
+    for row in rows.tolist():
+        whole, rest = divmod(int.from_bytes(binary[row].as_py(), signed=True), 10**zeros)
+        if not rest and abs(whole) < 10**found.type.precision:
+            fits[row] = whole.to_bytes(_WORD_BYTES, "little", signed=True)
+    chosen = list(fits)
+    places, bad = np.arange(len(found)), bad.copy()
+    places[chosen], bad[chosen] = len(found) + np.arange(len(chosen)), False
+    words = pa.py_buffer(b"".join(fits.values()))
+    added = pa.Array.from_buffers(found.type, len(chosen), [None, words])
+    return pa.concat_arrays([found, added]).take(pa.array(places)), bad
 
 
 def _exceeds(high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int) -> Mask:
@@ -494,13 +577,14 @@ def _exceeds(high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: in
 def _variable_decimals(array: pa.Array, declared: pa.DataType) -> tuple[pa.Array, Mask]:
     """Return numbers that carry their own scales; as many steps as there are scales."""
     present = _valid(array)
-    scales = array.field("scale").fill_null(-1).to_numpy(zero_copy_only=False)
+    has_scale = _valid(array.field("scale"))
+    scales = array.field("scale").fill_null(0).to_numpy(zero_copy_only=False)
     binary, bad = decode_base64(array.field("value"))
-    bad = bad | ~_valid(binary) | (scales < 0) | (scales > declared.scale)
+    bad = bad | ~_valid(binary) | ~has_scale
     found = pa.nulls(len(array), declared)
     for scale in np.unique(scales[present & ~bad]):
         own = pa.array(present & ~bad & (scales == scale))
-        numbers, too_large = _unscaled(pc.if_else(own, binary, None), int(scale), declared)
+        numbers, unfit = _unscaled(pc.if_else(own, binary, None), int(scale), declared)
         found = pc.if_else(own, numbers, found)
-        bad = bad | too_large
+        bad = bad | unfit
     return found, bad & present

@@ -12,7 +12,14 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError, setting
-from spark_upsert.payloads.connect.logical import DATES, DECIMAL, TIME_UNITS, ZONED, Said
+from spark_upsert.payloads.connect.logical import (
+    DATES,
+    DECIMAL,
+    TIME_UNITS,
+    ZONED,
+    Said,
+    parameter_number,
+)
 
 _PLAIN: Mapping[str, pa.DataType] = {
     "int8": pa.int8(),
@@ -68,19 +75,22 @@ def natural_type(said: Said, where: str) -> pa.DataType:
 
 
 def _decimal(said: Said, where: str) -> pa.DataType:
-    """Return the type of decimals; a writer that does not say how many digits has any number."""
+    """Return the type of decimals; a writer that does not say how many digits has any number.
+
+    With a negative scale, whole numbers are rounded to a power of ten: their zeros are digits.
+    """
     texts = said.parameters
-    scale = _number(texts.get("scale", ""))
-    precision = _number(texts.get("connect.decimal.precision", str(_DIGITS_MAX)))
-    if scale is None or precision is None or not 1 <= precision <= _DIGITS_MAX:
+    scale = parameter_number(texts.get("scale", ""))
+    precision = parameter_number(texts.get("connect.decimal.precision", str(_DIGITS_MAX)))
+    if scale is None or precision is None or precision < 1:
+        raise _unsupported(where, "is a decimal of more than 38 digits, or of no scale")
+    if scale < 0 and "connect.decimal.precision" in texts:
+        precision -= scale
+    if precision > _DIGITS_MAX:
         raise _unsupported(where, "is a decimal of more than 38 digits, or of no scale")
     if scale > precision:
         raise _unsupported(where, f"is a decimal of {precision} digits, {scale} behind the point")
-    return pa.decimal128(precision, scale)
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else None
+    return pa.decimal128(precision, max(scale, 0))
 
 
 def _unsupported(where: str, what: str) -> SchemaError:

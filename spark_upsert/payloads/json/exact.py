@@ -79,6 +79,9 @@ _INTEGERS: Mapping[pa.DataType, tuple[str, int]] = {
     pa.int32(): ("INT", 2**31),
     pa.int64(): ("BIGINT", 2**63),
 }
+_ODD_FLOATS = ("NaN", "Infinity", "-Infinity")
+"""Floats that JSON has no number for; they may be texts (`json.text`)."""
+
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 
@@ -178,7 +181,8 @@ def _value(found: Any, type_: pa.DataType, where: str) -> Any:
         _require(found, where, "boolean")
         return found
     if pa.types.is_integer(type_) or pa.types.is_floating(type_):
-        _require(found, where, "number")
+        if not (pa.types.is_floating(type_) and found in _ODD_FLOATS):
+            _require(found, where, "number")
         convert: Callable[[str, pa.DataType], Any] = (
             _integer if pa.types.is_integer(type_) else _float
         )

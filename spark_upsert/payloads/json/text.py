@@ -23,7 +23,8 @@ that is not plainly good is read again, alone, by `read_exactly`, which has the 
 5. Arrow would not give a number as text. So a number that follows the name of a decimal gets
    quotes before it is read: one value takes the place of another, so that what was no JSON is
    none afterwards. The quotes of a name are its own: inside of a text they were escaped, and
-   behind a text there is no name. Where all decimals of a block are short numbers, this is
+   behind a text there is no name. In the same way a float loses the quotes that ``"NaN"`` and
+   ``"Infinity"`` have. Where all decimals of a block are short numbers, this is
    saved: they are read as floats, which tell them apart (`decimals_of_floats`).
 
 Arrow stops at the first line that is no JSON or of another type than declared, and says which:
@@ -82,8 +83,11 @@ _ESCAPE = r"\\u00[0-7]"
 _SCALAR = r'\A\s*(?:"(?:[^"\\]|\\.)*"|[-+.0-9A-Za-z]+)\s*\z'
 """One value that is no object and no array, if it is JSON."""
 
-_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 """A number of JSON. The rest of anything longer stays outside of the quotes: no JSON."""
+
+_ODD_FLOAT = '"(?:NaN|-?Infinity)"'
+"""A float that JSON has no number for, as Jackson writes it, and so Connect and Spark."""
 
 _TINY = r"(?:[0-9][eE]-[0-9]+\s*(?:[,}\]]|$)|0{40})"
 """A number that is written as zero and is none has a negative exponent, or many zeros."""
@@ -178,8 +182,8 @@ class JsonDecoder:
         """
         if self.is_bare:
             is_decimal = pa.types.is_decimal128(self.fields.types[0])
-            return rf'("{_MEMBER}"\s*:\s*)({_NUMBER})' if is_decimal else ""
-        leaves = list(_leaves(self._type))
+            return rf'("{_MEMBER}"\s*:\s*)({NUMBER})' if is_decimal else ""
+        leaves = list(leaf_types(self._type))
         decimal_names = {name for name, type_ in leaves if pa.types.is_decimal128(type_)}
         others = {name for name, type_ in leaves if not pa.types.is_decimal128(type_)}
         if not decimal_names:
@@ -190,12 +194,12 @@ class JsonDecoder:
             or any('"' in name for name in decimal_names | others)
         ):
             return None
-        return rf"({_named(decimal_names)}\s*:\s*)({_NUMBER})"
+        return rf"({named(decimal_names)}\s*:\s*)({NUMBER})"
 
     @cached_property
     def _long(self) -> tuple[str, ...]:
         """The patterns of a name and a decimal that no float tells from others; empty for none."""
-        leaves = list(_leaves(self._type))
+        leaves = list(leaf_types(self._type))
         if self.is_bare:
             leaves = [(_MEMBER, type_) for _, type_ in leaves]
         found = {(n, t) for n, t in leaves if pa.types.is_decimal128(t)}
@@ -206,10 +210,21 @@ class JsonDecoder:
         return (_ESCAPE, *long)
 
     @cached_property
+    def _odd_floats(self) -> str:
+        """The pattern of a name and a float in quotes; empty if no name has floats alone."""
+        leaves = list(leaf_types(self._type))
+        if self.is_bare:
+            leaves = [(_MEMBER, type_) for _, type_ in leaves]
+        floats = {name for name, type_ in leaves if pa.types.is_floating(type_)}
+        names = floats - {name for name, type_ in leaves if not pa.types.is_floating(type_)}
+        names.discard(_ELEMENT)
+        return rf'({named(names)}\s*:\s*)"({_ODD_FLOAT[1:-1]})"' if names else ""
+
+    @cached_property
     def _no_integer(self) -> str:
         """The pattern of a name and a number that is no BIGINT, or might be none."""
-        names = {name for name, type_ in _leaves(self._type) if pa.types.is_integer(type_)}
-        before = f'"{_MEMBER}"' if self.is_bare else _named(names)
+        names = {name for name, type_ in leaf_types(self._type) if pa.types.is_integer(type_)}
+        before = f'"{_MEMBER}"' if self.is_bare else named(names)
         return rf"{before}\s*:\s*-?[0-9]*(?:[0-9][.eE]|[0-9]{{19}})"
 
     def _decode_block(self, payloads: pa.Array) -> tuple[pa.Array, Bad]:
@@ -265,6 +280,8 @@ class JsonDecoder:
         )
         if self._quoted and not as_floats:
             lines = pc.replace_substring_regex(lines, self._quoted, r'\1"\2"')
+        if self._odd_floats and _is_anywhere(_ODD_FLOAT, lines):
+            lines = pc.replace_substring_regex(lines, self._odd_floats, r"\1\2")
         parsed = self._read_lines(lines, _read_type(self._type, as_floats=as_floats))
         found, doubts = _converted(parsed, self._type)
         self._doubt_nulls(found, doubts)
@@ -318,18 +335,18 @@ def _mask(found: pa.Array) -> np.ndarray:
     return np.array(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _named(names: Iterable[str]) -> str:
+def named(names: Iterable[str]) -> str:
     """Return the pattern of a member's name, in its usual spelling."""
     return f"(?:{'|'.join(re.escape(json.dumps(n, ensure_ascii=False)) for n in sorted(names))})"
 
 
-def _leaves(type_: pa.DataType, name: str = "") -> Iterator[tuple[str, pa.DataType]]:
+def leaf_types(type_: pa.DataType, name: str = "") -> Iterator[tuple[str, pa.DataType]]:
     """Yield the simple types inside of a type, each with the name that stands before it."""
     if pa.types.is_struct(type_):
         for field in type_.fields:
-            yield from _leaves(field.type, field.name)
+            yield from leaf_types(field.type, field.name)
     elif pa.types.is_list(type_):
-        yield from _leaves(type_.value_type, _ELEMENT)
+        yield from leaf_types(type_.value_type, _ELEMENT)
     else:
         yield name, type_
 
