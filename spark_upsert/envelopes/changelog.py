@@ -22,7 +22,7 @@ away what its own version put. By default the order reaches only as far as one e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -99,6 +99,11 @@ class ChangelogForm:
                     hint="write the rows of a change feed as they come.",
                     column=name,
                 )
+
+    @property
+    def refused(self) -> Mapping[str, SchemaError]:
+        """None, as of plain rows."""
+        return {}
 
     @cached_property
     def columns(self) -> pa.Schema:

@@ -20,11 +20,13 @@ from spark_upsert.model.schema import DELETED_FIELD, ErrorPolicy, TableSchema
 from spark_upsert.options.registry import SchemaFrom
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, WriteOptions
 from spark_upsert.payloads.budgets import Unreadable
+from spark_upsert.payloads.decoder import RefusedField, refused_columns
 from spark_upsert.payloads.own_schema import (
     ByRegistry,
     CountedFields,
     Inline,
     OwnDecoder,
+    OwnSchema,
     Schemas,
     fields_in,
     joined,
@@ -43,11 +45,13 @@ class FoundSide:
     fields: pa.Schema
     is_tolerant: bool = False
     """As of `OwnDecoder`."""
+    refused: tuple[RefusedField, ...] = ()
+    """The fields of a subject's newest schema that no column can hold."""
 
     def decoder(self, asked: pa.Schema | None = None) -> OwnDecoder:
         """Return the decoder of some of the fields, or of all."""
         fields = self.fields if asked is None else asked
-        return OwnDecoder(self.schemas, fields, self.is_tolerant)
+        return OwnDecoder(self.schemas, fields, self.is_tolerant, self.refused)
 
     def event(self) -> tuple[pa.Schema, pa.Schema]:
         """Return the columns of a row of a change event, and what stands beside it.
@@ -182,12 +186,14 @@ class _Narrowed:
         self.left_out: set[str] = set()
         """In lower case; fields that are not stored, and of no other use."""
 
-    def __call__(self, fields: pa.Schema) -> pa.Schema:
+    def __call__(self, own: OwnSchema) -> pa.Schema:
         counted = self._counted
-        images = [field.type for field in fields if counted.is_image(field)]
-        columns = chain.from_iterable(images) if counted.images else fields
-        self.left_out |= counted.left_out & {field.name.lower() for field in columns}
-        return counted.of(fields)
+        images = [field.type for field in own.fields if counted.is_image(field)]
+        columns = chain.from_iterable(images) if counted.images else own.fields
+        names = {field.name.lower() for field in columns}
+        names |= {name.lower() for name in refused_columns(own.refused, bool(counted.images))}
+        self.left_out |= counted.left_out & names
+        return counted.of(own.fields, own.refused)
 
 
 def _instead(
@@ -276,7 +282,8 @@ def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
             f"'{side}Format' means {schemas.kind}.",
             hint=f"give {side}Format=avro-confluent or json-confluent, as it is written.",
         )
-    return FoundSide(replace(schemas, newest=newest, counted=None), own.fields)
+    whole = replace(schemas, newest=newest, counted=None)
+    return FoundSide(whole, own.fields, refused=own.refused)
 
 
 def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:

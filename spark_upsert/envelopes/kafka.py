@@ -39,7 +39,7 @@ from spark_upsert.errors import SchemaError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.payloads.decoder import Decoder, Payloads
+from spark_upsert.payloads.decoder import Decoder, Payloads, refused_columns, refused_fields
 from spark_upsert.payloads.pieces import Piece, decoded, gathered, taken
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
 from spark_upsert.table.write.commands import Decoded, to_commands
@@ -91,6 +91,12 @@ class KafkaForm:
 
     def _name(self, name: str) -> str:
         return find_column(name, self.rows.names, role="column of Kafka's records")
+
+    @property
+    def refused(self) -> Mapping[str, SchemaError]:
+        """The fields of keys and values that no table can hold."""
+        fields = (*refused_fields(self.key), *refused_fields(self.value))
+        return refused_columns(fields, images=False)
 
     @cached_property
     def _mark(self) -> str | None:

@@ -206,12 +206,19 @@ def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
     others = [field for field in form.others if field.name not in form.columns.names]
     available = pa.schema([*form.columns, *others])
     names = available.names
+    refused = {name.lower(): error for name, error in form.refused.items()}
+    chosen = {name.lower() for name in options.columns}
+    not_stored = {name.lower() for name in options.except_columns}
+    for name, error in refused.items():
+        if name in chosen or not (chosen or name in not_stored):
+            raise error
     if options.columns:
         kept = [find_column(n, names, role="column of 'columnList'") for n in options.columns]
     else:
         left_out = {
             find_column(n, names, role="column of 'exceptColumnList'")
             for n in options.except_columns
+            if n.lower() not in refused or n.lower() in {name.lower() for name in names}
         }
         kept = [name for name in form.columns.names if name not in left_out]
     return pa.schema([available.field(name) for name in kept])

@@ -22,14 +22,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_upsert.conversions.reasons import Undecodable
-from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.model.schema import storage_type
 from spark_upsert.payloads import avro_binary as binary
 from spark_upsert.payloads.budgets import Unreadable, read_json, require
 from spark_upsert.payloads.decoder import (
     Bad,
     Payloads,
+    RefusedField,
     built_type,
+    column_at,
     decode_blocks,
     row_type,
     shortened,
@@ -64,6 +66,10 @@ class _Shape(NamedTuple):
     reader: binary.ValueReader
     type: pa.DataType
     parts: int = 1
+    error: SchemaError | None = None
+    """Why no column can hold the values. The reader passes over them, and gives none."""
+    refused: tuple[RefusedField, ...] = ()
+    """The fields inside that no column can hold; the type lacks them."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,8 @@ class AvroDecoder:
         """The reader of rows and their type."""
         walk = _Walk()
         shape = walk.shape(read_json(self.schema_json), "", "value", 0)
+        if shape.error is not None:
+            raise shape.error
         if walk.is_sparse:
             shape = shape._replace(reader=binary.metered(shape.reader))
         if pa.types.is_struct(shape.type):
@@ -100,6 +108,11 @@ class AvroDecoder:
     def fields(self) -> pa.Schema:
         """The fields of the record, or one column for a value of another type."""
         return pa.schema([pa.field(f.name, storage_type(f.type)) for f in self._shape.type.fields])
+
+    @property
+    def refused(self) -> tuple[RefusedField, ...]:
+        """The fields of the schema that no column can hold, which are passed over."""
+        return self._shape.refused
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the fields of each payload."""
@@ -203,28 +216,40 @@ class _Walk:
             name = full if full in self._named else schema
             if name not in self._named:
                 raise ValueError(f"there is no type '{shortened(schema)}'")
-            known = self._named[name]
-            if known is None:
-                raise _unsupported(where, f"refers to '{schema}' from inside itself")
-            return known
+            return self._named[name] or self._inside(name, where)
         kind = schema["type"]
         if not isinstance(kind, str):
             return self.shape(kind, space, where, depth + 1)
         if kind == "array":
             item = self.shape(schema["items"], space, where, depth + 1)
             if not item.reader.bytes_min:
+                # Not even passed over: there may be as many as the payload likes to say.
                 raise _unsupported(where, "is an array of items that take no bytes")
             type_ = pa.list_(pa.field("element", item.type))
-            return _Shape(self._repeated(binary.array, item), type_, 1 + item.parts)
+            found = _Shape(self._repeated(binary.array, item), type_, 1 + item.parts)
+            return _with_faults(found, item)
         if kind == "map":
             value = self.shape(schema["values"], space, where, depth + 1)
             type_ = pa.map_(pa.string(), value.type)
-            return _Shape(self._repeated(binary.mapping, value), type_, 2 + value.parts)
+            found = _Shape(self._repeated(binary.mapping, value), type_, 2 + value.parts)
+            return _with_faults(found, value)
         if kind in ("record", "error", "enum", "fixed"):
             return self._of_name(schema, space, where, depth)
         if kind not in _PRIMITIVES:
             return self.shape(kind, space, where, depth + 1)
         return _logical(schema, binary.PRIMITIVES[kind], _PRIMITIVES[kind], where)
+
+    def _inside(self, name: str, where: str) -> _Shape:
+        """Return the shape of a type inside of itself: its reader is known once it is read."""
+        error = _unsupported(where, f"refers to '{shortened(name)}' from inside itself")
+
+        def read(data: bytes, at: int) -> tuple[Any, int]:
+            own = self._named[name]
+            assert own is not None, "the type was read before its values"
+            return own.reader.read(data, at)
+
+        # It is in an array or a union, which takes a byte.
+        return _refused(binary.ValueReader(read, 1), error)
 
     def _repeated(
         self, make: Callable[[binary.ValueReader, int], binary.ValueReader], item: _Shape
@@ -250,26 +275,46 @@ class _Walk:
 
     def _record(self, fields: Any, space: str, where: str, depth: int) -> _Shape:
         readers, columns, parts = {}, [], 1
+        refused: list[RefusedField] = []
         for field in fields:
             name = field["name"]
             if name in readers:
                 raise ValueError(f"the field '{name}' is there twice")
             inner = self.shape(field["type"], space, f"{where}.{name}", depth + 1)
             readers[name] = inner.reader
-            columns.append(pa.field(name, inner.type))
+            refused += (each.within(name) for each in inner.refused)
+            if inner.error is None:
+                columns.append(pa.field(name, inner.type))
+            else:
+                refused.append(RefusedField((name,), inner.error))
             parts += inner.parts
             require(parts=parts)
-        return _Shape(binary.record(readers), pa.struct(columns), parts)
+        reader = binary.record(readers)
+        if refused and not columns:
+            return _refused(reader, refused[0].error)
+        return _Shape(reader, pa.struct(columns), parts, refused=tuple(refused))
 
     def _union(self, branches: list[Any], space: str, where: str, depth: int) -> _Shape:
         require(parts=len(branches))
         walked = [self.shape(branch, space, where, depth + 1) for branch in branches]
-        others = [each for each in walked if not pa.types.is_null(each.type)]
-        if len(others) > 1:
-            raise _unsupported(where, "is a union of several types")
-        found = others[0] if others else _Shape(binary.PRIMITIVES["null"], pa.null())
         reader = binary.union([each.reader for each in walked])
-        return _Shape(reader, found.type, 1 + found.parts)
+        others = [each for each in walked if each.error or not pa.types.is_null(each.type)]
+        if len(others) > 1:
+            return _refused(reader, _unsupported(where, "is a union of several types"))
+        found = others[0] if others else _Shape(binary.PRIMITIVES["null"], pa.null())
+        return _with_faults(_Shape(reader, found.type, 1 + found.parts), found)
+
+
+def _refused(reader: binary.ValueReader, error: SchemaError) -> _Shape:
+    """Return the shape of values that no column can hold: they are read, and left out."""
+    return _Shape(binary.converted(reader, lambda _: None), pa.null(), error=error)
+
+
+def _with_faults(shape: _Shape, inner: _Shape) -> _Shape:
+    """Return a shape with what is wrong inside of it."""
+    if inner.error is not None:
+        return _refused(shape.reader, inner.error)
+    return shape._replace(refused=inner.refused)
 
 
 _FIXED_BYTES_MAX = 2**31 - 1
@@ -285,7 +330,8 @@ def _logical(schema: Any, plain: binary.ValueReader, type_: pa.DataType, where: 
         precision = _whole(schema["precision"], "precision", None)
         scale = _whole(schema.get("scale", 0), "scale", precision)
         if not 1 <= precision <= _DIGITS_MAX:
-            raise _unsupported(where, f"is a decimal of {shortened(str(precision))} digits")
+            what = f"is a decimal of {shortened(str(precision))} digits"
+            return _refused(plain, _unsupported(where, what))
         decimal = pa.decimal128(precision, scale)
         return _Shape(binary.decimal(plain, decimal), decimal)
     if (schema["type"], logical) == ("int", "date"):
@@ -309,7 +355,8 @@ def _texts(symbols: Any) -> list[str]:
 def _unsupported(where: str, what: str) -> SchemaError:
     return SchemaError(
         f"the Avro schema at '{where}' {what}, which no column can hold.",
-        hint="leave that field out of the schema's writer, or decode the topic with Spark's "
-        "from_avro and write the columns with the envelope 'upsert'.",
+        hint=f"leave it out of the table by {setting('exceptColumnList', column_at(where))}, or "
+        "leave that field out of the schema's writer, or decode the topic with Spark's from_avro "
+        "and write the columns with the envelope 'upsert'.",
         column=where,
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.payloads.decoder import Decoder, Payloads
+from spark_upsert.payloads.decoder import Decoder, Payloads, RefusedField, refused_fields
 
 HEADER_BYTES = 5
 
@@ -29,6 +29,11 @@ class ConfluentDecoder:
     def fields(self) -> pa.Schema:
         """The columns of the other decoder."""
         return self.inner.fields
+
+    @property
+    def refused(self) -> tuple[RefusedField, ...]:
+        """The fields that the other decoder passes over."""
+        return refused_fields(self.inner)
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Decode payloads with a right header."""

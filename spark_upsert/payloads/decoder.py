@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.errors import SchemaError
+
 BLOCK_BYTES = 4 << 20
 """Payload bytes that are decoded at once. One payload may be larger: then it is alone.
 
@@ -37,6 +39,55 @@ class Payloads:
     """One per field of the decoder; null where the payload is absent or bad."""
     reasons: pa.Array | None
     """Why a payload is bad, as text; null where it is good or absent, None if none is bad."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedField:
+    """A field of payloads that no column can hold. Its decoder passes over it."""
+
+    path: tuple[str, ...]
+    """The names that lead to it."""
+    error: SchemaError
+    """The error of a write that is to store it."""
+
+    def within(self, name: str) -> RefusedField:
+        """Return it as a field below a name."""
+        return RefusedField((name, *self.path), self.error)
+
+
+IMAGES = ("before", "after")
+"""The fields of a change event that hold a row: their fields are columns."""
+
+
+def column_at(where: str) -> str:
+    """Return the column that a field belongs to: ``value.after.x.y`` is in ``x``."""
+    _, *path = where.split(".")
+    place = 1 if len(path) > 1 and path[0] in IMAGES else 0
+    return path[place] if path else where
+
+
+def refused_columns(refused: Iterable[RefusedField], images: bool) -> dict[str, SchemaError]:
+    """Return the columns that rows have and no table can hold, with the error of each.
+
+    Parameters
+    ----------
+    refused : iterable of RefusedField
+    images : bool
+        Whether the columns are the fields of `IMAGES`; other fields are no columns then.
+    """
+    found: dict[str, SchemaError] = {}
+    for each in refused:
+        path = each.path
+        if images and (path[0] not in IMAGES or len(path) == 1):
+            continue
+        found.setdefault(path[1] if images else path[0], each.error)
+    return found
+
+
+def refused_fields(decoder: object) -> tuple[RefusedField, ...]:
+    """Return the fields that a decoder passes over, because no column can hold them."""
+    found: tuple[RefusedField, ...] = getattr(decoder, "refused", ())
+    return found
 
 
 class Decoder(Protocol):

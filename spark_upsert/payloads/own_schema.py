@@ -32,7 +32,13 @@ from spark_upsert.payloads.connect.json import converted, read_body
 from spark_upsert.payloads.connect.json_schema import said_of
 from spark_upsert.payloads.connect.logical import Said, Unsaid, Wire, object_wire, wire_of
 from spark_upsert.payloads.connect.types import natural_type
-from spark_upsert.payloads.decoder import Decoder, Payloads, shortened
+from spark_upsert.payloads.decoder import (
+    Decoder,
+    Payloads,
+    RefusedField,
+    refused_columns,
+    shortened,
+)
 from spark_upsert.payloads.json.text import JsonDecoder
 from spark_upsert.payloads.missing import MISSING_MAX, Unasked
 from spark_upsert.payloads.pieces import Piece, decoded, gathered, unforeseen
@@ -54,6 +60,8 @@ class OwnSchema:
     """The fields of a payload, in the types of a table."""
     decoder: Callable[[pa.Schema], Decoder]
     """Returns the decoder of bodies into some of the fields."""
+    refused: tuple[RefusedField, ...] = ()
+    """The fields that no column can hold, which are not among the others."""
 
 
 _Text = tuple[str, str | bytes, str]
@@ -98,14 +106,24 @@ class CountedFields:
     """Fields with the columns as members, as `before` and `after`; if none, fields are columns.
     """
 
-    def of(self, fields: pa.Schema) -> pa.Schema:
+    def of(self, fields: pa.Schema, refused: Iterable[RefusedField] = ()) -> pa.Schema:
         """Return the fields that count.
+
+        Parameters
+        ----------
+        fields : pyarrow.Schema
+        refused : iterable of RefusedField
+            Fields that no column can hold, which are not among the others.
 
         Raises
         ------
         SchemaError
-            No table can hold them: a name is reserved, two differ in case only, or one has no type.
+            No table can hold them: a name is reserved, two differ in case only, one has no type, or
+            one is refused.
         """
+        for name, error in refused_columns(refused, bool(self.images)).items():
+            if name.lower() not in self.left_out:
+                raise error
         if not self.images:
             return pa.schema(self._columns(fields))
         return pa.schema(
@@ -260,7 +278,7 @@ def _read(
         if isinstance(own, str):
             return f"{name} {own}", None
         if counted is not None:
-            counted.of(own.fields)
+            counted.of(own.fields, own.refused)
     except Unreadable as error:
         return f"{name} cannot be read: {error}", None
     except SchemaError as error:
@@ -288,10 +306,10 @@ def _json(text: str, bare_name: str) -> OwnSchema:
 
 def _connect(said: Said, bare_name: str, *, is_wrapped: bool) -> OwnSchema:
     is_object = said.type == "struct"
-    type_ = natural_type(said, bare_name)
+    type_, refused = natural_type(said, bare_name)
     fields = pa.schema(list(type_)) if is_object else pa.schema([pa.field(bare_name, type_)])
     decoder = _WrappedDecoder if is_wrapped else _PlainDecoder
-    return OwnSchema(fields, lambda asked: decoder(asked, said))
+    return OwnSchema(fields, lambda asked: decoder(asked, said), refused)
 
 
 @dataclass(frozen=True)
@@ -336,11 +354,13 @@ def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
     def make() -> OwnSchema:
         if not is_connect:
             decoder = read_avro(text, bare_name=bare_name)
-            return OwnSchema(decoder.fields, lambda asked: _Chosen(decoder, asked))
+            chosen = lambda asked: _Chosen(decoder, asked)  # noqa: E731
+            return OwnSchema(decoder.fields, chosen, decoder.refused)
         meant = ConnectAvroDecoder.read(text, bare_name=bare_name)
         return OwnSchema(
             meant.fields,
             lambda asked: meant.keeping(frozenset(f.name for f in dotted(asked))),
+            meant.refused,
         )
 
     return _READY.of(("connect" if is_connect else "avro", text, bare_name), make)
@@ -377,7 +397,7 @@ class FoundFields:
 def fields_in(
     schemas: Schemas,
     batches: Iterable[pa.Array],
-    narrowed: Callable[[pa.Schema], pa.Schema] = lambda fields: fields,
+    narrowed: Callable[[OwnSchema], pa.Schema] = lambda own: own.fields,
     *,
     expected: pa.Schema | None = None,
     is_tolerant: bool = False,
@@ -389,7 +409,7 @@ def fields_in(
     schemas : Schemas
     batches : iterable of pyarrow.Array of binary
     narrowed : callable, optional
-        Takes the fields of a schema, and returns those that count.
+        Takes a schema, and returns the fields that count.
     expected : pyarrow.Schema, optional
         The table's own fields: of a schema that contradicts them nothing counts.
     is_tolerant : bool
@@ -412,7 +432,7 @@ def fields_in(
             found[id(part.own)] = part.own
         elif why is None and part.bodies.null_count < len(part.bodies):
             why = shortened(part.own)
-    told = [narrowed(own.fields) for own in found.values()]
+    told = [narrowed(own) for own in found.values()]
     is_odd = [expected is not None and _contradicts(expected, fields) for fields in told]
     odd = list(compress(told, is_odd))
     good = [fields for fields, other in zip(told, is_odd, strict=True) if not other]
@@ -502,11 +522,14 @@ class OwnDecoder:
     is_tolerant : bool
         Whether a schema that no table can hold, or that has another type or spelling for a field,
         makes its payloads bad, and is no error.
+    refused : tuple of RefusedField
+        The fields of the payloads that are known, when a write is planned, to be in no column.
     """
 
     schemas: Schemas
     fields: pa.Schema
     is_tolerant: bool = False
+    refused: tuple[RefusedField, ...] = ()
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the fields of each payload.
@@ -524,6 +547,11 @@ class OwnDecoder:
             raise part.error
         if isinstance(part.own, str):
             return _bad(part, part.own)
+        refused = self._asked_of(part.own)
+        if refused is not None and not self.is_tolerant:
+            raise refused
+        if refused is not None:
+            return _bad(part, refused.message.rstrip("."))
         spelt = _other_spelling(part.own.fields, self.fields) if self.is_tolerant else None
         if spelt is not None:
             return _bad(part, spelt)
@@ -543,6 +571,19 @@ class OwnDecoder:
                 raise
             return _bad(part, error.message.rstrip("."))
         return Piece(part.rows, columns, found.reasons)
+
+    def _asked_of(self, own: OwnSchema) -> SchemaError | None:
+        """Return why a schema has a field that is asked for, and no column can hold there."""
+        asked = {field.name: field.type for field in self.fields}
+        for each in own.refused:
+            type_ = asked.get(each.path[0])
+            for name in each.path[1:]:
+                is_inside = type_ is not None and pa.types.is_struct(type_)
+                place = type_.get_field_index(name) if is_inside else -1
+                type_ = type_.field(place).type if place >= 0 else None
+            if type_ is not None:
+                return each.error
+        return None
 
 
 def _bad(part: SchemaGroup, why: str) -> Piece:

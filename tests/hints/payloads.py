@@ -39,11 +39,6 @@ ROW = json.dumps({"type": "record", "name": "r", "fields": [{"name": "v", "type"
 EMPTY = json.dumps({"type": "record", "name": "r", "fields": []})
 
 
-def field(type_: Any) -> str:
-    fields = [{"name": "v", "type": "string"}, {"name": "u", "type": type_}]
-    return json.dumps({"type": "record", "name": "r", "fields": fields})
-
-
 def avro(text: str) -> pa.Schema:
     return parse_avro("valueSchema", text, bare_name="value").fields
 
@@ -69,9 +64,21 @@ def _(told: Told) -> None:
 @follows("payloads.avro:_unsupported")
 def _(told: Told) -> None:
     with told:
-        avro(field(["int", "string"]))
+        avro(json.dumps(["int", "string"]))
     told("leave that field out of the schema's writer")
     avro(ROW)
+
+
+@follows("payloads.avro:_unsupported")
+def _(told: Told) -> None:
+    fields = [{"name": "v", "type": ["int", "string"]}, {"name": "w", "type": "int"}]
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields})
+    given = {"keyFormat": "raw", "keySchema": "id STRING", "valueFormat": "avro"}
+    given |= {"envelope": "kafka", "valueSchema": schema}
+    with told:
+        write(told.folder, NONE, **given)
+    told("leave it out of the table by except_column_list=v")
+    write_and_open(told.folder, NONE, **given, **told.options)
 
 
 @follows("payloads.avro:_fastavro")
@@ -261,7 +268,20 @@ def _(told: Told) -> None:
         with told:
             write(told.folder, NONE, **by_registry(double, **own))
         told("declare the columns to be read, as by value_schema=id BIGINT, name STRING")
-        write_and_open(told.folder, NONE, **{**KAFKA, **told.options})
+        declared = {"valueSchema": told.options["valueSchema"]}
+        write_and_open(told.folder, NONE, **{**KAFKA, **declared})
+
+
+@follows("payloads.connect.types:_unsupported")
+def _(told: Told) -> None:
+    with registry() as double:
+        members = {"v": {"type": "string"}, "m": {"type": "object"}}
+        double.register("some-value", {"type": "object", "properties": members}, kind="JSON")
+        own = {"valueSubject": "some-value", "valueFormat": "json-confluent"}
+        with told:
+            write(told.folder, NONE, **by_registry(double, **own))
+        told("leave it out of the table by except_column_list=m")
+        write_and_open(told.folder, NONE, **by_registry(double, **own, exceptColumnList="m"))
 
 
 @follows("payloads.own_schema:joined")

@@ -121,7 +121,7 @@ def test_messages_are_cut_behind_their_schema() -> None:
     ids=lambda value: value.get("name", value["type"]) if isinstance(value, dict) else None,
 )
 def test_a_type_of_connect_is_the_table_s(schema: dict[str, Any], type_: pa.DataType) -> None:
-    assert natural_type(Said.parse(schema), "v") == type_
+    assert natural_type(Said.parse(schema), "v") == (type_, ())
 
 
 @pytest.mark.parametrize(
@@ -194,15 +194,13 @@ JSON_SCHEMAS: list[tuple[str, Any, pa.DataType]] = [
 )
 def test_a_json_schema_says_the_type(schema: Any, type_: pa.DataType) -> None:
     document = {"properties": {"v": schema}, "definitions": {"x": {"type": "integer"}}}
-    found = natural_type(said_of(document), "").field("v").type
+    found = natural_type(said_of(document), "")[0].field("v").type
     assert found == type_
 
 
 @pytest.mark.parametrize(
     "schema",
     [
-        pytest.param({"type": ["string", "integer"]}, id="two types"),
-        pytest.param({"anyOf": [{"type": "string"}, {"type": "number"}]}, id="a choice"),
         pytest.param({"$ref": "#/definitions/loop"}, id="a reference to itself"),
         pytest.param({"$ref": "#/definitions/tree"}, id="an object that holds itself"),
         pytest.param({"$ref": "elsewhere"}, id="a reference to nowhere"),
@@ -216,6 +214,21 @@ def test_a_json_schema_of_no_one_type_is_unreadable(schema: Any) -> None:
     }
     with pytest.raises(Unreadable):
         said_of({"properties": {"v": schema}, "definitions": definitions})
+
+
+@pytest.mark.parametrize(
+    ("schema", "type_"),
+    [
+        pytest.param({"type": ["string", "integer"]}, "string or integer", id="two types"),
+        pytest.param({"anyOf": [{"type": "string"}, {"type": "number"}]}, "one of", id="a choice"),
+    ],
+)
+def test_a_member_of_several_types_is_no_column(schema: Any, type_: str) -> None:
+    said = said_of({"properties": {"v": schema, "w": {"type": "string"}}})
+    found, (refused,) = natural_type(said, "value")
+    assert found == pa.struct({"w": pa.string()})
+    assert refused.path == ("v",)
+    assert f"at 'value.v' is of the type '{type_}" in refused.error.message
 
 
 # -- several schemas ---------------------------------------------------------------------

@@ -7,7 +7,7 @@ without a value, which cannot be told from them here. `records` reads the bytes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,6 +86,11 @@ class ParsedForm:
 
     def _name(self, name: str) -> str:
         return find_column(name, self._event.names, role="field of a Debezium event")
+
+    @property
+    def refused(self) -> Mapping[str, SchemaError]:
+        """None, as of plain rows."""
+        return {}
 
     @cached_property
     def columns(self) -> pa.Schema:

@@ -38,7 +38,7 @@ from spark_upsert.payloads.connect.avro import ConnectAvroDecoder
 from spark_upsert.payloads.connect.json import ConnectJsonDecoder
 from spark_upsert.payloads.connect.logical import Unsaid
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.decoder import Decoder
+from spark_upsert.payloads.decoder import Decoder, RefusedField, refused_columns
 from spark_upsert.payloads.pieces import decoded
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
 from spark_upsert.table.write.form import Path, dotted, leaves, order_names
@@ -92,10 +92,14 @@ def record_form(
     given, unsaid = options.payloads, options.unsaid
     value = Written.parse(VALUE, given, options.schema_ids, formats=_FORMATS)
     key = Written.parse(KEY, given, options.schema_ids, default=value.name)
+    refused: tuple[RefusedField, ...] = ()
     if VALUE in found:
         image, event, make_values = _found(found[VALUE])
+        refused = found[VALUE].refused
+    elif value.format == AVRO:
+        image, event, make_values, refused = _avro(value, unsaid)
     else:
-        image, event, make_values = (_avro if value.format == AVRO else _json)(value, unsaid)
+        image, event, make_values = _json(value, unsaid)
 
     def make_keys(columns: pa.Schema) -> Decoder | None:
         if KEY not in found:
@@ -112,6 +116,7 @@ def record_form(
         make_values,
         options.truncates,
         options.placeholder or DEFAULT_PLACEHOLDER,
+        refused_columns(refused, images=True),
         is_declared_json=VALUE not in found and value.format == JSON,
         # A key that is a plain value has no name, and one of other names is not of the rows.
         keys=keys if all(name.lower() in names for name in keys) else (),
@@ -168,7 +173,9 @@ def _json(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDec
     return image, EVENT_FIELDS, make
 
 
-def _avro(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
+def _avro(
+    value: Written, unsaid: Unsaid
+) -> tuple[pa.Schema, pa.Schema, MakeDecoder, tuple[RefusedField, ...]]:
     if unsaid != Unsaid():
         raise OptionError(
             f"options 'timeUnit' and 'decimalHandling' have no meaning with "
@@ -192,7 +199,7 @@ def _avro(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDec
 
     image = pa.schema(list(fields[AFTER].type))
     beside = [field for name, field in fields.items() if name not in (BEFORE, AFTER)]
-    return image, pa.schema(beside), make
+    return image, pa.schema(beside), make, decoder.refused
 
 
 def _keys(key: Written, columns: pa.Schema, unsaid: Unsaid) -> Decoder | None:
@@ -228,6 +235,8 @@ class RecordForm:
         Takes the fields of the event that are asked for.
     truncates : Truncates
     placeholder : Placeholder
+    refused : mapping of str to SchemaError
+        The columns of a row that no table can hold.
     is_declared_json : bool
         Whether values are JSON of declared fields, which may be unable to hold a placeholder.
 
@@ -244,6 +253,7 @@ class RecordForm:
     make_values: MakeDecoder
     truncates: Truncates
     placeholder: Placeholder
+    refused: Mapping[str, SchemaError]
     is_declared_json: bool = False
     keys: tuple[str, ...] = ()
     scope: Scope = Scope.EPOCH

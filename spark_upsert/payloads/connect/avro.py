@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_upsert.payloads.avro import AvroDecoder, parse_avro, read_avro
 from spark_upsert.payloads.connect.logical import Said, Wire, natural_wire
-from spark_upsert.payloads.decoder import Payloads, with_faults
+from spark_upsert.payloads.decoder import Payloads, RefusedField, with_faults
 
 _READY_MAX = 1024
 """Schemas that a process keeps ready to decode with, by the fields that are asked for."""
@@ -72,6 +72,11 @@ class ConnectAvroDecoder:
     def fields(self) -> pa.Schema:
         """The fields in the types of a table."""
         return pa.schema(list(self._natural()[0]))
+
+    @property
+    def refused(self) -> tuple[RefusedField, ...]:
+        """The fields that no column can hold."""
+        return self.inner.refused
 
     def _natural(self) -> tuple[pa.DataType, Wire]:
         # Not kept: a way of functions does not travel to the tasks.

@@ -35,6 +35,10 @@ _PLAIN: Mapping[str, str] = {
 }
 
 
+_SEVERAL = "one of several"
+"""The type of a value that may be of several types: no column holds it."""
+
+
 def said_of(document: Any) -> Said:
     """Return what a schema says.
 
@@ -62,7 +66,7 @@ class _Reader:
         if isinstance(kind, list):
             others = [each for each in kind if each != "null"]
             if len(others) != 1:
-                raise Unreadable(f"a value is of one of the types {', '.join(map(str, kind))}")
+                return Said(" or ".join(map(str, others or kind)))
             kind = others[0]
         name = schema.get("title")
         if kind == "object" and schema.get("connect.type") != "map":
@@ -94,7 +98,7 @@ class _Reader:
             elif choices:
                 others = [each for each in choices if each.get("type") != "null"]
                 if len(others) != 1:
-                    raise Unreadable("a value is of one of several types")
+                    return {"type": _SEVERAL}
                 schema = others[0]
             elif len(schema.get("allOf", ())) == 1:
                 schema = schema["allOf"][0]

@@ -20,6 +20,7 @@ from spark_upsert.payloads.connect.logical import (
     Said,
     parameter_number,
 )
+from spark_upsert.payloads.decoder import RefusedField, column_at
 
 _PLAIN: Mapping[str, pa.DataType] = {
     "int8": pa.int8(),
@@ -38,8 +39,8 @@ _PLAIN: Mapping[str, pa.DataType] = {
 _DIGITS_MAX = 38
 
 
-def natural_type(said: Said, where: str) -> pa.DataType:
-    """Return the type of the values that a schema describes.
+def natural_type(said: Said, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
+    """Return the type of the values that a schema describes, and the members that it lacks.
 
     Parameters
     ----------
@@ -48,19 +49,42 @@ def natural_type(said: Said, where: str) -> pa.DataType:
     where : str
         The way to the value, for errors.
 
+    Returns
+    -------
+    tuple of (pyarrow.DataType, tuple of RefusedField)
+        A member of an object that no column can hold is not in the type.
+
     Raises
     ------
     SchemaError
         No column can hold them.
     """
     if said.type == "struct":
-        parts = {name: natural_type(part, f"{where}.{name}") for name, part in said.fields.items()}
-        if not parts:
-            raise _unsupported(where, "is an object without members")
-        return pa.struct(parts)
+        return _object(said, where)
     if said.type == "array" and said.items is not None:
-        item = natural_type(said.items, where)
-        return pa.list_(pa.field("element", item))
+        item, refused = natural_type(said.items, where)
+        return pa.list_(pa.field("element", item)), refused
+    return _plain(said, where), ()
+
+
+def _object(said: Said, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
+    parts: dict[str, pa.DataType] = {}
+    refused: list[RefusedField] = []
+    for name, part in said.fields.items():
+        try:
+            parts[name], inside = natural_type(part, f"{where}.{name}")
+        except SchemaError as error:
+            refused.append(RefusedField((name,), error))
+        else:
+            refused += (each.within(name) for each in inside)
+    if refused and not parts:
+        raise refused[0].error
+    if not parts:
+        raise _unsupported(where, "is an object without members")
+    return pa.struct(parts), tuple(refused)
+
+
+def _plain(said: Said, where: str) -> pa.DataType:
     if said.name == DECIMAL:
         return _decimal(said, where)
     if said.type in ("int32", "int64") and said.name in DATES:
@@ -97,7 +121,8 @@ def _unsupported(where: str, what: str) -> SchemaError:
     side = "key" if where.partition(".")[0] == "key" else "value"
     return SchemaError(
         f"the messages' schema at '{where}' {what}, which no column can hold.",
-        hint="leave that field out where the messages are written, or declare the columns to be "
-        f"read, as by {setting(f'{side}Schema', 'id BIGINT, name STRING')}.",
+        hint=f"leave it out of the table by {setting('exceptColumnList', column_at(where))}, or "
+        "leave that field out where the messages are written, or declare the columns to be read, "
+        f"as by {setting(f'{side}Schema', 'id BIGINT, name STRING')}.",
         column=where,
     )

@@ -7,7 +7,7 @@ tasks. All errors in options and columns are found here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,11 @@ class Form(Protocol):
     @property
     def orders(self) -> pa.Schema:
         """All that may order commands; nested ones by their dotted names."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[str, SchemaError]:
+        """The columns of the rows that no table can hold, with the error of each."""
         ...
 
     @property
@@ -102,6 +107,11 @@ class UpsertForm:
         if deletes is not None:
             deletes = find_delete_mark(deletes, rows, may_be_text=reader is not None)
         return cls(others=rows, deletes=deletes, nulls_as_deletes=nulls_as_deletes, reader=reader)
+
+    @property
+    def refused(self) -> Mapping[str, SchemaError]:
+        """None: a column that came this far can be held, or its type is an error."""
+        return {}
 
     @property
     def columns(self) -> pa.Schema:
