@@ -14,6 +14,7 @@ from itertools import chain
 
 import pyarrow as pa
 
+from spark_upsert.envelopes.debezium.messages import MONGODB, name_by_fields
 from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import DELETED_FIELD, ErrorPolicy, TableSchema
@@ -68,9 +69,18 @@ class FoundSide:
             if name in by_name and pa.types.is_struct(by_name[name].type)
         ]
         if not images or _OP not in by_name:
+            other = name_by_fields(by_name)
+            if other is not None:
+                raise SchemaError(
+                    f"the payloads are {other}.",
+                    hint="write the topics of tables alone: name them by 'subscribe', or by a "
+                    "'subscribePattern' that no other topic matches.",
+                )
+            told = f"they have {', '.join(by_name) or 'no fields'}"
+            if _OP in by_name and any(name in by_name for name in _IMAGES):
+                told = f"'after' is {MONGODB}"
             raise SchemaError(
-                "the schemas of the payloads are not those of Debezium's change events: they have "
-                f"{', '.join(by_name) or 'no fields'}.",
+                f"the schemas of the payloads are not those of Debezium's change events: {told}.",
                 hint="events that were flattened are rows: use the envelope 'kafka' for them, and "
                 f"{setting('applyAsDeletes', DELETED_FIELD)} where they have that field.",
             )

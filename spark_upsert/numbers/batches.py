@@ -13,6 +13,7 @@ from typing import Any
 from spark_upsert.errors import masked
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.template import Template, is_routed
+from spark_upsert.table.entries.counters import STALE_MIN
 
 SHOWN = (
     *("inserts", "updates", "deletes", "absent", "stale", "superseded", "duplicates"),
@@ -26,8 +27,11 @@ TROUBLES: Mapping[str, str] = {
     "rejected": "rows are older than the deletes that are remembered: raise tombstoneRetention",
     "quarantined": "rows could not be applied: read them by metadata=quarantine",
     "parked": "tables cannot take their rows: see 'upsertflow parked ROOT'",
+    "stale": "all rows are older than the table's: a replay catches up by itself; if the order of "
+    "the source has restarted, as after a database was restored, take a new snapshot into a new "
+    "table",
 }
-"""Numbers that should be 0, and what to do if they are not."""
+"""Numbers that should be 0, and what to do if they are not; `stale` where all rows are stale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,15 @@ class SinkNumbers:
     """Versions that the mirror does not show; None without a mirror."""
     mirror_seconds: float | None = None
     """How long the first of them that changed rows has waited."""
+    stale_rows: int = 0
+    """Rows of the batch in tables whose rows of the batch were all stale."""
+    stale_epochs: int = 0
+    """Epochs in a row, up to the batch's own, whose rows were all stale."""
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether that is more than a few late rows (`STALE_MIN`)."""
+        return max(self.stale_rows, self.stale_epochs) >= STALE_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +113,7 @@ class BatchNumbers:
         if self.sink is None:
             return ()
         counted = {**self.sink.counters, "parked": self.sink.parked or 0}
+        counted["stale"] = int(self.sink.is_stale)
         return tuple(name for name in TROUBLES if counted.get(name))
 
     def to_json(self) -> dict[str, Any]:
@@ -133,6 +147,7 @@ class BatchNumbers:
             if sink.parked is not None:
                 yield from (("tables", sink.tables), ("uncounted", sink.uncounted))
             yield from (("runs", sink.runs), ("live_rows", sink.live_rows))
+            yield "stale_epochs", sink.stale_epochs or None
             yield "mirror_versions", sink.mirror_versions
             yield "mirror_seconds", sink.mirror_seconds
         yield from (("lag_versions", self.lag_versions), ("lag_seconds", self.lag_seconds))

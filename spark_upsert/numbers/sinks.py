@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from spark_upsert.errors import OtherTableError
 from spark_upsert.mirror.facts import lag_below
 from spark_upsert.model.bounded import LruMap
+from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.template import Template, is_routed
 from spark_upsert.numbers.batches import SHOWN, SinkNumbers
 from spark_upsert.routed.group import GroupTable, TableGroup
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.store.resolve import open_store
+from spark_upsert.table.entries.counters import STALE_MIN, Counters, count_all_stale
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.published import is_published
 from spark_upsert.table.table import Table
@@ -74,7 +76,7 @@ class Sinks:
         if is_routed(place.path):
             return self._of_group(place, query_id, batch)
         known = self._batches(place)
-        commit, head = known.look(_writer(query_id), batch)
+        commit, head, stale_epochs = known.look(_writer(query_id), batch)
         mirror = lag_below(known.table) if is_published(head.properties) else None
         return SinkNumbers(
             table=place.path,
@@ -84,6 +86,8 @@ class Sinks:
             live_rows=head.live_rows,
             mirror_versions=None if mirror is None else mirror[0],
             mirror_seconds=None if mirror is None else mirror[1] / 1000,
+            stale_rows=0 if commit is None else _stale_rows(commit, head.schema),
+            stale_epochs=stale_epochs,
         )
 
     def _batches(self, place: Place) -> _Batches:
@@ -104,11 +108,13 @@ class Sinks:
         if group.batch is None or (group.batch.writer, group.batch.number) != (writer, batch):
             return told
         counted: Counter[str] = Counter()
+        stale_rows = 0
         written = [
             m.folder for m in group.members.values() if (m.writer, m.batch) == (writer, batch)
         ]
-        for counters in _counters_of(known, group, written[:TABLES_MAX]):
+        for counters, stale in _counters_of(known, group, written[:TABLES_MAX]):
             counted.update(counters)
+            stale_rows += stale
         return replace(
             told,
             version=group.version,
@@ -116,15 +122,22 @@ class Sinks:
             parked=group.batch.parked,
             tables=len(written),
             uncounted=max(0, len(written) - TABLES_MAX),
+            stale_rows=stale_rows,
         )
 
 
 def _counters_of(
     known: GroupTable, group: TableGroup, folders: list[str]
-) -> Iterator[Mapping[str, int]]:
+) -> Iterator[tuple[Mapping[str, int], int]]:
+    """Yield the counters of each table, and its stale rows if all of its rows were stale."""
     for folder in folders:
         log = Table(StoreBelow(known.root, folder)).log
-        yield _shown(log.commit(group.members[folder].place.version).counters)
+        counters = _shown(log.commit(group.members[folder].place.version).counters)
+        # The newest version, which costs requests, says whether stale rows are usual there.
+        is_all = counters.keys() <= {"stale", "superseded", "skipped", "tied"}
+        is_many = is_all and counters.get("stale", 0) >= STALE_MIN
+        own = Counters.from_json(counters)
+        yield counters, count_all_stale(own, log.head().schema) if is_many else 0
 
 
 class _Batches:
@@ -133,18 +146,30 @@ class _Batches:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._upper = 0
-        self._found: LruMap[tuple[str, int], Commit] = LruMap(_BATCHES_KEPT)
+        self._stale_epochs = 0
+        self._found: LruMap[tuple[str, int], tuple[Commit, int]] = LruMap(_BATCHES_KEPT)
 
-    def look(self, writer: str, number: int) -> tuple[Commit | None, Manifest]:
-        """Return the version that has a batch, and the newest state of the table."""
+    def look(self, writer: str, number: int) -> tuple[Commit | None, Manifest, int]:
+        """Return the version that has a batch, and the newest state of the table.
+
+        The third value counts the epochs in a row, up to that version, whose rows were all stale.
+        """
         with self.table.log.look() as look:
             head = look.head()
             lower = max(self._upper, head.since, head.upper - LOOKED_AT_MAX)
             for commit in look.commits(lower, head.upper):
+                if commit.is_epoch:
+                    is_stale = _stale_rows(commit, head.schema) > 0
+                    self._stale_epochs = self._stale_epochs + 1 if is_stale else 0
                 for each in commit.transactions:
-                    self._found.put((each.writer, each.number), commit)
+                    self._found.put((each.writer, each.number), (commit, self._stale_epochs))
             self._upper = head.upper
-        return self._found.peek((writer, number)), head
+        found, stale_epochs = self._found.peek((writer, number)) or (None, 0)
+        return found, head, stale_epochs
+
+
+def _stale_rows(commit: Commit, schema: TableSchema) -> int:
+    return count_all_stale(Counters.from_json(commit.counters), schema)
 
 
 def _writer(query_id: str) -> str:

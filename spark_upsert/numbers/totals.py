@@ -43,6 +43,8 @@ METRICS = _metrics(
     ("batch_seconds", "gauge", "s", "Time that the newest micro-batch took."),
     ("version", "gauge", "", "Version of the table that the newest micro-batch became."),
     ("parked_rows", "gauge", "", "Rows that wait beside the tables of a root."),
+    ("stale_rows", "gauge", "", "Rows of the newest micro-batch in tables where all were stale."),
+    ("stale_epochs", "gauge", "", "Epochs in a row, up to the newest, whose rows were all stale."),
     ("runs", "gauge", "", "Runs that a look-up in the table searches."),
     ("live_rows", "gauge", "", "Rows of the table."),
     ("mirror_lag_versions", "gauge", "", "Versions that the mirror does not show."),
@@ -119,6 +121,8 @@ def _samples(query: _Query) -> Iterator[MetricSample]:
         gauges = {
             "version": sink.version,
             "parked_rows": sink.parked,
+            "stale_rows": sink.stale_rows,
+            "stale_epochs": sink.stale_epochs,
             "runs": sink.runs,
             "live_rows": sink.live_rows,
             "mirror_lag_versions": sink.mirror_versions,

@@ -26,7 +26,7 @@ from spark_upsert.payloads.registry import Registered, _fetch_of, forget_schemas
 from tests.hints.envelopes import KAFKA, RECORDS, ROWS_OF_KAFKA, record
 from tests.hints.hint import Told, follows
 from tests.hints.tables import write, write_and_open
-from tests.support.own_schemas import INLINE, inline, member, struct
+from tests.support.own_schemas import INLINE, change, change_schema, inline, member, struct
 from tests.support.own_schemas import avro as avro_of
 from tests.support.own_schemas import record as record_of
 from tests.support.registry import RegistryDouble, running_registry
@@ -342,15 +342,34 @@ def _(told: Told) -> None:
     assert rows_of(other, "a") == [{"id": 1, "name": "x"}]
 
 
+EVENTS = {"envelope": "debezium", "valueFormat": "json", "valueSchema": "inline"}
+
+
 @follows("envelopes.found:FoundSide.event")
 def _(told: Told) -> None:
-    events = {"envelope": "debezium", "valueFormat": "json", "valueSchema": "inline"}
+    root = MemoryStore()
+    heartbeat = sent("beats", 1, ts_ms=("int64", 5))
+    with told:
+        write_routed(root, 0, [heartbeat], **EVENTS, keys="id")
+    told("name them by 'subscribe', or by a 'subscribePattern' that no other topic matches")
+    row = struct(member("id", "int64"), member("n", "int32"))
+    event = inline(change_schema(row), change("c", None, {"id": 1, "n": 5}, 1))
+    write_routed(root, 0, [("shop.a", FIVE[1], event)], **EVENTS, keys="id")
+    assert rows_of(root, "shop.a") == [{"id": 1, "n": 5}]
+
+
+@follows("envelopes.found:FoundSide.event:2")
+def _(told: Told) -> None:
     root = MemoryStore()
     with told:
-        write_routed(root, 0, [FIVE], **events, keys="id")
+        write_routed(root, 0, [FIVE], **EVENTS, keys="id")
     told("use the envelope 'kafka' for them")
     write_routed(root, 0, [FIVE], **INLINE)
     assert rows_of(root, "a") == [{"id": 1, "n": 5}]
+    told("apply_as_deletes=__deleted where they have that field")
+    flattened = sent("b", 1, n=("int32", 5), __deleted=("string", "false"))
+    write_routed(root, 1, [flattened], **INLINE, applyAsDeletes="__deleted")
+    assert rows_of(root, "b") == [{"id": 1, "n": 5}]
 
 
 @follows("payloads.own_schema:ByRegistry._require_no_newer")

@@ -14,14 +14,20 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from spark_upsert.model.engines import Engine, MergeEngine
 from spark_upsert.numbers.batches import TROUBLES, BatchNumbers, Progress, SinkNumbers
 from spark_upsert.numbers.prometheus import TotalsCollector, text_of
 from spark_upsert.numbers.sinks import Place, Sinks
 from spark_upsert.numbers.telemetry import observe
 from spark_upsert.numbers.totals import QUERIES_MAX, Totals
-from spark_upsert.table.entries.counters import Counters
+from spark_upsert.store.resolve import open_store
+from spark_upsert.table.entries.counters import STALE_MIN, Counters
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
+from spark_upsert.table.write import ambiguity
+from tests.support.own_schemas import INLINE
+from tests.unit.test_routed_schemas import message
+from tests.unit.test_routed_schemas import write as write_routed
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 NOW_MS = 1_000_000
@@ -147,7 +153,7 @@ def test_a_dict_has_all_counters_and_is_json() -> None:
     assert (told["inserts"], told["updates"], told["troubles"], told["lags"]) == (2, 0, [], {})
 
 
-@pytest.mark.parametrize("name", sorted(set(TROUBLES) - {"parked"}))
+@pytest.mark.parametrize("name", sorted(set(TROUBLES) - {"parked", "stale"}))
 def test_each_counter_that_means_trouble_is_told_with_its_remedy(name: str) -> None:
     troubled = batch(counters={name: 1, "inserts": 5})
     assert troubled.troubles == (name,)
@@ -157,6 +163,84 @@ def test_each_counter_that_means_trouble_is_told_with_its_remedy(name: str) -> N
 def test_parked_rows_mean_trouble() -> None:
     assert batch(parked=3).troubles == ("parked",)
     assert batch(parked=0).troubles == ()
+
+
+@pytest.mark.parametrize(
+    ("stale_rows", "stale_epochs", "is_trouble"),
+    [(STALE_MIN, 1, True), (1, STALE_MIN, True), (STALE_MIN - 1, STALE_MIN - 1, False)],
+    ids=["many rows", "many epochs", "a few late rows"],
+)
+def test_a_batch_that_is_stale_as_a_whole_means_trouble(
+    stale_rows: int, stale_epochs: int, is_trouble: bool
+) -> None:
+    sink = SinkNumbers(
+        table="/lake/t",
+        version=1,
+        counters={"stale": 20},
+        stale_rows=stale_rows,
+        stale_epochs=stale_epochs,
+    )
+    numbers = progress().numbers(sink, now_ms=NOW_MS)
+    assert numbers.troubles == (("stale",) if is_trouble else ())
+    assert ("after a database was restored" in numbers.advice()) == is_trouble
+    assert f"stale_epochs={stale_epochs}" in numbers.line()
+
+
+ORDERED: dict[str, tuple[dict[str, Any], list[list[int]], list[tuple[int, int]]]] = {
+    "an order that restarts": (
+        {},
+        [[9] * 3, [1] * 3, [2] * 2, [10]],
+        [(0, 0), (3, 1), (2, 2), (0, 0)],
+    ),
+    "a replay": ({}, [[9] * 3, [9] * 3, [1] * 3], [(0, 0), (0, 0), (3, 1)]),
+    "a late row among others": ({}, [[9], [1, 9, 9]], [(0, 0), (0, 0)]),
+    "the first row of each key stays": (
+        {"engine": MergeEngine(Engine.FIRST_ROW)},
+        [[1] * 3, [2] * 3],
+        [(0, 0), (0, 0)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("more", "batches", "expected"), ORDERED.values(), ids=ORDERED)
+def test_epochs_whose_rows_are_all_stale_are_counted(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any],
+    batches: list[list[int]],
+    expected: list[tuple[int, int]],
+) -> None:
+    monkeypatch.setattr(ambiguity, "STALE_MIN", 3)
+    path = str(tmp_path / "t")
+    table = Table.create(path, COLUMNS, keys=["k"], sequence_by=["v"], **more)
+    place = Place.of(table.store.url, {})
+    sinks = Sinks()
+    for number, values in enumerate(batches):
+        caplog.clear()
+        keys = list(range(len(values)))
+        table.append(rows(k=keys, v=values), transaction=of_query("a", number))
+        numbers = sinks.numbers(place, "a", number)
+        assert (numbers.stale_rows, numbers.stale_epochs) == expected[number]
+        is_warned = "rows are stale, and nothing was applied" in caplog.text
+        assert is_warned == (max(expected[number]) >= 3)
+
+
+@pytest.mark.parametrize("engine", ["deduplicate", "first-row"])
+def test_a_table_of_many_whose_rows_are_all_stale_is_counted(tmp_path: Path, engine: str) -> None:
+    root = open_store(str(tmp_path), {})
+    options = {
+        **INLINE,
+        "sequenceBy": "value.n",
+        "mergeEngine": engine,
+        "tombstoneRetention": "forever",
+    }
+    for number, value in enumerate((9, 1 if engine == "deduplicate" else 10)):
+        sent = [message("a", key, n=("int32", value)) for key in range(STALE_MIN)]
+        write_routed(root, number, [*sent, message("b", number, n=("int32", 5))], **options)
+    numbers = Sinks().numbers(Place.of(f"{tmp_path}/{{topic}}", {}), "q", 1)
+    assert numbers.counters["stale"] == STALE_MIN
+    assert numbers.stale_rows == (STALE_MIN if engine == "deduplicate" else 0)
 
 
 def test_counters_that_mean_trouble_are_counters() -> None:
@@ -215,6 +299,8 @@ def test_prometheus_is_told_sums_and_the_newest_values() -> None:
     assert told["upsertflow_batches_total", "q"] == 2
     assert told["upsertflow_lag_versions", "q"] == 1
     assert told["upsertflow_version", "q", "/lake/t"] == 2
+    assert told["upsertflow_stale_rows", "q", "/lake/t"] == 0
+    assert told["upsertflow_stale_epochs", "q", "/lake/t"] == 0
 
 
 def test_a_batch_counts_once() -> None:

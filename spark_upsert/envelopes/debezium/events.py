@@ -40,6 +40,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.conversions import convert
+from spark_upsert.envelopes.debezium.messages import explain_text, name_by_text
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine
@@ -71,7 +72,12 @@ _HINT = (
 _NO_REASON = pa.nulls(1, pa.string())[0]
 
 _PUTS = ("c", "r", "u")
-_DELETE, _TRUNCATE = "d", "t"
+_DELETE, _TRUNCATE, _MESSAGE = "d", "t", "m"
+_NO_OP = "the event has no 'op'"
+_LOGICAL_MESSAGE = (
+    "op 'm' is a logical decoding message of PostgreSQL, which changes no row: leave its topic out "
+    "of the query"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +181,8 @@ class DebeziumEnvelope:
         if self._is_ordered_by_events and not self.schema.has_quarantine:
             is_nothing |= read.tombstones
         faults = _faults(op, has_after, has_key, apart.reasons)
-        unread = _first(not_sent, read.reasons, _NO_REASON)
+        faults = _named(faults, op, read.raw_values)
+        unread = _first(not_sent, explain_text(read.reasons), _NO_REASON)
         is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~_mask(faults.is_valid())
         if read.is_cut is not None:
             is_delete &= ~read.is_cut
@@ -311,7 +318,7 @@ def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array 
             pc.and_(is_delete, after),
             pc.and_not(is_delete, key),
         ),
-        "the event has no 'op'",
+        _NO_OP,
         "op 't' (truncate) cannot be applied (onTruncate)",
         pc.binary_join_element_wise(named, " is not one of c, r, u, d", ""),
         pc.binary_join_element_wise(named, " has no 'after'", ""),
@@ -319,6 +326,19 @@ def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array 
         no_key,
         _NO_REASON,
     )
+
+
+def _named(faults: pa.Array, op: pa.Array, raw: Callable[[Positions], pa.Array]) -> pa.Array:
+    """Add to faults what those messages are that are no change events."""
+    message = pc.if_else(pc.equal(op, _MESSAGE).fill_null(False), _LOGICAL_MESSAGE, faults)
+    rows = np.flatnonzero(_mask(pc.equal(faults, _NO_OP).fill_null(False)))
+    if not len(rows):
+        return message
+    names = name_by_text(raw(rows).cast(pa.binary()))
+    told = pc.coalesce(pc.binary_join_element_wise(f"{_NO_OP}: it is ", names, ""), _NO_OP)
+    places = np.arange(len(faults))
+    places[rows] = len(faults) + np.arange(len(rows))
+    return pa.concat_arrays([message, told]).take(pa.array(places))
 
 
 def _first(*reasons: pa.Array | str | None) -> pa.Array:

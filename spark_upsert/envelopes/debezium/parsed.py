@@ -22,6 +22,7 @@ from spark_upsert.envelopes.debezium.events import (
     EventBatch,
     EventKeys,
 )
+from spark_upsert.envelopes.debezium.messages import MONGODB
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.arrays import Mask
 from spark_upsert.model.names import find_column
@@ -62,8 +63,9 @@ class ParsedForm:
             self._name(name)
         after = self._event.field(self._name(AFTER)).type
         if not pa.types.is_struct(after):
+            why = f" ({MONGODB})" if pa.types.is_string(after) else ""
             raise SchemaError(
-                f"'{AFTER}' of a Debezium event must be a struct of the row, found {after}.",
+                f"'{AFTER}' of a Debezium event must be a struct of the row, found {after}{why}.",
                 hint="write the rows of spark.readStream.format('kafka') as they come, with "
                 "'valueFormat' and 'valueSchema'; or parse them with a schema that has the "
                 "fields of the row below 'before' and 'after'.",

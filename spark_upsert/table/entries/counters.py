@@ -34,6 +34,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
+from spark_upsert.model.engines import Engine
+from spark_upsert.model.schema import TableSchema
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
@@ -119,3 +122,18 @@ class Counters:
 
 _FIELDS = fields(Counters)
 EMPTY = Counters()
+
+STALE_MIN = 10
+"""The rows of an epoch, or the epochs in a row, from which on it is reported that all are stale: a
+few late rows come in small batches, too."""
+
+
+def count_all_stale(counters: Counters, schema: TableSchema) -> int:
+    """Return the stale rows of an epoch if no row of it took effect for being stale, else 0.
+
+    A duplicate among them is the sign of a replay: what the table holds has come again. With the
+    merge engine ``first-row`` all rows but the first of a key are stale, as they should be.
+    """
+    others = counters.eligible + counters.duplicates + counters.rejected
+    is_usual = schema.engine.kind is Engine.FIRST_ROW
+    return 0 if others or is_usual else counters.stale

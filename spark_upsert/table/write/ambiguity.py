@@ -3,7 +3,8 @@
 - *unordered*: without order keys, two tasks hold different values of one key;
 - *tied*: two commands of a key have equal order keys and different contents (`Ties`);
 - *late*: the key is unknown and the order key so old that a delete may be forgotten
-  (`table.log.tombstones.LateRows`).
+  (`table.log.tombstones.LateRows`);
+- *stale* as an epoch: no row took effect, as after the order of a source has restarted.
 
 None of them is silent: where a policy goes on, the commit counts them, and one warning per
 epoch and kind names a key.
@@ -12,17 +13,19 @@ epoch and kind names a key.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 
 import numpy as np
 
 from spark_upsert.errors import DataError, setting
 from spark_upsert.model.arrays import Positions
+from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.precedence import Precedence
 from spark_upsert.model.schema import DIFF, PUT, TableSchema, Ties
 from spark_upsert.model.words import compare
 from spark_upsert.table.entries.content import equal_contents, have_reasons
-from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.entries.counters import STALE_MIN, Counters, count_all_stale
 from spark_upsert.table.entries.mechanism import Reduced
 from spark_upsert.table.log.manifest import Commit, Manifest
 from spark_upsert.table.log.tombstones import LateRows, decode_mark
@@ -140,6 +143,7 @@ def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
     """
     schema = head.schema
     counters = Counters.from_json(commit.counters)
+    _warn_of_stale(commit, head, counters)
     if counters.tied:
         taken = "earlier" if schema.ties is Ties.FIRST else "later"
         _LOGGER.warning(
@@ -163,6 +167,34 @@ def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
             done,
             mark,
             examples["late"],
+        )
+
+
+_STREAKS: LruMap[str, int] = LruMap(1024)
+"""Epochs in a row whose rows were all stale, by table, as far as this process committed them."""
+
+_STREAKS_LOCK = threading.Lock()
+
+
+def _warn_of_stale(commit: Commit, head: Manifest, counters: Counters) -> None:
+    """Log that all rows of an epoch were stale, if they or such epochs are many (`STALE_MIN`)."""
+    stale = count_all_stale(counters, head.schema)
+    with _STREAKS_LOCK:
+        epochs = (_STREAKS.get(head.table_id) or 0) + 1 if stale else 0
+        if epochs:
+            _STREAKS.put(head.table_id, epochs)
+        else:
+            _STREAKS.pop(head.table_id)
+    if max(epochs, stale) >= STALE_MIN:
+        _LOGGER.warning(
+            "version %d: all %d rows are stale, and nothing was applied, in %d epochs in a row: "
+            "their %s is below that of the rows in the table. A replay catches up by itself. If "
+            "the order of the source has restarted, as after a database was restored, take a new "
+            "snapshot into a new table.",
+            commit.version,
+            stale,
+            epochs,
+            _order(head.schema),
         )
 
 
