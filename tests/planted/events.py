@@ -7,9 +7,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.envelopes.debezium import reading
+from spark_upsert.envelopes import flattened
+from spark_upsert.envelopes.debezium import events, reading
+from spark_upsert.envelopes.flattened import FlattenedReader
+from spark_upsert.payloads.connect import logical
+from spark_upsert.payloads.placeholders import Placeholder
 from spark_upsert.table.entries import mechanism
-from spark_upsert.table.write import arrivals, outcomes, stage, stash, write_set
+from spark_upsert.table.write import ambiguity, arrivals, outcomes, stage, stash, write_set
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_event_promises as promises
 from tests.unit import test_forgotten_deletes as forgotten
@@ -88,3 +92,72 @@ def _() -> Patch:
         return np.ones(len(chosen), dtype=np.bool_)
 
     return patch.object(write_set, "are_ordered", all_of)
+
+
+@bug(
+    "a placeholder in an array is a value",
+    promises.test_p4_an_array_that_was_not_sent_is_never_a_value,
+)
+def _() -> Patch:
+    def none(_: Any, column: Any) -> Any:
+        return np.zeros(len(column), dtype=np.bool_)
+
+    return patch.object(Placeholder, "_find_in_lists", none)
+
+
+@bug(
+    "a placeholder is looked for after conversion alone",
+    promises.test_p4_a_value_that_was_not_sent_is_never_a_value,
+)
+def _() -> Patch:
+    def none(*_: Any) -> Any:
+        return np.zeros(0, dtype=np.int64)
+
+    return patch.object(Placeholder, "rows_in_doubt", none)
+
+
+@bug(
+    "a key that was not sent is the placeholder",
+    promises.test_p4_a_key_that_was_not_sent_is_the_old_one,
+)
+def _() -> Patch:
+    def without_keys(find: Any, self: Any, columns: Any, removed: Any) -> Any:
+        found = find(self, columns, removed)
+        return {name: where for name, where in found.items() if name not in self.schema.keys}
+
+    return wrapped(events.DebeziumEnvelope, "_unsent", without_keys)
+
+
+@bug(
+    "an unknown mark of a flattened event is a row",
+    promises.test_p4_a_mark_of_a_flattened_event_deletes_and_nothing_else_does,
+)
+def _() -> Patch:
+    return patch.object(FlattenedReader, "_unknown_marks", lambda *_: None)
+
+
+@bug(
+    "a mark of a flattened event deletes nothing",
+    promises.test_p4_a_mark_of_a_flattened_event_deletes_and_nothing_else_does,
+)
+def _() -> Patch:
+    return patch.object(flattened, "_DELETES", ("TRUE",))
+
+
+@bug(
+    "an epoch that is stale as a whole is only counted",
+    promises.test_p5_rows_that_are_all_stale_are_reported,
+)
+def _() -> Patch:
+    return patch.object(ambiguity, "count_all_stale", lambda *_: 0)
+
+
+@bug(
+    "a decimal has the scale of its column, whatever its schema says",
+    promises.test_p4_a_decimal_is_what_was_written_in_each_form,
+)
+def _() -> Patch:
+    def declared(unscaled: Any, binary: Any, _: Any, type_: Any) -> Any:
+        return unscaled(binary, type_.scale, type_)
+
+    return wrapped(logical, "_unscaled", declared)

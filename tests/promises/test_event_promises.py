@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +10,9 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
+from spark_upsert.table.entries.counters import STALE_MIN
 from spark_upsert.table.table import Table
-from tests.support.debezium import bare, event
+from tests.support.debezium import bare, event, member, wrapped
 from tests.support.envelopes import Record, assert_sound, counters_of, records, write
 from tests.unit.test_debezium_words import (
     OPTIONS,
@@ -172,3 +174,107 @@ def test_p5_a_row_that_is_no_command_is_counted_where_it_is_alone() -> None:
             for alone in (gone(1), gone(7), (None, None), EVENTS[-1]):
                 found = counters_of(write(path, records([alone]), **OPTIONS, **IGNORING))
                 assert (found.rows, found.live_delta) == (1, 0), (policy, alone)
+
+
+UNSENT = "__debezium_unavailable_value"
+MIXED = {**OPTIONS, "valueSchema": "id BIGINT, a STRING, l ARRAY<STRING>, s STRUCT<x: STRING>"}
+
+
+def _row(lsn: int, a: object, items: object, s: object) -> Record:
+    return key(1), bare(event("u", None, {"id": 1, "a": a, "l": items, "s": s}, lsn))
+
+
+def test_p4_a_value_that_was_not_sent_is_never_a_value() -> None:
+    """In a text, an array, and a struct, whose members are not those of the placeholder."""
+    sent = _row(1, "a", ["a"], {"x": "a"})
+    unsent = (UNSENT, [UNSENT], {UNSENT: UNSENT})
+    for place in range(3):
+        values: list[object] = ["b", ["b"], {"x": "b"}]
+        values[place] = unsent[place]
+        with _new() as path:
+            write(path, records([sent, _row(2, *values)]), onError="quarantine", **MIXED)
+            assert Table.open(str(path)).snapshot().num_rows == 0
+        with _new() as path:
+            write(path, records([sent, _row(2, *values)]), mergeEngine="partial-update", **MIXED)
+            [row] = Table.open(str(path)).snapshot().to_pylist()
+            kept = ["a", ["a"], {"x": "a"}][place]
+            expected: list[object] = ["b", ["b"], {"x": "b"}]
+            expected[place] = kept
+            assert [row["a"], row["l"], row["s"]] == expected
+
+
+def test_p4_an_array_that_was_not_sent_is_never_a_value() -> None:
+    options = {**OPTIONS, "valueSchema": "id BIGINT, l ARRAY<BIGINT>"}
+    event_of = bare(event("u", None, {"id": 1, "l": list(UNSENT.encode())}, 1))
+    with _new() as path:
+        write(path, records([(key(1), event_of)]), onError="quarantine", **options)
+        assert Table.open(str(path)).snapshot().num_rows == 0
+
+
+def test_p4_a_key_that_was_not_sent_is_the_old_one() -> None:
+    options = {**OPTIONS, "valueSchema": "k STRING, n INT", "keys": "k"}
+    with _new() as path:
+        for before, after in ((None, {"k": "a", "n": 1}), ({"k": "a"}, {"k": UNSENT, "n": 2})):
+            lsn = after["n"]
+            write(path, records([(None, bare(event("u", before, after, lsn)))]), **options)
+        assert Table.open(str(path)).snapshot().to_pylist() == [{"k": "a", "n": 2}]
+
+
+FLATTENED = {
+    **KAFKA_OPTIONS,
+    "valueSchema": "n INT, __deleted STRING",
+    "applyAsDeletes": "__deleted",
+}
+
+
+def test_p4_a_mark_of_a_flattened_event_deletes_and_nothing_else_does() -> None:
+    history = (("false", 1, 0), ("true", 0, 0), (None, 1, 0), ("yes", 0, 1), ("false", 1, 0))
+    with _new() as path:
+        for offset, (mark, *expected) in enumerate(history):
+            row = key(1), bare({"n": offset, "__deleted": mark})
+            rows = records([row], offsets=[offset])
+            write(path, rows, onError="quarantine", **FLATTENED)
+            table = Table.open(str(path))
+            bad = sum(batch.num_rows for batch in table.quarantine())
+            assert [table.snapshot().num_rows, bad] == expected, mark
+
+
+def test_p5_rows_that_are_all_stale_are_reported() -> None:
+    with _new() as path:
+        for lsn in (9, 1):
+            rows = records([create(number, 1, lsn) for number in range(STALE_MIN)])
+            with _warnings("spark_upsert.table.write.ambiguity") as warnings:
+                write(path, rows, **OPTIONS)
+        assert ["rows are stale" in each for each in warnings] == [True]
+
+
+@contextmanager
+def _warnings(name: str) -> Iterator[list[str]]:
+    found: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    logger, handler = logging.getLogger(name), Handler()
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+
+
+DECIMALS = {**OPTIONS, "valueSchema": "id BIGINT, n DECIMAL(10, 2)", "decimalHandling": "precise"}
+
+
+def test_p4_a_decimal_is_what_was_written_in_each_form() -> None:
+    """Of a finer scale, a coarser one, and as a number."""
+    name = "org.apache.kafka.connect.data.Decimal"
+    for scale, sent, expected in ((4, "Opg=", "1.50"), (-2, "Dw==", "1500.00"), (2, 1.5, "1.50")):
+        type_ = {"type": "bytes", "name": name, "parameters": {"scale": str(scale)}}
+        row = [member("id", "int64"), {**type_, "optional": True, "field": "n"}]
+        message = event("c", None, {"id": 1, "n": sent}, 1)
+        with _new() as path:
+            write(path, records([(key(1), wrapped(message, row))]), **DECIMALS)
+            [found] = Table.open(str(path)).snapshot()["n"].to_pylist()
+            assert str(found) == expected
