@@ -101,6 +101,7 @@ conformance: machine $(STAMP) ## what each system gets right: run all, and write
 
 chaos: machine $(STAMP) ## live 5000 simulated worlds, then kill drivers and executors of running queries
 	@$(BIN)/python -m tests.simulation --seeds 5000
+	@$(BIN)/python -m tests.simulation --losses 500
 	@$(BIN)/python integration/chaos.py $(ARGS)
 
 topics: machine $(STAMP) ## write a thousand topics of a broker into a table each, under kills, and compare them

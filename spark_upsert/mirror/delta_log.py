@@ -114,12 +114,9 @@ class DeltaLog:
         CorruptionError
             The next commit was lost; nothing was put.
         """
-        path, data = commit_path(self._next), rendered(actions)
-        if self._try_read(self._next + 1) is not None:
-            if self._try_read(self._next) is None:
-                self._require_cleaned(self._state, self._next + 1)
-                self._state = None
+        if self._has_later():
             return False
+        path, data = commit_path(self._next), rendered(actions)
         self._store.prepare(FOLDER)
         try:
             is_ours = self._store.put_if_absent(path, data)
@@ -140,6 +137,15 @@ class DeltaLog:
         if is_ours:
             self._take(self._next, data)
         return is_ours
+
+    def _has_later(self) -> bool:
+        """Return whether other publishers were faster by two commits or more."""
+        if self._try_read(self._next + 1) is None:
+            return False
+        if self._try_read(self._next) is None:
+            self._require_cleaned(self._state, self._next + 1)
+            self._state = None
+        return True
 
     def _is_continued(self, version: int) -> bool:
         """Return whether a commit that was just put follows the commit before it.

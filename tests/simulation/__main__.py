@@ -2,16 +2,19 @@
 
 python -m tests.simulation --seed 17
 python -m tests.simulation --seeds 100000 --first 5000
+python -m tests.simulation --losses 500
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
+from tests.simulation.losses import finding_after_losses
 from tests.simulation.world import World, finding
 
 
@@ -32,13 +35,37 @@ def live_all(seeds: range, *, jobs: int) -> int:
     return failed
 
 
+def lose_all(count: int, first: int, *, jobs: int) -> int:
+    """Lose so many objects of worlds; returns in how many worlds something went wrong."""
+    failed = lost = 0
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for start in itertools.count(first, 10 * jobs):
+            seeds = range(start, start + 10 * jobs)
+            for seed, (losses, wrong) in zip(
+                seeds, pool.map(finding_after_losses, seeds), strict=True
+            ):
+                lost += losses
+                if wrong is not None:
+                    failed += 1
+                    sys.stdout.write(f"losses of world {seed}:\n{wrong}\n")
+            sys.stdout.write(f"{lost} lost objects, {failed} worlds with a finding\n")
+            sys.stdout.flush()
+            if lost >= count or failed:
+                return failed
+    raise AssertionError("the seeds do not end")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--seed", type=int, help="live this world and print its trace")
     parser.add_argument("--seeds", type=int, default=5000, help="how many worlds to live")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--losses", type=int, help="lose so many objects of worlds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
     options = parser.parse_args()
+    if options.losses is not None:
+        return 1 if lose_all(options.losses, options.first, jobs=options.jobs) else 0
     if options.seed is None:
         seeds = range(options.first, options.first + options.seeds)
         return 1 if live_all(seeds, jobs=options.jobs) else 0

@@ -134,7 +134,7 @@ def test_what_was_disproven_is_forgotten(folder: Path, change: Callable[[Path], 
     head = LogReader(LocalStore(folder)).try_head()
     known = LOGS.recall(LocalStore(folder))
     assert known == head
-    assert reads_of(LocalStore(folder), memory=LOGS) == 2
+    assert reads_of(LocalStore(folder), memory=LOGS) == (1 if known is None else 2)
 
 
 def test_a_version_that_was_cut_off_is_no_beginning() -> None:

@@ -78,7 +78,7 @@ def require_no_rest(store: Store) -> None:
         path = f"{store.url}/{commit_path(0)}"
         raise CorruptionError(
             f"'{store.url}' holds the rest of a table: its log has '{rest[0].path}' and "
-            f"{len(rest) - 1} further objects, but no '{commit_path(0)}'. Nothing was written.",
+            f"{len(rest) - 1} further objects, but not '{path}'. Nothing was written.",
             hint=f"restore '{path}' from a copy; or finish the copy or the removal of that table, "
             "or choose another path.",
             path=path,

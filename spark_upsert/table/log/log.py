@@ -107,10 +107,7 @@ class Log(LogReader):
             token=new_token(),
             previous=head.token,
         )
-        if self._stored.mark(commit.version + 1) is not None:
-            self.require_no_gap(head)
-            return None  # Other writers were faster, by two versions.
-        if not self._try_put(commit):
+        if self._has_later(head) or not self._try_put(commit):
             return None
         if self._stored.holds(head):
             self._remember(apply(head, commit), head)
@@ -121,6 +118,19 @@ class Log(LogReader):
         self._checkpoint(commit.version)
         tell(commit, self._store.url)
         return commit
+
+    def _has_later(self, head: Manifest) -> bool:
+        """Return whether other writers were faster by two versions or more.
+
+        Raises
+        ------
+        CorruptionError
+            The next version was lost (`require_no_gap`).
+        """
+        if self._stored.mark(head.version + 2) is None:
+            return False
+        self.require_no_gap(head)
+        return True
 
     def create(self, draft: Draft, *, table_id: str | None = None) -> Commit | None:
         """Commit version 0, which makes the table; None if another writer was faster.

@@ -25,6 +25,10 @@ from spark_upsert.model.bounded import LruMap
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest
 
+LOOKS_PER_LISTING = 100
+"""Looks of a process that find nothing new, between two listings of a log: each look is two reads,
+and a listing costs as much as ten, so that this adds a twentieth to the costs of a reader at rest."""
+
 _SLICE_BYTES = 1 << 10
 """Bytes of a slice with its file, ranges and epochs; 611 were measured."""
 
@@ -51,6 +55,8 @@ class LogMemory:
         self._known: LruMap[Hashable, Manifest] = LruMap(
             self.count_max, bytes_max=self.bytes_max, weigh=_bytes_of
         )
+        self._recalls: LruMap[Hashable, int] = LruMap(self.count_max)
+        """How often each version was recalled, by table."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -61,11 +67,20 @@ class LogMemory:
         return self._known.bytes_used
 
     def recall(self, store: Store) -> Manifest | None:
-        """Return a version that was the newest once, or None: to be proven, not believed."""
-        if store.cache_key is None:
+        """Return a version that was the newest once, or None: to be proven, not believed.
+
+        A version is recalled `LOOKS_PER_LISTING` times, and then forgotten: who opens the table next
+        lists its log.
+        """
+        key = store.cache_key
+        if key is None:
             return None
         with self._lock:
-            return self._known.get(store.cache_key)
+            count = 1 + (self._recalls.get(key) or 0)
+            if count > LOOKS_PER_LISTING:
+                self._known.pop(key)
+            self._recalls.put(key, count)
+            return self._known.get(key)
 
     def keep(self, store: Store, manifest: Manifest) -> None:
         """Remember a proven version, unless a newer one of the same table is known."""
@@ -80,6 +95,7 @@ class LogMemory:
                 if known.token == manifest.token:
                     self._known.get(key)  # It counts as used.
                     return
+            self._recalls.pop(key)
             self._known.put(key, manifest)
 
     def forget(self, store: Store, manifest: Manifest) -> None:

@@ -9,8 +9,9 @@ memory begins there, and reads that version after the look for the next one: the
 
 A version that is absent may also have been *lost*, and a reader that takes the gap for the end reads
 old rows. So a process that remembers no version of the log lists it once before it reads: its end
-must not be older than the newest version of the listing. A process that remembers a version lists
-the log once in `LOOKS_PER_LISTING` looks that find nothing new.
+must not be older than the newest version of the listing. A process that remembers a version does so
+once in `LOOKS_PER_LISTING` looks that find nothing new; and a look that finds several versions also
+reads the one after the next, which is there if the next one was lost.
 
 A reader that does not find the version it remembers begins again at the newest checkpoint, and
 refuses to go on (`OtherTableError`) unless it finds the same table, at no older version, with the
@@ -33,12 +34,11 @@ from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.entries import commit_path, no_table, require_no_rest
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
-from spark_upsert.table.log.memory import LOGS, LogMemory
+from spark_upsert.table.log.memory import LOGS, LOOKS_PER_LISTING, LogMemory
 from spark_upsert.table.log.stored import AT_ONCE, StoredLog
 
-LOOKS_PER_LISTING = 1000
-"""Looks that find nothing new, between two listings of an open log: a listing costs as much as ten
-reads, so that this adds a hundredth to the costs of a reader at rest."""
+_SEVERAL = 2
+"""New versions of a process that has not looked for a while."""
 
 READ_TRIES_MAX = 1000
 """The most looks in a row. A look fails if a cut came between; a thousand in a row is a fault."""
@@ -399,12 +399,20 @@ class LogReader:
             if self._stored.holds(base):
                 raise
             return None  # A commit that does not continue another log is no damage.
-        if not self._stored.holds(base):
+        if head is None or not self._stored.holds(base):
             return None
-        if head is not None and head.version < newest:
+        if newest < 0 and base is not None and head.version >= base.version + _SEVERAL:
+            newest = self._newest_probed(head.version)
+        if head.version < newest:
             self._require_newer_checkpoint(head, newest)
             return None
         return head
+
+    def _newest_probed(self, version: int) -> int:
+        """Return the newest version by a read of the one after the next."""
+        if self._stored.mark(version + 2) is None or self._stored.mark(version + 1) is not None:
+            return version
+        return version + 2
 
     def require_no_gap(self, head: Manifest) -> None:
         """Raise if the version after one was lost, where a still newer one was found.

@@ -152,11 +152,7 @@ class StoredLog:
             if manifest is not None and self.holds(manifest):
                 return manifest
         if not self.holds(None) and listed == self.entries():
-            raise CorruptionError.in_file(
-                f"{self.store.url}/{_missing_beginning(listed)}",
-                "a checkpoint and its commit, because the log was cut",
-                "no such object",
-            )
+            raise self._no_beginning(listed)
         return None
 
     def entries(self) -> list[LogEntry]:
@@ -175,6 +171,9 @@ class StoredLog:
 
     def gap(self, version: int, newest: int) -> CorruptionError:
         """Return the error of a version that is missing, although the log has a newer one."""
+        first = self.mark(0)
+        if version == 1 and first is not None and first.is_cut:
+            return self._no_beginning(self.entries())
         return CorruptionError.gap(f"{self.store.url}/{commit_path(version)}", version, newest)
 
     def files_before(self, version: int) -> set[str]:
@@ -188,19 +187,23 @@ class StoredLog:
             files |= {slice_.file.path for slice_ in named or ()}
         return files
 
+    def _no_beginning(self, listed: Sequence[LogEntry]) -> CorruptionError:
+        """Return the error of a log that was cut and lacks the checkpoint that it begins with."""
+        later = [entry for entry in listed if entry.version]
+        path = FOLDER
+        if later:
+            has_commit = not later[0].is_checkpoint
+            path = (checkpoint_path if has_commit else commit_path)(later[0].version)
+        return CorruptionError.in_file(
+            f"{self.store.url}/{path}",
+            "a checkpoint and its commit, because the log was cut",
+            "no such object",
+        )
+
     def other(self, place: TableVersion, found: str, who: str, hint: str = "") -> OtherTableError:
         """Return the error of a log that is not the remembered one, and forget its commits."""
         self.forget()
         return OtherTableError.at(self.store.url, who, str(place), found, hint=hint)
-
-
-def _missing_beginning(listed: Sequence[LogEntry]) -> str:
-    """Return the path of the checkpoint, or of its commit, that a log without a beginning lacks."""
-    later = [entry for entry in listed if entry.version]
-    if not later:
-        return FOLDER
-    has_commit = not later[0].is_checkpoint
-    return (checkpoint_path if has_commit else commit_path)(later[0].version)
 
 
 def _slices_of_checkpoint(record: dict[str, Any]) -> tuple[Slice, ...]:

@@ -224,6 +224,8 @@ def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = 
         Whether only to look. It still writes, and removes, one empty object: that is how to
         ask a storage for its time.
     """
+    # Files of versions after a gap are in use.
+    log.require_no_gap(log.head())
     look = _look(store)
     limit_s = look.now_s - grace_ms / 1000
     past, entries = log.stored.files_before(log.head().since), log.stored.entries()
