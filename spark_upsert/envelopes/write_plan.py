@@ -29,6 +29,7 @@ from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, sto
 from spark_upsert.options.write import Operation, Truncates, WriteOptions
 from spark_upsert.table.deletes import columns_of_deletes, deletes_of
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.free_folder import require_free
 from spark_upsert.table.given_keys import as_keys
 from spark_upsert.table.log.kept_position import keeps_rows
 from spark_upsert.table.log.manifest import Manifest
@@ -182,6 +183,8 @@ def plan_upon(
             case WritePlan():
                 return step
             case Create(schema=schema, properties=properties):
+                if not options.allow_non_empty_path:
+                    require_free(table.store)
                 if unborn_id is None:  # Among many tables one mirror does not stop the others.
                     require_place(table, properties)
                 manifest = table.unborn(schema, properties, table_id=unborn_id)

@@ -43,6 +43,7 @@ from spark_upsert.mirror.refusals import (
     MirrorChangedError,
     occupied,
     other_table,
+    within_another,
 )
 from spark_upsert.mirror.statistics import stats_text
 from spark_upsert.mirror.twins import id_of, rows_of, run_of, write_twin
@@ -51,9 +52,11 @@ from spark_upsert.mirror.upkeep import Cleaned, Upkeep
 from spark_upsert.mirror.vectors import Vector, as_text, file_of, from_text, in_file, name_of
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
+from spark_upsert.store.below import StoreBelow
 from spark_upsert.store.protocol import PROBE
 from spark_upsert.store.resolve import is_remote
 from spark_upsert.table.entries.ahead import Deaths, Twin
+from spark_upsert.table.free_folder import format_above
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest
 from spark_upsert.table.published import Published
@@ -346,9 +349,15 @@ class Mirror:
             name = info.path
             if run_of(name) is None and not name.startswith("deletion_vector_") and name != PROBE:
                 raise occupied(self.place, name)
+        for info in self.target.list(FOLDER):
+            if not info.path.endswith(".now"):
+                raise occupied(self.place, info.path)
         strange = [name for name in self.target.folders("") if name != FOLDER]
         if strange:
             raise occupied(self.place, f"{strange[0]}/")
+        above = None if isinstance(self.target, StoreBelow) else format_above(self.target)
+        if above is not None:
+            raise within_another(self.place, above)
 
     # -- a step --------------------------------------------------------------------------
 

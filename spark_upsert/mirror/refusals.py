@@ -71,3 +71,11 @@ def occupied(place: str, found: str) -> OtherTableError:
         f"'{place}' is to hold a mirror, but holds '{found}'. Nothing was written.",
         hint="publish to an empty place.",
     )
+
+
+def within_another(place: str, found: str) -> OtherTableError:
+    """Return the error of a place in the folder of another tool's table, which may clean it."""
+    return OtherTableError(
+        f"'{place}' is to hold a mirror, but {found}. Nothing was written.",
+        hint="publish to a place outside of that folder.",
+    )

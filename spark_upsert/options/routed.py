@@ -224,6 +224,12 @@ class RoutedOptions:
         asked = {fold(name): text.strip().lower() for name, text in self.shared.items()}
         return self.park or asked.get("onerror") == ErrorPolicy.QUARANTINE.value
 
+    @property
+    def allows_non_empty_root(self) -> bool:
+        """Whether the root may hold files of others when its first table is made."""
+        asked = {fold(name): text.strip().lower() for name, text in self.shared.items()}
+        return asked.get(fold("allowNonEmptyPath")) == "true"
+
     def of(self, name: str, folder: str) -> WriteOptions:
         """Return the options of a table, by its name and its folder below the root.
 

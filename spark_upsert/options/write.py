@@ -384,6 +384,10 @@ class WriteOptions:
     except_columns: tuple[str, ...] = Option(
         "exceptColumnList", Options.names, Life(Change.REFUSED, "as `columnList`"), default=NO_NAMES
     ).held("Comma-separated columns not to store.")
+    allow_non_empty_path: bool = Option("allowNonEmptyPath", flag, NEXT, default=False).held(
+        "Whether a new table may be made in a folder that holds files of others, or in the folder "
+        "of a Delta table. Default `false`."
+    )
     merge_schema: bool = Option("mergeSchema", flag, NEXT, default=False).held(
         "Whether the table may gain columns and widen types. Default `false`."
     )

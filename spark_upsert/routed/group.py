@@ -302,7 +302,7 @@ class GroupTable:
         """
         table = self.table
         # The put finds out whether what was seen is the newest.
-        head = _completed(table, table.log.seen or table.ensure(SCHEMA))
+        head = _completed(table, table.log.seen or table.ensure(SCHEMA, allow_non_empty_path=True))
         rows = pa.Table.from_pylist(
             [batch.to_row(), *(member.to_row() for member in members)], schema=COLUMNS
         )

@@ -286,7 +286,7 @@ class ParkedTable:
 
     def ensure(self) -> None:
         """Make the table, if there is none."""
-        self.table.ensure(SCHEMA)
+        self.table.ensure(SCHEMA, allow_non_empty_path=True)
 
     def stage(
         self,

@@ -28,6 +28,7 @@ from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.store.resolve import open_store
 from spark_upsert.store.tokens import new_token
+from spark_upsert.table.free_folder import require_free
 from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
@@ -112,12 +113,15 @@ def plan_routed(
     SchemaError
         A column of the template is not there, or names no table.
     OptionError
-        The tables of the group have another template.
+        The tables of the group have another template, or the first table is to be made in a root
+        that holds a Delta table or files.
     """
     Router(options.template, incoming)
     group_table = GroupTable(root_of(options) if root is None else root)
     group = group_table.at()
     require_template(group, options.template.relative, group_table.root.url)
+    if group.version < 0 and not options.allows_non_empty_root:
+        require_free(group_table.root, is_root=True)
     return RoutedPlan(
         options=options,
         incoming=incoming,

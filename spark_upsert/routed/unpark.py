@@ -36,6 +36,7 @@ from spark_upsert.routed.plan import plan_rows_of
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.free_folder import require_free
 from spark_upsert.table.log.manifest import Manifest, TableVersion
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.run.rows import BatchPart, Rows
@@ -291,7 +292,10 @@ def _planned(
         plan = plan_rows_of(table, options, rows, incoming[0])
         base, envelope = plan.base, plan.envelope
     else:
-        base = table.log.try_head() or _unborn(made_for)
+        head = table.log.try_head()
+        if head is None and not options.allow_non_empty_path:
+            require_free(table.store)
+        base = head or _unborn(made_for)
     for schema in made_for:
         base = _widened(table, base, _schema_of(schema), options.except_columns)
     return base, envelope

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,12 @@ class StoreBelow:
         """The cache key of the store, and the folder (`Store.cache_key`)."""
         own = self._store.cache_key
         return None if own is None else (own, self._folder)
+
+    def iter_above(self) -> Iterator[Store]:
+        """Yield the folders between this one and the store, the nearest first, and the store."""
+        for folder in list(PurePosixPath(self._folder).parents)[:-1]:
+            yield StoreBelow(self._store, str(folder))
+        yield self._store
 
     def _path(self, path: str) -> str:
         return f"{self._folder}/{path}" if path else self._folder

@@ -61,6 +61,10 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
 
+    def iter_above(self) -> Iterator[LocalStore]:
+        """Yield the folders above this one, the nearest first."""
+        yield from map(LocalStore, self._root.parents)
+
     def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         target = self._root / path
         with translated("read", target), opened_regular(target) as file:

@@ -22,7 +22,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -74,6 +74,7 @@ class ObjectStore:
 
     def __init__(self, url: str, options: Mapping[str, Any], *, client: Any = None) -> None:
         self._url = url.rstrip("/")
+        self._options = options
         self._settings = settings = ObjectSettings.of(self._url, options)
         if client is None:
             self._client = _client(self._url, settings, retries_max=settings.retries_max)
@@ -94,6 +95,13 @@ class ObjectStore:
 
     def __repr__(self) -> str:
         return f"ObjectStore({masked(self.url)!r})"
+
+    def iter_above(self) -> Iterator[ObjectStore]:
+        """Yield the prefixes above this one, the nearest first, and the bucket."""
+        parts = urlsplit(self._url)
+        for folder in PurePosixPath(parts.path).parents:
+            url = f"{parts.scheme}://{parts.netloc}{str(folder).rstrip('/')}"
+            yield ObjectStore(url, self._options)
 
     def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         for _ in range(self._settings.retries_max):

@@ -93,7 +93,16 @@ from spark_upsert.table.write.write_set import Staged, WriteSet
 if TYPE_CHECKING:
     import polars as pl
 
-    from spark_upsert.table import appends, deletes, drop, polars_frame, row_ttl, upkeep, where
+    from spark_upsert.table import (
+        appends,
+        deletes,
+        drop,
+        free_folder,
+        polars_frame,
+        row_ttl,
+        upkeep,
+        where,
+    )
     from spark_upsert.table.entries.ahead import Ahead
     from spark_upsert.table.entries.check import Report
     from spark_upsert.table.index import rows as index_rows
@@ -104,6 +113,7 @@ else:
     appends = Late("spark_upsert.table.appends")
     deletes = Late("spark_upsert.table.deletes")
     drop = Late("spark_upsert.table.drop")
+    free_folder = Late("spark_upsert.table.free_folder")
     index_rows = Late("spark_upsert.table.index.rows")
     polars_frame = Late("spark_upsert.table.polars_frame")
     row_ttl = Late("spark_upsert.table.row_ttl")
@@ -213,6 +223,7 @@ class Table:
         hash_prefix: int = 0,
         properties: Mapping[str, str] | None = None,
         storage: Mapping[str, str] | None = None,
+        allow_non_empty_path: bool = False,
     ) -> Table:
         """Make a table at a path.
 
@@ -237,11 +248,15 @@ class Table:
             values together, so that `having_prefix` reads no more than those.
         properties : mapping of str to str, optional
             For example ``{"tombstoneRetention": "7 days"}``.
+        allow_non_empty_path : bool
+            Whether the folder may hold files of others, or be in the folder of a Delta table.
 
         Raises
         ------
         TableExistsError
             There is a table; `ensure` opens it if it is the same.
+        OptionError
+            The folder is not empty.
         """
         table = cls(open_store(path, storage))
         order = [
@@ -259,27 +274,43 @@ class Table:
             ties=ties,
             hash_prefix=whole_argument("hash_prefix", hash_prefix),
         )
-        if not table._make(schema, properties):
+        if not table._make(schema, properties, allow_non_empty_path=allow_non_empty_path):
             raise TableExistsError.at(table.store.url)
         return table
 
-    def ensure(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
+    def ensure(
+        self,
+        schema: TableSchema,
+        properties: Mapping[str, str] | None = None,
+        *,
+        allow_non_empty_path: bool = False,
+    ) -> Manifest:
         """Return the newest manifest; make the table with this schema if there is none.
 
         Raises
         ------
         TableExistsError
             There is one with other keys, another order or other rules.
+        OptionError
+            There is none, and its folder is not empty.
         """
         if self.log.try_head() is None:
-            self._make(schema, properties)
+            self._make(schema, properties, allow_non_empty_path=allow_non_empty_path)
         manifest = self.log.head()
         if not manifest.schema.has_rules_of(schema):
             raise TableExistsError.at(self.store.url)
         return manifest
 
-    def _make(self, schema: TableSchema, properties: Mapping[str, str] | None) -> bool:
+    def _make(
+        self,
+        schema: TableSchema,
+        properties: Mapping[str, str] | None,
+        *,
+        allow_non_empty_path: bool,
+    ) -> bool:
         """Make the table, without an epoch; False if there is one."""
+        if not allow_non_empty_path and self.log.try_head() is None:
+            free_folder.require_free(self.store)
         unborn = self.unborn(schema, properties)
         require_place(self, unborn.properties)
         draft = Draft(kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties)

@@ -24,7 +24,7 @@ UPWARD = {
 }
 """A table that is published brings its mirror up to date, and a mirror is made of a table."""
 
-DOORS_MAX = 15
+DOORS_MAX = 16
 """Each door is a name that no checker of imports follows: one more needs a reason."""
 
 READS = """

@@ -74,7 +74,7 @@ def settle(table: Table) -> Table:
     """
     head, own = table.log.head(), settled_below(table)
     kept = Kept.opened(table)
-    own.ensure(_schema(kept.grouping))
+    own.ensure(_schema(kept.grouping), allow_non_empty_path=True)
     at = own.log.head().transactions.get(head.table_id)
     if at is not None and at > head.version:
         raise CorruptionError.in_file(

@@ -1,0 +1,89 @@
+"""The check that the folder of a new table has no files of others.
+
+A tool that removes what it does not know in its folder, such as a vacuum of Delta, removes the files
+of a table that is made there. And a person who names a folder of files mostly means another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Protocol, runtime_checkable
+
+from spark_upsert.errors import OptionError, UpsertFlowError, setting
+from spark_upsert.store import Store
+from spark_upsert.store.folder import is_hidden
+from spark_upsert.table.run.file import is_run_path
+
+_DATA = "data"
+
+_MARKERS = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}
+"""Folders by which a table of another tool is recognized."""
+
+
+@runtime_checkable
+class _HasFoldersAbove(Protocol):
+    """A store that can open the folders above its own, the nearest first."""
+
+    def iter_above(self) -> Iterator[Store]: ...
+
+
+def require_free(store: Store, *, is_root: bool = False) -> None:
+    """Raise unless a new table may be made in a folder.
+
+    Files of others are no part of the table, and a tool that removes what it does not know in its
+    folder, such as a vacuum of Delta, removes the files of the table. Names that begin with ``_`` or
+    ``.`` are no files of a table, but for those of `_MARKERS`: checkpoints of Spark are among them.
+
+    Parameters
+    ----------
+    store : Store
+    is_root : bool
+        Whether the folder is that of many tables, whose own folders are in it.
+
+    Raises
+    ------
+    OptionError
+        The folder holds files of others, or it is in the folder of a Delta table or the like.
+    """
+    found = _format_of(store)
+    if found is None and (names := list(_foreign(store, is_root=is_root))):
+        more = f" and {len(names) - 1} further files or folders" if len(names) > 1 else ""
+        found = f"'{names[0]}'{more}"
+    found = format_above(store) if found is None else f"it holds {found}"
+    if found is not None:
+        raise OptionError(
+            f"a table is to be made in '{store.url}', but {found}. Nothing was written.",
+            hint="choose an empty folder. 'Table.create' and a write also take "
+            f"{setting('allowNonEmptyPath', 'true')}, for a folder where no other tool removes "
+            "files.",
+            option="path",
+        )
+
+
+def format_above(store: Store) -> str | None:
+    """Return which folder above is that of a table of another tool; None if there is none."""
+    for above in store.iter_above() if isinstance(store, _HasFoldersAbove) else ():
+        # Who may write into a folder need not be allowed to list those above it.
+        with suppress(UpsertFlowError, OSError):
+            found = _format_of(above)
+            if found is not None:
+                return f"'{above.url}' holds {found}"
+    return None
+
+
+def _format_of(store: Store) -> str | None:
+    """Return the format of a table of another tool in a folder; None if there is none."""
+    folders = set(store.folders(""))
+    return next((found for name, found in _MARKERS.items() if name in folders), None)
+
+
+def _foreign(store: Store, *, is_root: bool) -> Iterator[str]:
+    """Yield the names in a folder that are not those of a table."""
+    folders = set(store.folders(""))
+    names = [*(info.path for info in store.list("")), *(() if is_root else folders - {_DATA})]
+    yield from sorted(name for name in names if not is_hidden(name))
+    if not is_root and _DATA in folders:
+        yield from (f"{_DATA}/{name}" for name in store.folders(_DATA))
+        paths = (info.path for info in store.list(_DATA))
+        yield from (path for path in paths if not (is_run_path(path) or path.endswith(".now")))
