@@ -33,6 +33,7 @@ from spark_upsert.store import Store
 from spark_upsert.store.copies import LocalCopies
 from spark_upsert.store.objects import RANGE_BYTES
 from spark_upsert.store.resolve import open_store
+from spark_upsert.table.log.memory import LOGS
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 from tests.support.proxy import Fault, Proxy, proxy_before
@@ -112,7 +113,7 @@ def copies(storage: Storage) -> list[Path]:
 
 def try_condition(url: str, storage: Storage, proxy: Proxy) -> None:
     """Let the process learn that the server knows conditional puts, then count from zero."""
-    open_store(url, storage).put_if_absent("tried", b"")
+    open_store(url, storage).put_if_absent("_tried", b"")
     proxy.requests.clear()
 
 
@@ -706,6 +707,31 @@ def test_a_damaged_object_is_named(s3: S3, url: str, storage: Storage, damage: s
         file.unlink()
     with pytest.raises(CorruptionError, match=run.path.rsplit("/", 1)[-1]):
         Table.open(url, storage=storage).snapshot()
+
+
+def test_a_lost_version_is_named(url: str, storage: Storage) -> None:
+    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    for number in range(4):
+        table.append(rows(k1=number))
+    open_store(url, storage).delete("_log/00000000000000000002.json")
+    LOGS.clear()
+    with pytest.raises(CorruptionError, match=r"0002\.json' is missing"):
+        Table.open(url, storage=storage)
+
+
+@pytest.mark.parametrize("foreign", ["part-0.parquet", "day=1/part-0.parquet", "_delta_log/0.json"])
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_table_is_not_made_among_objects_of_others(
+    s3: S3, url: str, storage: Storage, foreign: str, below: str
+) -> None:
+    open_store(url, storage).put(foreign, b"x")
+    if below and not foreign.startswith("_delta_log"):
+        Table.create(url + below, COLUMNS, keys=["k"], storage=storage)
+        return
+    with pytest.raises(OptionError, match="choose an empty folder"):
+        Table.create(url + below, COLUMNS, keys=["k"], storage=storage)
+    assert s3.keys(url.split("/")[2]) == [f"lake/orders/{foreign}"]
+    Table.create(url + below, COLUMNS, keys=["k"], storage=storage, allow_non_empty_path=True)
 
 
 def test_a_fetch_that_was_killed_does_not_block_the_next(

@@ -103,6 +103,17 @@ def _(told: Told) -> None:
     require_copy(table, str(told.folder / "empty place"))
 
 
+@follows("mirror.refusals:within_another")
+def _(told: Told) -> None:
+    table = table_in(told.folder)
+    (told.folder / "theirs" / "_delta_log").mkdir(parents=True)
+    with told:
+        table.publish(str(told.folder / "theirs" / "place"))
+    told("publish to a place outside of that folder")
+    table.publish(str(told.folder / "place"))
+    require_copy(table, str(told.folder / "place"))
+
+
 @follows("mirror.place:place_of")
 def _(told: Told) -> None:
     table = table_in(told.folder)

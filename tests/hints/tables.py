@@ -449,6 +449,22 @@ def write_and_open(
     return Table.open(str(folder / name))
 
 
+@follows("table.free_folder:require_free")
+def _(told: Told) -> None:
+    for name in ("theirs", "theirs too"):
+        (told.folder / name).mkdir()
+        (told.folder / name / "part-0.parquet").write_bytes(b"")
+    with told:
+        write(told.folder, name="theirs")
+    told("choose an empty folder")
+    write(told.folder, name="empty")
+    told("allow_non_empty_path=true")
+    write(told.folder, name="theirs", **told.options)
+    path = str(told.folder / "theirs too")
+    told("'Table.create' and a write also take")
+    Table.create(path, rows_of(ROW).schema, keys=["id"], allow_non_empty_path=True)
+
+
 @follows("errors:OptionError.fixed")
 def _(told: Told) -> None:
     write(told.folder, sequenceBy="n")

@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from spark_upsert.envelopes import write_plan
 from spark_upsert.mirror import delta_log
 from spark_upsert.mirror.delta_log import DeltaLog
 from spark_upsert.mirror.upkeep import Upkeep
+from spark_upsert.table import free_folder
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.stored import StoredLog
-from tests.planted.bug import Patch, bug, wrapped
+from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_gap_promises as promises
 
 
@@ -86,3 +88,14 @@ def _() -> Patch:
         return replace(state, last_id=f"{state.version}")
 
     return wrapped(delta_log, "applied", applied)
+
+
+@bug(
+    "a table is made among files of others",
+    promises.test_p1_a_table_is_not_made_where_another_tool_removes_its_files,
+)
+def _() -> Patch:
+    return together(
+        patch.object(free_folder, "require_free", lambda store, **_: None),
+        patch.object(write_plan, "require_free", lambda store, **_: None),
+    )

@@ -1,4 +1,4 @@
-"""P1 and P2 where an object of a log is lost, or its number was freed: no process goes on."""
+"""P1 and P2 where objects are lost, their numbers are freed, or their folder is another tool's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import CorruptionError
+from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.place import place_of
 from spark_upsert.mirror.publish import Mirror
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import Store
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.log.entries import commit_path
@@ -19,6 +21,7 @@ from spark_upsert.table.table import Table
 from tests.support.clocked import HOUR_S, ClockedStore, Now
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
+from tests.support.stores import MemoryStore
 
 SCHEMA = TableSchema.of(pa.schema({"id": pa.int64(), "n": pa.int64()}), keys=["id"])
 
@@ -154,3 +157,16 @@ def test_p2_another_commit_of_the_same_number_is_not_the_one_that_is_remembered(
     written.table.append(pa.table({"id": [1], "n": [99]}))
     remembers.publish()
     written.require_copy()
+
+
+@pytest.mark.parametrize("path", ["_delta_log/0.json", "data/part-0.parquet"])
+def test_p1_a_table_is_not_made_where_another_tool_removes_its_files(path: str) -> None:
+    store = MemoryStore()
+    store.objects[path] = b""
+    for make in (
+        lambda: Table(store).ensure(SCHEMA),
+        lambda: plan_upon(Table(store), WriteOptions(path=store.url, keys=("id",)), SCHEMA.columns),
+    ):
+        with pytest.raises(OptionError, match="choose an empty folder"):
+            make()
+    assert list(store.objects) == [path]
