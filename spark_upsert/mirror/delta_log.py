@@ -150,9 +150,9 @@ class DeltaLog:
     def _is_continued(self, version: int) -> bool:
         """Return whether a commit that was just put follows the commit before it.
 
-        Where that is gone, a checkpoint of the version itself proves that another publisher has gone
-        on from the commit. A newer checkpoint has both versions, or the put came too late and hit a
-        number that a cleaning had freed; a reader needs the commit in neither case.
+        Where that is gone, a checkpoint of the version itself proves that another publisher has
+        continued from the commit. A newer checkpoint has both versions, or the put was late and
+        used a number that a cleaning had freed; a reader needs the commit in neither case.
         """
         if version and self._is_as_seen(version - 1):
             return True

@@ -1,7 +1,7 @@
 """The check that the folder of a new table has no files of others.
 
-A tool that removes what it does not know in its folder, such as a vacuum of Delta, removes the files
-of a table that is made there. And a person who names a folder of files mostly means another one.
+A tool that removes unknown files in its folder, such as a vacuum of Delta, removes the files of a
+table that is made there. And a person who names a folder of files mostly means another folder.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ class _HasFoldersAbove(Protocol):
 def require_free(store: Store, *, is_root: bool = False) -> None:
     """Raise unless a new table may be made in a folder.
 
-    Files of others are no part of the table, and a tool that removes what it does not know in its
-    folder, such as a vacuum of Delta, removes the files of the table. Names that begin with ``_`` or
-    ``.`` are no files of a table, but for those of `_MARKERS`: checkpoints of Spark are among them.
+    Names that begin with ``_`` or ``.`` are passed over, except for those of `_MARKERS`: people
+    keep the checkpoints of queries there.
 
     Parameters
     ----------

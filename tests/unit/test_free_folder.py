@@ -1,4 +1,4 @@
-"""A table is made in a folder of its own: files of others are refused unless an option allows them."""
+"""A table is made in a folder of its own: other files are refused unless an option allows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.plan import plan_routed
 from spark_upsert.routed.unpark import unpark
-from spark_upsert.store import LocalStore, Store
+from spark_upsert.store import LocalStore
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert_sink.plan import plan_sink
@@ -214,8 +214,8 @@ def test_a_mirror_below_a_table_that_was_allowed(tmp_path: Path) -> None:
 
 def test_the_folders_above_one_in_a_bucket() -> None:
     objects = pytest.importorskip("spark_upsert.store.objects")
-    store: Store = objects.ObjectStore("s3://bucket/lake/orders", {"region": "eu-west-1"})
-    assert [each.url for each in store.iter_above()] == ["s3://bucket/lake", "s3://bucket"]  # type: ignore[attr-defined]
+    store = objects.ObjectStore("s3://bucket/lake/orders", {"region": "eu-west-1"})
+    assert [each.url for each in store.iter_above()] == ["s3://bucket/lake", "s3://bucket"]
     assert [each.url for each in StoreBelow(store, "a/b").iter_above()] == [
         "s3://bucket/lake/orders/a",
         "s3://bucket/lake/orders",

@@ -363,6 +363,7 @@ OF_WRITES: dict[str, Changed] = {
     "columnList": ({}, {"columnList": "id,n"}),
     "exceptColumnList": ({}, {"exceptColumnList": "v"}),
     "mergeSchema": ({}, {"mergeSchema": "true"}),
+    "allowNonEmptyPath": ({}, {"allowNonEmptyPath": "true"}),
     "tombstoneRetention": ({}, {"tombstoneRetention": "1 epoch"}),
     "maxBacklogEpochs": ({}, {"maxBacklogEpochs": "9"}),
     "maxBacklogBytes": ({}, {"maxBacklogBytes": "999999"}),

@@ -1,4 +1,4 @@
-"""A version that was lost is named by every process that needs it; none takes the gap for the end."""
+"""A lost version is named by each process that needs it; none takes the gap for the end."""
 
 from __future__ import annotations
 

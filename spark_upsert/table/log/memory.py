@@ -27,7 +27,7 @@ from spark_upsert.table.log.manifest import Manifest
 
 LOOKS_PER_LISTING = 100
 """Looks of a process that find nothing new, between two listings of a log: each look is two reads,
-and a listing costs as much as ten, so that this adds a twentieth to the costs of a reader at rest."""
+a listing costs as much as ten of them, and so this adds a twentieth to the costs at rest."""
 
 _SLICE_BYTES = 1 << 10
 """Bytes of a slice with its file, ranges and epochs; 611 were measured."""
@@ -69,8 +69,8 @@ class LogMemory:
     def recall(self, store: Store) -> Manifest | None:
         """Return a version that was the newest once, or None: to be proven, not believed.
 
-        A version is recalled `LOOKS_PER_LISTING` times, and then forgotten: who opens the table next
-        lists its log.
+        A version is recalled `LOOKS_PER_LISTING` times and then forgotten, so that the next reader
+        lists the log.
         """
         key = store.cache_key
         if key is None:

@@ -7,11 +7,11 @@ each time anew: ``v`` is the end if ``v + 1`` is absent and *then* the version t
 began at is found in the log, by its token. A reader that was told of a version newer than its
 memory begins there, and reads that version after the look for the next one: the read is the proof.
 
-A version that is absent may also have been *lost*, and a reader that takes the gap for the end reads
-old rows. So a process that remembers no version of the log lists it once before it reads: its end
-must not be older than the newest version of the listing. A process that remembers a version does so
-once in `LOOKS_PER_LISTING` looks that find nothing new; and a look that finds several versions also
-reads the one after the next, which is there if the next one was lost.
+A version that is absent may also have been *lost*, and a reader that takes the gap for the end
+reads old rows. So a process that remembers no version of the log lists it once before it reads: its
+end must not be older than the newest version of the listing. A process that remembers a version
+does so once in `LOOKS_PER_LISTING` looks that find nothing new; and a look that finds several
+versions also reads the one after the next, which is there if the next one was lost.
 
 A reader that does not find the version it remembers begins again at the newest checkpoint, and
 refuses to go on (`OtherTableError`) unless it finds the same table, at no older version, with the
