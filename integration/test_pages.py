@@ -280,16 +280,12 @@ def some_rows(place: Place) -> Names:
 
 
 def regions(place: Place) -> Names:
-    """Make tables of orders, one of which lacks a column, of tenants, of a group, and files."""
+    """Make tables of orders, one of which lacks a column, of tenants, and of a group."""
     for name in ("east", "west", "tenants/a/orders", "tenants/b/orders"):
         make_orders(str(place.folder / "lake" / name), versions=3)
     fewer = pa.schema([ORDERS.field("order_id"), ORDERS.field("offset")])
     north = Table.create(str(place.folder / "lake" / "north"), fewer, keys=["order_id"])
     north.append(pa.table({"order_id": [1], "offset": [1]}, schema=fewer))
-    for name in ("landing", "archive"):
-        folder = place.folder / "lake" / name
-        folder.mkdir()
-        (folder / "one.json").write_text('{"order_id": 1, "amount": 2}\n')
     Routed(place.folder / "lake" / "shop").batch(orders={1: 1}, users={2: 2})
     return {}
 

@@ -66,12 +66,6 @@ With columns in braces in `path`, each row goes to the table of its values: [rou
 `txnVersion`, `allowMissingBatches`, `checkpointLocation` and `storage.*` are of the whole write.
 """
 
-_FILES = """
-### Files
-
-Of an input that is a growing set of files: Parquet, Arrow, JSON (an object in each line) or CSV.
-"""
-
 _SQL = """
 ## In SQL
 
@@ -88,7 +82,6 @@ def reference() -> str:
         "routed": _ROUTED,
         "reads": _READS,
         "inputs": _INPUTS,
-        "files": _FILES,
     }
     return _HEAD + "".join(heads[scope] + _table(each) for scope, each in SCOPES.items()) + _SQL
 

@@ -33,8 +33,6 @@ class Only(Enum):
 
     STREAM = "streams"
     BATCH = "batches"
-    CSV = "csv"
-    """Files of that format."""
 
 
 @dataclass(frozen=True)

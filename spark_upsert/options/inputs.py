@@ -10,12 +10,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 from spark_upsert.errors import OptionError, about, did_you_mean, is_url
 from spark_upsert.options.below import Below, path_below
 from spark_upsert.options.declared import Option, declared, exclusive, held_together, names_of_whole
-from spark_upsert.options.files import FILE_OPTIONS
 from spark_upsert.options.handed_down import users_own
 from spark_upsert.options.lives import Change, Life
 from spark_upsert.options.parse import Options, fold
@@ -39,13 +37,6 @@ _FORMAT = "format"
 _PRIORITY = "priority"
 _PATH = "path"
 _NAME = re.compile(r"[\w-]+")
-
-
-class Family(Enum):
-    """Inputs that are told the same."""
-
-    TABLES = "tables"
-    FILES = "files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +71,12 @@ class InputOptions:
     format: str = Option(
         "input.<name>.format",
         Options.text,
-        Life(
-            Change.REFUSED,
-            "from a table to files and back; between formats of files, of files to come",
-        ),
+        Life(Change.REFUSED),
         required=True,
     ).held(
-        "What the input is. `upsertflow`: a table. `parquet`, `arrow`, `json`, `csv`: a growing "
-        "set of files, with options of its own (below). `python:name` or `python:module:Class`: "
-        "another Python source, found as Spark finds it or by its class, which is handed all "
-        "other options of the input. Default `upsertflow`."
+        "The type of the input. `upsertflow`: a table. `python:name` or `python:module:Class`: "
+        "another Python source, found as Spark finds it or by its class; it gets all other "
+        "options of the input. Default `upsertflow`."
     )
     """In lower case but for what stands behind a colon."""
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -106,50 +93,32 @@ class InputOptions:
             One is unknown, malformed, or of the query alone.
         """
         with about("input", self.name):
-            self.require_of(Family.TABLES)
+            self._require_of_table()
             return ReadOptions.parse(self._merged())
 
-    def require_of(self, family: Family) -> None:
-        """Check that a named input has a path, and is told nothing that is for others.
+    def _require_of_table(self) -> None:
+        """Check that a named input has a path, and no option of the query.
 
         Raises
         ------
         OptionError
-            It has none, or an option of the query, or one of inputs of another family.
+            It has none, or an option of the query.
         """
         if not self.name:
             return
         for name in self.own:
-            if _meant(name, _KNOWN_TO[family]) is None:
-                self._refuse_if_known(name, family)
+            if (of_query := _meant(name, _OF_QUERY)) is not None:
+                raise OptionError(
+                    f"option '{of_query}' is of the query, and not of an input.",
+                    hint=f"give '{of_query}' without '{_PREFIX}{self.name}.'.",
+                    option=of_query,
+                )
         if not any(fold(name) == _PATH and text.strip() for name, text in self.own.items()):
             path = f"{_PREFIX}{self.name}.{_PATH}"
             raise OptionError(
                 f"the option '{path}' is required (where it lies), but was not given.",
                 hint=f"give '{path}', or drop '{self.name}' from 'inputs'.",
                 option=_PATH,
-            )
-
-    def _refuse_if_known(self, name: str, family: Family) -> None:
-        """Refuse an option that means something elsewhere; a typo is for others to see."""
-        prefix = f"{_PREFIX}{self.name}."
-        if (of_query := _meant(name, _OF_QUERY)) is not None:
-            raise OptionError(
-                f"option '{of_query}' is of the query, and not of an input.",
-                hint=f"give '{of_query}' without '{prefix}'.",
-                option=of_query,
-            )
-        for other, known in _KNOWN_TO.items():
-            if (meant := _meant(name, known)) is None:
-                continue
-            if family is Family.FILES:
-                what, else_ = "a set of files", f"if it is a table, '{prefix}{_FORMAT}'"
-            else:
-                what, else_ = "a table", f"say by '{prefix}{_FORMAT}' how files are written"
-            raise OptionError(
-                f"option '{meant}' is of {other.value}, and '{self.name}' is {what}.",
-                hint=f"drop '{prefix}{meant}'; or, {else_}.",
-                option=meant,
             )
 
     def with_all_columns(self) -> InputOptions:
@@ -239,7 +208,6 @@ class ReadPlan:
             those of an input that does not exist. What is said of each is checked by its format.
         """
         of_query, of_inputs = _apart(users_own(given))
-        _refuse_of_files(of_query, of_inputs)
         _refuse_priority_of_all(of_query, of_inputs)
         options = Options(of_query, {**READ_OPTIONS, **INPUT_OPTIONS})
         if options.text(PLAN) is None:
@@ -325,22 +293,10 @@ def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str
     return of_query, of_inputs
 
 
-def _refuse_of_files(of_query: Mapping[str, str], of_inputs: Mapping[str, object]) -> None:
-    for name in of_query:
-        meant = _meant(name, FILE_OPTIONS)
-        if meant is not None and meant not in READ_OPTIONS and meant not in INPUT_OPTIONS:
-            raise OptionError(
-                f"option '{meant}' is of an input that is a set of files.",
-                hint=f"give '{_PREFIX}{next(iter(of_inputs), '<name>')}.{meant}' beside 'inputs', "
-                "or drop it.",
-                option=meant,
-            )
-
-
 def _refuse_of_tables(shared: Mapping[str, str], inputs: Sequence[InputOptions]) -> None:
     """Refuse what would be said of every table where no input is one, or of the rows of all.
 
-    Other options of tables are said of those tables that stand beside sets of files.
+    Other options of tables apply to the tables among the inputs.
     """
     other = next((each for each in inputs if each.format != TABLE), None)
     if other is None:
@@ -348,7 +304,7 @@ def _refuse_of_tables(shared: Mapping[str, str], inputs: Sequence[InputOptions])
     tables = [each.name for each in inputs if each.format == TABLE]
     for name in shared:
         meant = _meant(name, READ_OPTIONS)
-        if meant is None or meant in _QUERY_OPTIONS or meant in FILE_OPTIONS:
+        if meant is None or meant in _QUERY_OPTIONS or meant in _OF_EVERY_INPUT:
             continue
         if not tables:
             raise OptionError(
@@ -539,8 +495,5 @@ _OF_QUERY = (
 _EXCLUSIVE = exclusive(READ_OPTIONS)
 """An input that is told one of them is not told the others by default."""
 
-_KNOWN_TO: Mapping[Family, tuple[str, ...]] = {
-    Family.TABLES: tuple(name for name in READ_OPTIONS if name not in _OF_QUERY),
-    Family.FILES: tuple(FILE_OPTIONS),
-}
-"""Options that an input can be given by itself."""
+_OF_EVERY_INPUT = ("failOnDataLoss",)
+"""Options of a table's read that other inputs use, too."""

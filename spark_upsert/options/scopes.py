@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_upsert.options.files import FILE_OPTIONS
 from spark_upsert.options.inputs import INPUT_OPTIONS
 from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.options.routed import ROUTED_OPTIONS
@@ -13,7 +12,6 @@ SCOPES = {
     "routed": ROUTED_OPTIONS,
     "reads": READ_OPTIONS,
     "inputs": INPUT_OPTIONS,
-    "files": FILE_OPTIONS,
 }
 """What is declared, by name: the options of a write, of a write into many tables, of a read of
-one thing, of a read of several, and of an input that is a set of files."""
+one thing, and of a read of several."""

@@ -329,29 +329,6 @@ class ObjectStore:
             answer = obstore.list_with_delimiter(self._client, prefix or None)
         yield from sorted(path.rpartition("/")[2] for path in answer["common_prefixes"])
 
-    # -- files of others (`store.object_folder`) ----------------------------------------
-
-    def entries(self, *, is_recursive: bool) -> Iterator[Any]:
-        """Yield what obstore tells of each object below the root, or directly below it."""
-        with self._translated("list", ""):
-            if is_recursive:
-                for chunk in obstore.list(self._client, chunk_size=_LIST_CHUNK):
-                    yield from chunk
-            else:
-                yield from obstore.list_with_delimiter(self._client)["objects"]
-
-    def entry(self, path: str) -> Any:
-        """Return what obstore tells of an object; raises FileNotFoundError."""
-        with self._translated("read", path):
-            return obstore.head(self._client, path)
-
-    def read_range(self, path: str, start: int, stop: int) -> memoryview:
-        """Return some bytes of an object."""
-        with self._translated("read", path):
-            return self._require_whole(
-                path, start, stop, obstore.get_range(self._client, path, start=start, end=stop)
-            )
-
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield nothing: objects appear whole, and parts of an upload are not listed."""
         return iter(())

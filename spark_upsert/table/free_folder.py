@@ -12,10 +12,12 @@ from typing import Protocol, runtime_checkable
 
 from spark_upsert.errors import OptionError, UpsertFlowError, setting
 from spark_upsert.store import Store
-from spark_upsert.store.folder import is_hidden
 from spark_upsert.table.run.file import is_run_path
 
 _DATA = "data"
+
+_HIDDEN = ("_", ".")
+"""The first letters of names that are no files of a table."""
 
 _MARKERS = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}
 """Folders by which a table of another tool is recognized."""
@@ -81,7 +83,7 @@ def _foreign(store: Store, *, is_root: bool) -> Iterator[str]:
     """Yield the names in a folder that are not those of a table."""
     folders = set(store.folders(""))
     names = [*(info.path for info in store.list("")), *(() if is_root else folders - {_DATA})]
-    yield from sorted(name for name in names if not is_hidden(name))
+    yield from sorted(name for name in names if not name.startswith(_HIDDEN))
     if not is_root and _DATA in folders:
         yield from (f"{_DATA}/{name}" for name in store.folders(_DATA))
         paths = (info.path for info in store.list(_DATA))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tests.golden import files, kept, kept_rows, python, routed, streams, tables, texts
+from tests.golden import kept, kept_rows, python, routed, streams, tables, texts
 
 CASES = (
-    files.CASE,
     kept.CASE,
     kept_rows.CASE,
     python.CASE,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from pyspark_upsertflow.limited import LimitedStreamReader
@@ -29,7 +28,6 @@ TABLES = {"east": ORDERS, "west": ORDERS, "below/a": ORDERS, "below/b": ORDERS, 
 
 FEED = {"readChangeFeed": "true"}
 BOTH = {"inputs": "east,west", "input.east.path": "east", "input.west.path": "west", **FEED}
-FILES = {"inputs": "f", "input.f.path": "files", "input.f.format": "parquet"}
 
 
 def plans() -> dict[str, Node]:
@@ -68,7 +66,6 @@ def reads() -> dict[str, dict[str, str]]:
         "round robin": {**BOTH, "merge": "roundrobin", "maxRowsPerTrigger": "3"},
         "seeded": {**BOTH, "interleaveSeed": "7", "maxRowsPerTrigger": "3"},
         "below": {"path": "below", "inputsPattern": "*", **FEED},
-        "files": FILES,
         **views,
     }
 
@@ -113,7 +110,7 @@ def _text(offset: Mapping[str, Any]) -> str:
 
 
 def append(number: int) -> None:
-    """Append to each table, and write one more file."""
+    """Append to each table."""
     for place, name in enumerate(TABLES):
         rows = [
             {"id": 10 * number + place, "customer": 1 + number % 2, "amount": 7 * number + place},
@@ -122,13 +119,10 @@ def append(number: int) -> None:
         Table.open(name).append(pa.Table.from_pylist(rows, schema=ORDERS))
     names = [{"id": 1 + number % 3, "name": f"name {number}"}]
     Table.open("customers").append(pa.Table.from_pylist(names, schema=CUSTOMERS))
-    Path("files").mkdir(exist_ok=True)
-    file = pa.Table.from_pylist([{"id": number, "t": "x"}, {"id": -number, "t": None}])
-    pq.write_table(file, f"files/part-{number:03}.parquet")
 
 
 def build() -> Seen:
-    """Write tables and files, and run a query over each read."""
+    """Write tables, and run a query over each read."""
     for name, schema in TABLES.items():
         Table.create(name, schema, keys=["id"], properties={"indexBy": "customer"})
     Table.create("customers", CUSTOMERS, keys=["id"])
@@ -152,9 +146,8 @@ def see(kept: Seen) -> Seen:
         for name, noted in kept["offsets"].items():
             query = Read(kept["options"][name], noted)
             pairs = pairwise(noted)
-            if name != "files":  # Files are compared with what they were: by their times.
-                found[name] = [query.rows(start, end) for start, end in pairs]
-                assert found[name] == kept["expected_rows"][name], name
+            found[name] = [query.rows(start, end) for start, end in pairs]
+            assert found[name] == kept["expected_rows"][name], name
             query.stop()
     texts = {name: [plan.to_json(), plan.fingerprint()] for name, plan in plans().items()}
     return {"reads": found, "plans": texts}
@@ -166,8 +159,6 @@ def go_on(kept: Seen) -> Seen:
     found: Seen = {}
     with few_are_many():
         for name, noted in kept["offsets"].items():
-            if name == "files":
-                continue
             query = Read(kept["options"][name], [noted[-1]])
             rows, offsets = query.run(9), query.noted
             if name == "live":  # The time decides how its rows are cut.

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.options.files import FileFormat, FileOptions
-from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.inputs import TABLE, ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.routed import RoutedOptions, is_routed_write
 from spark_upsert.options.view import ViewOptions
@@ -34,9 +33,7 @@ def writes(given: Mapping[str, str]) -> None:
 def reads(given: Mapping[str, str]) -> None:
     plan = ReadPlan.parse(given)
     for each in plan.inputs:
-        if each.format == "parquet":
-            FileOptions.parse(FileFormat.PARQUET, each.own)
-        else:
+        if each.format == TABLE:
             each.of_table()
 
 
@@ -56,12 +53,9 @@ def streams(given: Mapping[str, str]) -> None:
     ReadOptions.parse(given).require_stream()
 
 
-def reads_files(given: Mapping[str, str]) -> None:
-    FileOptions.parse(FileFormat.PARQUET, given)
-
-
 READS = {"path": "/lake/orders"}
 WRITES = {"path": "/lake/orders", "keys": "id"}
+PYTHON = {"inputs": "a", "input.a.path": "/a", "input.a.format": "python:rows"}
 
 BEGIN: Mapping[Parse, Mapping[str, str]] = {
     writes: WRITES,
@@ -70,7 +64,6 @@ BEGIN: Mapping[Parse, Mapping[str, str]] = {
     reads_inputs: {},
     reads_batch: READS,
     streams: READS,
-    reads_files: READS,
 }
 """What is given, beside what a case changes of it."""
 
@@ -636,13 +629,13 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.inputs:InputOptions.require_of",
+        "options.inputs:InputOptions._require_of_table:2",
         reads_inputs,
         {"inputs": "a,b", "input.a.path": "/a"},
         {"give 'input.b.path'": {"input.b.path": "/b"}, "drop 'b' from 'inputs'": {"inputs": "a"}},
     ),
     (
-        "options.inputs:InputOptions._refuse_if_known",
+        "options.inputs:InputOptions._require_of_table",
         reads_inputs,
         {"inputs": "a", "input.a.path": "/a", "input.a.maxRowsPerTrigger": "5"},
         {
@@ -650,15 +643,6 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
                 "input.a.maxRowsPerTrigger": None,
                 "maxRowsPerTrigger": "5",
             }
-        },
-    ),
-    (
-        "options.inputs:InputOptions._refuse_if_known:2",
-        reads_inputs,
-        {"inputs": "a", "input.a.path": "/a", "input.a.pathGlobFilter": "*.parquet"},
-        {
-            "drop 'input.a.pathGlobFilter'": {"input.a.pathGlobFilter": None},
-            "say by 'input.a.format' how files are written": {"input.a.format": "parquet"},
         },
     ),
     ("options.inputs:ReadPlan.parse", reads, {"deferred": "true"}, {"drop it": {"deferred": None}}),
@@ -698,19 +682,24 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.inputs:_refuse_of_files",
-        reads,
-        {"pathGlobFilter": "*.parquet"},
+        "options.inputs:_refuse_of_tables",
+        reads_inputs,
+        {**PYTHON, "startingVersion": "3"},
         {
-            "give 'input.<name>.pathGlobFilter' beside 'inputs'": {
-                "path": None,
-                "pathGlobFilter": None,
-                "inputs": "a",
-                "input.a.path": "/a",
-                "input.a.format": "parquet",
-                "input.a.pathGlobFilter": "*.parquet",
+            "drop 'startingVersion'": {"startingVersion": None},
+            "if 'a' is a table, 'input.a.format'": {"input.a.format": "upsertflow"},
+        },
+    ),
+    (
+        "options.inputs:_refuse_of_tables:2",
+        reads_inputs,
+        {**PYTHON, "inputs": "a,b", "input.b.path": "/b", "filter": "v = 1"},
+        {
+            "give 'input.b.filter', for that table alone": {
+                "filter": None,
+                "input.b.filter": "v = 1",
             },
-            "drop it": {"pathGlobFilter": None},
+            "filter behind the read": {"filter": None},
         },
     ),
     (
@@ -828,19 +817,6 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         reads,
         {"inputsPattern": "*", "consistent": "true", "failOnDataLoss": "false"},
         {"drop one of them": {"failOnDataLoss": None}},
-    ),
-    ("options.files:FileOptions.parse", reads_files, {"sep": ";"}, {"drop it": {"sep": None}}),
-    (
-        "options.files:_glob",
-        reads_files,
-        {"pathGlobFilter": "a/*.parquet"},
-        {
-            "one for each pattern": {"pathGlobFilter": "*.parquet"},
-            "recursiveFileLookup=true": {
-                "pathGlobFilter": "*.parquet",
-                "recursiveFileLookup": "true",
-            },
-        },
     ),
     (
         "model.engines:MergeEngine.chosen",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.inputs import discovery
@@ -327,40 +325,15 @@ def _(told: Told) -> None:
     query.run({**given, **told.options})
 
 
-# Files --------------------------------------------------------------------------------------
-
-SMALL = pa.table({"id": pa.array([1], pa.int32()), "v": ["a"]})
-
-
-def put(folder: Path, name: str, rows: pa.Table | bytes, *, at_s: int = 1) -> Path:
-    """Write a file whose time is some seconds behind 2026."""
-    folder.mkdir(exist_ok=True)
-    path = folder / name
-    if isinstance(rows, bytes):
-        path.write_bytes(rows)
-    else:
-        pq.write_table(rows, path)
-    os.utime(path, (1_767_225_600 + at_s,) * 2)
-    return path
-
-
-def files_of(folder: Path, format_: str = "parquet", **more: str) -> dict[str, str]:
-    own = {f"input.files.{name}": text for name, text in more.items() if name[0].islower()}
-    return {
-        "inputs": "files",
-        "input.files.path": str(folder),
-        "input.files.format": format_,
-        **own,
-    }
-
-
 @follows("streams.inputs.table_position:TablePosition.unpacked")
 def _(told: Told) -> None:
-    path = lake(told.folder, "table")["table"]
-    put(told.folder / "files", "a", SMALL)
+    table = inputs_of(lake(told.folder, "table"))
     query = Query()
-    query.run(files_of(told.folder / "files"))
-    table = {"inputs": "files", "input.files.path": path}
+    query.run(table)
+    assert query.checkpoint is not None
+    checkpoint = json.loads(query.checkpoint)
+    checkpoint["positions"]["table"] = {"offset": 1}  # As of a Python source of that name.
+    query.checkpoint = json.dumps(checkpoint)
     with told:
         query.run(table)
     told("give the query a new checkpointLocation")
@@ -377,20 +350,16 @@ def state(offset: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def replayed(site: str, alter: Alter, format_: str = "table", **more: str) -> None:
+def replayed(site: str, alter: Alter, **more: str) -> None:
     """Follow the hint about a batch whose offset was altered before it was replayed."""
 
     @follows(site)
     def _(told: Told) -> None:
-        if format_ == "table":
-            rows = {"id": [1, 2, 3], "n": [1, 2, 3], "v": ["a", "b", "c"]}
-            for name in ("east", "west"):
-                write(told.folder, rows, name)
-            paths = {name: str(told.folder / name) for name in ("east", "west")}
-            given = inputs_of(paths, **more)
-        else:
-            put(told.folder / "files", "a", SMALL)
-            given = files_of(told.folder / "files")
+        rows = {"id": [1, 2, 3], "n": [1, 2, 3], "v": ["a", "b", "c"]}
+        for name in ("east", "west"):
+            write(told.folder, rows, name)
+        paths = {name: str(told.folder / name) for name in ("east", "west")}
+        given = inputs_of(paths, **more)
         query = Query()
         start, end = query.planned(given)
         count = len(query.replay(given, start, end))
@@ -412,19 +381,17 @@ replayed(
 
 @follows("streams.reads.passage:_rows")
 def _(told: Told) -> None:
-    folder = told.folder / "files"
-    put(folder, "a", pa.concat_tables([SMALL, SMALL]))
-    given = {**files_of(folder), **TURNS}
+    given = {**inputs_of(lake(told.folder, "table")), **TURNS}
     query = Query()
     start, end = query.planned(given)
     counted = json.loads(json.dumps(end))
-    state(counted).update(given={"files": 9}, rows=9)
+    state(counted).update(given={"table": 9}, rows=9)
     with told:
         query.replay(given, start, counted)
     told("restore it")
-    assert len(query.replay(given, start, end)) == 2
+    assert len(query.replay(given, start, end)) == 1
     told("give the query a new checkpointLocation")
-    assert len(Query().run(given)) == 2
+    assert len(Query().run(given)) == 1
 
 
 @follows("streams.inputs.discovery:Discovery._bounded")

@@ -1,4 +1,4 @@
-"""Bugs in what a process keeps open: runs that compaction has replaced, for hours."""
+"""Bugs in which files a process opens, and which it keeps open: replaced runs, for hours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
+from spark_upsert.errors import CorruptionError
 from spark_upsert.model.bounded import LruMap
+from spark_upsert.store import LocalStore, regular
 from spark_upsert.table.run.file import RunCache
 from tests.planted.bug import Patch, bug
 from tests.unit import test_run as runs
@@ -42,3 +46,15 @@ def _() -> Patch:
         return seen is None or seen.length == known.run.file.bytes
 
     return patch.object(RunCache, "_is_as_verified", by_length)
+
+
+def test_p7_a_device_is_not_read() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a").symlink_to("/dev/zero")
+        with pytest.raises(CorruptionError, match="a link to a device"):
+            LocalStore(folder).read("a")
+
+
+@bug("what is no regular file is read", test_p7_a_device_is_not_read)
+def _() -> Patch:
+    return patch(f"{regular.__name__}.stat.S_ISREG", lambda mode: True)

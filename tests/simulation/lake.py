@@ -34,8 +34,6 @@ from unittest.mock import patch
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.streams.inputs import batch
 from spark_upsert.streams.inputs import table as table_input
-from spark_upsert.streams.inputs.files import input as file_input
-from spark_upsert.streams.inputs.files import kind as file_kind
 from spark_upsert.streams.planner import heads, kinds, turns
 from spark_upsert.streams.reads import packs
 from spark_upsert.table.retention.pressure import report_path
@@ -241,8 +239,6 @@ class Lake:
                 enter(patch.object(module, "open_store", reader.open_store))
             for module in (kinds, table_input, batch):
                 enter(patch.object(module, "open_table", reader.open_table))
-            for module in (file_kind, file_input):
-                enter(patch.object(module, "open_folder", reader.open_folder))
             enter(patch.object(heads, "LOOKED_AT_MAX", 0 if ground.is_polled else 300))
             enter(few_are_many(**ground.bounds))
             yield

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 
 from spark_upsert.store.below import StoreBelow
 from spark_upsert.table.table import Table
-from tests.simulation.lake_inputs import FilesModel, TableModel
+from tests.simulation.lake_inputs import TableModel
 from tests.simulation.lake_options import Drawn
 from tests.support.clocked import ClockedStore, Now
-
-Model = TableModel | FilesModel
 
 BEGINNING_S = 1_000_000_000.0
 
@@ -56,7 +54,7 @@ class Ground:
         self.while_asleep: Callable[[], None] = lambda: None
         self.is_asked = False
         """Whether the query is at work: no time passes then, or it would have looked for long."""
-        self.models: dict[str, Model] = {}
+        self.models: dict[str, TableModel] = {}
         self._observed: dict[str, Table] = {}
         self.gone: dict[str, dict[str, bytes]] = {}
         """The objects of tables that were dropped."""
@@ -70,8 +68,7 @@ class Ground:
         is_named = self.options.pattern is None
         self.is_polled = is_named and random.Random(-1 - self.seed).random() < 0.5
         """Whether heads are learnt beside planning (new tables would be found later then)."""
-        can_chain = self.options.is_feed and not self.options.has_files
-        self.has_sink = can_chain and draw.random() < 0.5
+        self.has_sink = self.options.is_feed and draw.random() < 0.5
 
     def __str__(self) -> str:
         return f"{self.options} over {self.named or self.options.pattern}"
@@ -85,7 +82,7 @@ class Ground:
 
     def is_there(self, name: str) -> bool:
         """Return whether an input is a table that is there."""
-        return name not in self.gone and isinstance(self.models.get(name), TableModel)
+        return name not in self.gone and name in self.models
 
     def tell(self, event: str) -> None:
         """Add something that happened to the trace."""
@@ -117,9 +114,7 @@ class Ground:
 
     def model(self, name: str) -> TableModel:
         """Return what a table holds."""
-        found = self.models[name]
-        assert isinstance(found, TableModel)
-        return found
+        return self.models[name]
 
     def present(self) -> list[str]:
         """Return the inputs that the query should have, in their order."""
@@ -129,11 +124,7 @@ class Ground:
 
     def tables(self) -> list[str]:
         """Return the tables that are there."""
-        return [
-            name
-            for name, model in self.models.items()
-            if isinstance(model, TableModel) and name not in self.gone
-        ]
+        return [name for name in self.models if name not in self.gone]
 
     def any_table(self) -> str:
         """Draw a table that is there."""
@@ -145,6 +136,6 @@ class Ground:
 
     def first_changes(self, name: str) -> int:
         """Return the oldest version of an input whose changes can be read."""
-        if isinstance(self.models[name], FilesModel) or name in self.gone:
+        if name in self.gone:
             return 0
         return self.observed(name).log.head().first_changes

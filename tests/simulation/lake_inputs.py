@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.streams.inputs.files.position import FilePosition
 from spark_upsert.streams.inputs.table_position import TablePosition
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.manifest import Commit
-from tests.support.folders import MemoryFolder, arrow, parquet
 
 Record = Mapping[str, Any]
 """The values of a row, or the columns of a row that was delivered."""
@@ -240,90 +236,3 @@ class TableTape:
         self.snapshot -= rows
         if not end.is_in_snapshot:
             assert not self.snapshot, f"{self.snapshot} are left out of the snapshot"
-
-
-@dataclass
-class FilesModel:
-    """Files by name: the rows of each, in their order. A value tells which row it is."""
-
-    format: str
-    columns: Mapping[str, pa.DataType]
-    folder: MemoryFolder
-    files: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-
-    def put(self, rows: list[dict[str, Any]], modified_us: int, dice: random.Random) -> str:
-        """Add a file; returns its name."""
-        name = f"f{dice.randrange(10)}{len(self.files)}.{self.format}"
-        schema = pa.schema(self.columns)
-        self.files[name] = rows
-        self.folder.put(
-            name, _WRITTEN[self.format](pa.Table.from_pylist(rows, schema)), modified_us
-        )
-        return name
-
-
-def _json(rows: pa.Table) -> bytes:
-    return "".join(f"{json.dumps(row)}\n" for row in rows.to_pylist()).encode()
-
-
-def _csv(rows: pa.Table) -> bytes:
-    lines = [rows.schema.names, *(row.values() for row in rows.to_pylist())]
-    return "".join(
-        ",".join("" if each is None else str(each) for each in line) + "\n" for line in lines
-    ).encode()
-
-
-_WRITTEN: dict[str, Callable[[pa.Table], bytes]] = {
-    "parquet": parquet,
-    "arrow": arrow,
-    "json": _json,
-    "csv": _csv,
-}
-
-
-@dataclass
-class FilesTape:
-    """What a stream has still to say of files."""
-
-    model: FilesModel
-    delivered: set[str] = field(default_factory=set)
-    begun: tuple[str, int] | None = None
-    """The file of which an exact order has given some rows, and how many."""
-
-    def follow(self, row: Record) -> None:
-        """Take the next row of an exact order."""
-        if self.begun is None:
-            found = [
-                name
-                for name, rows in self.model.files.items()
-                if name not in self.delivered and rows and rows[0]["v"] == row["v"]
-            ]
-            assert found, f"{row} begins no file"
-            self.begun = found[0], 0
-        name, index = self.begun
-        expected = self.model.files[name][index]
-        assert all(row[each] == expected[each] for each in ("k", "v")), f"{row}, not {expected}"
-        self.begun = name, index + 1
-        if index + 1 == len(self.model.files[name]):
-            self.delivered.add(name)
-            self.begun = None
-
-    def waiting(self) -> int:
-        """Return how many rows an exact order still has."""
-        rows = sum(len(r) for name, r in self.model.files.items() if name not in self.delivered)
-        return rows - (0 if self.begun is None else self.begun[1])
-
-    def check(self, rows: Iterable[Record], before: Position | None, after: Position) -> None:
-        """Check the rows of a batch between two positions."""
-        start = FilePosition() if before is None else FilePosition.unpacked(before)
-        names = [each.name for each in FilePosition.unpacked(after).delivered_since(start)]
-        again = self.delivered.intersection(names)
-        assert not again, f"{again} come twice"
-        self.delivered.update(names)
-        due = Counter((row["k"], row["v"]) for name in names for row in self.model.files[name])
-        found = Counter((row["k"], row["v"]) for row in rows)
-        assert found == due, f"{names} gave {found}, not {due}"
-
-    def missing(self) -> Iterator[str]:
-        """Yield the files that were not delivered whole."""
-        yield from (n for n, rows in self.model.files.items() if rows and n not in self.delivered)

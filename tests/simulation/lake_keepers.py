@@ -13,11 +13,10 @@ from spark_upsert.table.compaction import Compacted, compact_runs
 from spark_upsert.table.retention.pressure import PressureReport, report_path
 from tests.simulation.lake_gate import Gate, Said
 from tests.simulation.lake_ground import Ground
-from tests.simulation.lake_inputs import FilesModel, TableModel
-from tests.simulation.lake_options import PRIORITIES, ROOT
+from tests.simulation.lake_inputs import TableModel
+from tests.simulation.lake_options import PRIORITIES
 from tests.simulation.lake_reader import Reader
 from tests.simulation.lake_writers import Writers
-from tests.support.folders import MemoryFolder
 
 OTHER = "other"
 
@@ -47,19 +46,10 @@ class Keepers:
         ground, how = self._ground, self._ground.options
         number = len(ground.models)
         name = f"{'ab'[number % 2]}/t{number}" if how.pattern == "*/t?" else f"t{number}"
-        format_ = "upsertflow"
-        if how.has_files and number and self._random.random() < 0.5:
-            format_ = self._random.choice(["parquet", "arrow", "json", "csv"])
-            if not how.merge_schema and self._columns_of_a_new_table() != SCHEMAS[0]:
-                format_ = "upsertflow"  # Files stay as they are, and the tables were altered.
-        if format_ == "upsertflow":
-            self._make(name, self._columns_of_a_new_table())
-        else:
-            columns = SCHEMAS[0 if format_ in ("parquet", "arrow") else 1]
-            ground.models[name] = FilesModel(format_, columns, MemoryFolder(url=f"{ROOT}/{name}"))
-        ground.tell(f"{name} is made, of {format_}")
+        self._make(name, self._columns_of_a_new_table())
+        ground.tell(f"{name} is made")
         if how.pattern is None:
-            how.say(name, format_)
+            how.say(name)
             ground.named.append(name)
             self._reader.restart()
         self._writers.write(name)
@@ -68,8 +58,7 @@ class Keepers:
         if self._ground.options.merge_schema:
             return self._random.choice(SCHEMAS)
         known = self._ground.models.values()
-        tables = [model for model in known if isinstance(model, TableModel)]
-        return tables[0].columns if tables else SCHEMAS[0]
+        return next((model.columns for model in known), SCHEMAS[0])
 
     def _make(self, name: str, columns: Mapping[str, pa.DataType]) -> None:
         table = self._ground.table(name)
@@ -235,9 +224,6 @@ class Keepers:
     def alter(self) -> None:
         """Add a column or widen one: of one table if inputs may differ, else of all."""
         ground, is_alone = self._ground, self._ground.options.merge_schema
-        has_files = any(isinstance(model, FilesModel) for model in ground.models.values())
-        if has_files and not is_alone:
-            return
         is_added = self._random.random() < 0.5
         there = ground.tables()
         if not is_alone and ground.gone:

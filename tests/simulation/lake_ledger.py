@@ -16,16 +16,14 @@ import pyarrow as pa
 from spark_upsert.merge import order_from_json
 from spark_upsert.model.orders import Order, RoundRobin
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.files.position import FilePosition
 from spark_upsert.streams.inputs.table_position import TablePosition
 from spark_upsert.streams.offsets.position import Position
 from tests.simulation.lake_ground import Ground
-from tests.simulation.lake_inputs import FilesModel, FilesTape, Reading, TableModel, TableTape
+from tests.simulation.lake_inputs import Reading, TableModel, TableTape
 from tests.simulation.lake_options import CHANGE_COLUMNS
 from tests.support.merging import picks_of
 from tests.support.streams import Row
 
-Tape = TableTape | FilesTape
 Positions = Mapping[str, Position]
 Lowest = Mapping[str, int]
 """The oldest version of each input whose changes can be read."""
@@ -36,7 +34,7 @@ class Ledger:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        self.tapes: dict[str, Tape] = {}
+        self.tapes: dict[str, TableTape] = {}
         self.columns = pa.schema([])
         how = ground.options
         self.reading = Reading((), how.is_feed, how.mode, how.has_pairs)
@@ -70,16 +68,14 @@ class Ledger:
 
     # -- what lies ahead -------------------------------------------------------------
 
-    def tapes_of_all(self, standing: Positions) -> dict[str, Tape]:
+    def tapes_of_all(self, standing: Positions) -> dict[str, TableTape]:
         """Return what is to be said of each input that the query should have."""
         names = self._ground.present()
         return {name: self.tapes.get(name) or self.fresh_tape(name, standing) for name in names}
 
-    def fresh_tape(self, name: str, standing: Positions) -> Tape:
+    def fresh_tape(self, name: str, standing: Positions) -> TableTape:
         """Return what a stream says that begins with an input now."""
         ground, model = self._ground, self._ground.models[name]
-        if isinstance(model, FilesModel):
-            return FilesTape(model)
         start = ground.options.start_of(name)
         joins = ground.options.pattern is not None and bool(standing)
         version = start.get("startingVersion")
@@ -100,10 +96,8 @@ class Ledger:
         tape.begin(self.reading)
         return tape
 
-    def waiting(self, name: str, tape: Tape, standing: Positions) -> int:
+    def waiting(self, name: str, tape: TableTape, standing: Positions) -> int:
         """Return how many rows, or steps, a batch may take of an input."""
-        if isinstance(tape, FilesTape):
-            return tape.waiting()
         if self._ground.options.is_exact:
             return tape.waiting(self.reading)
         position = standing.get(name)
@@ -119,7 +113,7 @@ class Ledger:
         noted: str,
         standing: Positions,
         waiting: dict[str, int],
-        tapes: dict[str, Tape],
+        tapes: dict[str, TableTape],
         *,
         is_amid: bool,
     ) -> None:
@@ -133,7 +127,7 @@ class Ledger:
             The same.
         waiting : dict of str to int
             What lay before each input.
-        tapes : dict of str to Tape
+        tapes : dict of str to TableTape
         is_amid : bool
             Whether others acted meanwhile.
         """
@@ -147,7 +141,7 @@ class Ledger:
         is_known = self._ground.options.is_exact and not self._ground.is_polled
         self._expected = self._sequence(waiting, noted, is_amid=is_amid) if is_known else None
 
-    def _note(self, tapes: Mapping[str, Tape], standing: Positions, *, is_amid: bool) -> None:
+    def _note(self, tapes: Mapping[str, TableTape], standing: Positions, *, is_amid: bool) -> None:
         """Take in which inputs the offset has, and where new ones begin."""
         assert standing.keys() == tapes.keys(), f"{[*standing]} are noted, not {[*tapes]}"
         for name in self.tapes.keys() - standing.keys():
@@ -158,9 +152,9 @@ class Ledger:
                 self.tapes[name] = tape = tapes[name]
                 self._check_origin(name, tape, position, is_amid=is_amid)
 
-    def _check_origin(self, name: str, tape: Tape, position: Position, *, is_amid: bool) -> None:
-        if isinstance(tape, FilesTape):
-            return
+    def _check_origin(
+        self, name: str, tape: TableTape, position: Position, *, is_amid: bool
+    ) -> None:
         found = TablePosition.unpacked(position).origin
         if is_amid or tape.is_lenient:
             assert found >= tape.origin, f"{name} begins at {found}, not {tape.origin}"
@@ -177,7 +171,7 @@ class Ledger:
         served: set[str] = set()
         for name, position in standing.items():
             tape = self.tapes[name]
-            if isinstance(tape, FilesTape) or tape.has_snapshot or tape.is_lenient:
+            if tape.has_snapshot or tape.is_lenient:
                 return
             amounts = tape.model.amounts
             if any(map(any, amounts[tape.origin :])):
@@ -307,10 +301,7 @@ class Ledger:
             assert sequence == self._expected, f"order {sequence}, not {self._expected}"
         for row in rows:
             tape = self.tapes[row["_input"]]
-            if isinstance(tape, FilesTape):
-                tape.follow(row)
-            else:
-                tape.follow(self.reading.told(row), self.reading)
+            tape.follow(self.reading.told(row), self.reading)
 
     def _check_batch(
         self, number: int, rows: list[Row], before: Positions, after: Positions, lowest: Lowest
@@ -326,8 +317,6 @@ class Ledger:
                 assert not own, f"{name} is gone, and gives {own}"
                 self.is_whole = False
                 self.first_kept = number + 1  # Named again, it would give its rows.
-            elif isinstance(tape, FilesTape):
-                tape.check(own, before.get(name), position)
             else:
                 said = Counter(map(self.reading.told, own))
                 tape.check(said, before.get(name), position, lowest[name], self.reading)
@@ -352,17 +341,12 @@ class Ledger:
         model = self.tapes[name].model
         if before == after or name not in self._ground.models:
             return []
-        if isinstance(model, FilesModel):
-            start = FilePosition() if before is None else FilePosition.unpacked(before)
-            files = FilePosition.unpacked(after).delivered_since(start)
-            return [(len(model.files[each.name]), each.bytes, 1) for each in files]
         end = TablePosition.unpacked(after)
         start_at = TablePosition.unpacked(before) if before else None
         if end.is_in_snapshot or (start_at is not None and start_at.is_in_snapshot):
             return None
         if start_at is None:
             tape = self.tapes[name]
-            assert isinstance(tape, TableTape)
             if tape.has_snapshot:
                 return None
             return model.amounts[max(end.origin, lowest) : end.upper]
@@ -382,10 +366,6 @@ class Ledger:
     def check_end(self, name: str, standing: Positions) -> None:
         """Check that nothing of an input is left."""
         tape = self.tapes[name]
-        if isinstance(tape, FilesTape):
-            missing = list(tape.missing())
-            assert not missing, f"{name} did not give {missing}"
-            return
         position = TablePosition.unpacked(standing[name])
         assert position.upper == tape.model.upper, f"{name} is read up to {position.upper}"
         if self._ground.options.is_exact:
@@ -394,5 +374,4 @@ class Ledger:
     def is_all(self, name: str) -> bool:
         """Return whether the query gave all that an input holds."""
         tape = self.tapes[name]
-        is_told = isinstance(tape, TableTape) and (tape.has_snapshot or tape.origin == 0)
-        return self.is_whole and is_told
+        return self.is_whole and (tape.has_snapshot or tape.origin == 0)

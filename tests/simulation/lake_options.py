@@ -14,7 +14,6 @@ ROOT = "/lake"
 PRIORITIES = (-1000, -500, 0, 250, 500, 1000)
 """One of each band, and of the lowest two."""
 
-SCHEMA_OF_FILES = "k BIGINT, v INT, w BIGINT"
 
 STARTS: tuple[dict[str, str], ...] = (
     {},
@@ -81,9 +80,6 @@ class Drawn:
         self.may_show_all = self.columns is None
         """Whether the query may show all columns: inputs that differ agree in some alone."""
         self.lease_ttl: str | None = None
-        self.has_files = (
-            self.pattern is None and draw.random() < 0.4 and (self.merge_schema or not self.is_feed)
-        )
         self._draw_pressure(self.pressure_dice)
 
     def _draw_pressure(self, draw: random.Random) -> None:
@@ -131,7 +127,7 @@ class Drawn:
         if draw.random() < 0.4:
             whole = [None] if self.may_show_all else []
             self.columns = draw.choice([*whole, "k,v", "v,k"])
-        is_free = not (self.is_exact or has_sink or self.has_files)
+        is_free = not (self.is_exact or has_sink)
         if is_free and draw.random() < 0.3:
             self.is_feed = not self.is_feed
             self.has_pairs = True
@@ -178,14 +174,10 @@ class Drawn:
         """The bound of the rows of a batch."""
         return self.limits["maxRowsPerTrigger"]
 
-    def say(self, name: str, format_: str) -> None:
+    def say(self, name: str) -> None:
         """Draw what is said of one input that is named."""
         told = {"path": f"{ROOT}/{name}"}
-        if format_ != "upsertflow":
-            told["format"] = format_
-            if format_ == "csv" or self.dice.random() < 0.5 or not self.merge_schema:
-                told["schema"] = SCHEMA_OF_FILES
-        elif self.dice.random() < 0.5:
+        if self.dice.random() < 0.5:
             told |= self.dice.choice(STARTS)
         if self.has_priorities and self.dice.random() < 0.5:
             told["priority"] = str(self.dice.choice(PRIORITIES))

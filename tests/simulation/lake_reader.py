@@ -36,12 +36,10 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.lake_gate import Gate
 from tests.simulation.lake_ground import Ground
-from tests.simulation.lake_inputs import FilesModel
 from tests.simulation.lake_ledger import Ledger, Positions
 from tests.simulation.lake_options import ROOT
 from tests.support.clocked import ClockedStore, Now
 from tests.support.crews import ByHand, no_time
-from tests.support.folders import MemoryFolder
 from tests.support.stores import Fault, FaultyStore, Steps
 from tests.support.streams import Query, Row
 
@@ -200,11 +198,6 @@ class Reader:
         root = FaultyStore(self._ground.objects, self.process)
         below = path.removeprefix(ROOT).strip("/")
         return StoreBelow(root, below) if below else root
-
-    def open_folder(self, path: str, storage: Mapping[str, str] | None = None) -> MemoryFolder:
-        model = self._ground.models[path.removeprefix(ROOT).strip("/")]
-        assert isinstance(model, FilesModel)
-        return model.folder
 
     def open_table(self, options: ReadOptions) -> Table:
         return Table(self.open_store(options.path), clock=self._ground.now)

@@ -12,7 +12,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.streams.inputs.table_position import TablePosition
 from tests.simulation.lake_ground import Ground
-from tests.simulation.lake_inputs import FilesTape, TableTape
+from tests.simulation.lake_inputs import TableTape
 from tests.simulation.lake_keepers import Keepers
 from tests.simulation.lake_reader import Reader
 
@@ -79,7 +79,7 @@ class User:
         return any(
             tape.origin < self._ground.first_changes(name)
             for name, tape in ((name, ledger.fresh_tape(name, standing)) for name in fresh)
-            if isinstance(tape, TableTape) and not tape.has_snapshot
+            if not tape.has_snapshot
         )
 
     def _is_expired(self) -> bool:
@@ -87,7 +87,7 @@ class User:
         before = self._reader.before_the_last()
         for name, position in self._reader.standing().items():
             tape = self._reader.ledger.tapes[name]
-            if isinstance(tape, FilesTape) or name in self._ground.gone:
+            if name in self._ground.gone:
                 continue
             known = TablePosition.unpacked(before.get(name, position))
             if name not in before:

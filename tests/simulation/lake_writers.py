@@ -17,7 +17,7 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.lake_gate import Gate
 from tests.simulation.lake_ground import Ground
-from tests.simulation.lake_inputs import Epoch, FilesModel, TableModel
+from tests.simulation.lake_inputs import Epoch, TableModel
 
 KEYS = 4
 
@@ -39,7 +39,7 @@ class Due:
 
 
 class Writers:
-    """Writes rows and files that are drawn, and notes what each version holds."""
+    """Writes rows that are drawn, and notes what each version holds."""
 
     def __init__(self, ground: Ground, gate: Gate) -> None:
         self._ground = ground
@@ -54,13 +54,10 @@ class Writers:
         self._numbers = itertools.count()
 
     def write(self, name: str | None = None) -> None:
-        """Write to an input: an epoch, or a file."""
+        """Write an epoch to an input."""
         ground = self._ground
         name = name or ground.any_input()
         model = ground.models[name]
-        if isinstance(model, FilesModel):
-            self._put_file(name, model)
-            return
         table = self._handles.setdefault(name, ground.table(name))
         table = self._random.choice([table, ground.table(name)])
         due = self._refused.pop(name, None)
@@ -111,17 +108,6 @@ class Writers:
             due = due or Due(next(self._numbers), self._epoch(self._ground.model(name)), False)
             refusal = self._append(name, self._ground.table(name), due, wait_s=0.0)
             self._gate.check_relief(name, refusal)
-
-    def _put_file(self, name: str, model: FilesModel) -> None:
-        is_json = model.format == "json"  # Of an empty one no columns are known.
-        rows = [
-            {"k": self._random.randrange(KEYS), "v": next(self._values), "w": 1}
-            for _ in range(self._random.choice([1, 1, 2, 3] if is_json else [0, 1, 2, 3]))
-        ]
-        self._ground.now.advance(1.0)
-        late_us = self._random.choice([0, 0, 5_000_000])
-        file = model.put(rows, int(self._ground.now() * 1e6) - late_us, self._random)
-        self._ground.tell(f"{name} gets {file} with {len(rows)} rows")
 
     def _epoch(self, model: TableModel) -> Epoch:
         epoch: dict[int, dict[str, Any] | None] = {}

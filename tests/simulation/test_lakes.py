@@ -21,8 +21,6 @@ from spark_upsert.options.query import Merge
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.streams.inputs import table_steps
 from spark_upsert.streams.inputs.discovery import Discovery
-from spark_upsert.streams.inputs.files import position as file_position
-from spark_upsert.streams.inputs.files.position import Delivered
 from spark_upsert.streams.inputs.found import FoundInputs
 from spark_upsert.streams.offsets import compact as compact_offsets
 from spark_upsert.streams.offsets.bases import Bases
@@ -328,13 +326,6 @@ def priorities_ignored() -> AbstractContextManager[Any]:
     return patch.object(Urgencies, "of", lambda self, *of: {})
 
 
-def file_again() -> AbstractContextManager[Any]:
-    def all_files(original: Any, self: Delivered, listed: Any) -> Any:
-        return sorted(listed.values(), key=file_position.in_time), []
-
-    return wrapped(Delivered, "pending", all_files)
-
-
 def compaction_shown() -> AbstractContextManager[Any]:
     def latest_rows(original: Any, log: Any, options: Any, lower: int, upper: int) -> Any:
         found = original(log, options, lower, upper)
@@ -403,10 +394,6 @@ def that_may_lose(how: Drawn) -> bool:
     return how.is_lenient and not how.has_lease
 
 
-def with_files(how: Drawn) -> bool:
-    return how.has_files
-
-
 def with_net_changes(how: Drawn) -> bool:
     return how.mode is Deduplication.NET_CHANGES
 
@@ -454,7 +441,6 @@ PLANTED = [
     ),
     Planted("one folder of a level is looked into", one_folder_of_a_level, in_levels),
     Planted("priorities are ignored", priorities_ignored, with_priorities),
-    Planted("a file that is delivered comes again", file_again, with_files),
     Planted("a batch with a compaction in it is empty", compaction_shown, anywhere, first=5),
     Planted("a fresh writer counts only what comes", of_pressure.caps_forgotten, with_caps),
     Planted(

@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.store import LocalStore
-from spark_upsert.store.folder import LocalFolder
 from spark_upsert.streams.offsets.bases import BaseName, Bases
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.table.log import checkpoints
@@ -102,7 +101,6 @@ CALLS: dict[str, Call] = {
     **{name: partial(_called, verb) for name, verb in VERBS.items()},
     "read": lambda folder, file: LocalStore(folder).read(file),
     "map": lambda folder, file: LocalStore(folder).map(file),
-    "a file of others": lambda folder, file: LocalFolder(folder).open(file).read(),
     "a base": lambda folder, _: Bases(LocalStore(folder)).read(STREAM, BASE),
 }
 

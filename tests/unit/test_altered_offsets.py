@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -16,18 +15,15 @@ import pytest
 from spark_upsert.errors import OptionError, UpsertFlowError
 from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.files.position import FilePosition
 from spark_upsert.streams.inputs.input import Input
 from spark_upsert.streams.inputs.inputs import NamedInputs
 from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.planner.exact import STATE, OrderProgress
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.table import Table
 from tests.support.alterations import Record, alterations
 from tests.support.clocked import Now
-from tests.support.folders import DAY_US, MemoryFolder, file_input
 from tests.support.fuzz import FUZZ_TIMES
 from tests.support.model import Command
 from tests.support.notebooks import few_are_many, offsets_over
@@ -47,29 +43,29 @@ ORDERS = {
 
 @dataclass
 class World:
-    """A table whose epochs have three rows, and a folder whose files have three rows."""
+    """Two tables whose epochs have three rows."""
 
     order: str
     is_compact: bool = False
-    store: MemoryStore = field(default_factory=MemoryStore)
-    folder: MemoryFolder = field(default_factory=MemoryFolder)
+    stores: dict[str, MemoryStore] = field(
+        default_factory=lambda: {"t": MemoryStore(), "f": MemoryStore()}
+    )
     bases: MemoryStore = field(default_factory=MemoryStore)
 
     def __post_init__(self) -> None:
-        make_table(self.store, schema_of(Scope.ARRIVAL))
-        for first in range(0, 12, 3):
-            append(Table(self.store), [Command(first + each, 1) for each in range(3)])
-            lines = "".join(f'{{"k": {first + each}, "v": 2}}\n' for each in range(3))
-            self.folder.put(f"{first:02}.json", lines.encode(), (first + 1) * DAY_US)
+        for store in self.stores.values():
+            make_table(store, schema_of(Scope.ARRIVAL))
+            for first in range(0, 12, 3):
+                append(Table(store), [Command(first + each, 1) for each in range(3)])
 
     def start(self) -> Stream:
         """Return the stream as a process finds it that has seen nothing."""
         given = {"inputs": "t,f", "maxRowsPerTrigger": "2", **ORDERS[self.order]}
         options = options_of(startingVersion="earliest", readChangeFeed="false")
-        table = Table(self.store)
+        tables = {name: Table(store) for name, store in self.stores.items()}
         inputs: dict[str, Input] = {
-            "t": TableInput(options, read_columns(table.log, options), table=table),
-            "f": file_input(self.folder, "json", schema="k BIGINT, v BIGINT", maxRowsPerTrigger=2),
+            name: TableInput(options, read_columns(table.log, options), table=table)
+            for name, table in tables.items()
         }
         return Stream(
             NamedInputs(inputs),
@@ -151,18 +147,8 @@ def test_whatever_stands_in_the_state_of_an_order_is_a_state_or_refused(order: s
             assert all(found.begun(name) for name in found.skip)
 
 
-def test_whatever_stands_in_a_position_of_files_is_one_or_refused() -> None:
-    _, offsets = noted("round robin")
-    for _, record in alterations(offsets[3]["positions"]["f"]):
-        with suppress(ValueError):  # A fraction is in no position.
-            position = Position.of(record)
-            found = built_or_refused(partial(FilePosition.unpacked, position))
-            if found is not None:
-                assert FilePosition.unpacked(found.packed()) == found
-
-
-def cut_in_a_file() -> tuple[World, Record, Record]:
-    """Return a world, and the offsets of a batch that ends within a file."""
+def cut_in_an_epoch() -> tuple[World, Record, Record]:
+    """Return a world, and the offsets of a batch that ends within an epoch of `f`."""
     world, offsets = noted("round robin")
     cut = next(n for n, each in enumerate(offsets) if n and "f" in each["state"][STATE]["skip"])
     return world, offsets[cut - 1], offsets[cut]
@@ -185,14 +171,14 @@ def changed(offset: Record, **state: Any) -> Record:
     ],
 )
 def test_a_wrong_state_says_what_is_wrong_with_it(state: dict[str, Any], message: str) -> None:
-    world, _, offset = cut_in_a_file()
+    world, _, offset = cut_in_an_epoch()
     with pytest.raises(OptionError, match=message) as caught:
         world.start().latest(changed(offset, **state))
     assert "new checkpointLocation" in caught.value.hint
 
 
 def test_a_step_that_is_begun_ends_at_the_next_bound_of_steps() -> None:
-    world, _, offset = cut_in_a_file()
+    world, _, offset = cut_in_an_epoch()
     ahead = offset["state"][STATE]["ahead"]
     last = noted("round robin")[1][-1]["positions"]["t"]
     record = changed(offset, ahead={**ahead, "t": last}, skip={"t": 1})
@@ -201,7 +187,7 @@ def test_a_step_that_is_begun_ends_at_the_next_bound_of_steps() -> None:
 
 
 def test_an_order_of_more_inputs_than_have_positions_is_refused() -> None:
-    world, before, offset = cut_in_a_file()
+    world, before, offset = cut_in_an_epoch()
     with pytest.raises(OptionError, match="exact order of \\['t', 'f', 'x'\\], and positions of"):
         read(world.start(), before, changed(offset, names=["t", "f", "x"]))
 

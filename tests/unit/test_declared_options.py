@@ -23,7 +23,6 @@ from spark_upsert.options.declared import (
     part,
     values,
 )
-from spark_upsert.options.files import FileOptions
 from spark_upsert.options.inputs import InputOptions, ReadPlan
 from spark_upsert.options.lives import FREE
 from spark_upsert.options.parse import Options
@@ -36,7 +35,6 @@ from spark_upsert.options.write import EnvelopeOptions, WriteOptions
 CLASSES = (
     Below,
     EnvelopeOptions,
-    FileOptions,
     InputOptions,
     MergeOptions,
     PlanOptions,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -146,21 +145,6 @@ def test_a_task_of_many_inputs_names_the_first(tmp_path: Path) -> None:
         "\n  and 5 more inputs\n1 task, packed by bytes\n"
         "  t00 1 split [0], t01 1 split [0], t02 1 split [0], 22 more inputs 22 splits: ? bytes"
     )
-
-
-def test_files_are_told_as_files(lake: Path) -> None:
-    (lake / "landing").mkdir()
-    for number in range(3):
-        text = json.dumps({"id": number, "v": 1})
-        (lake / "landing" / f"{number}.json").write_text(f"{text}\n")
-    landing = {"input.landing.format": "json", "input.landing.schema": "id BIGINT, v BIGINT"}
-    assert (
-        "input 'landing'\n"
-        "  json files\n"
-        "    columns   id, v\n"
-        "    files     3 files, ? bytes\n"
-        "  3 splits\n"
-    ) in explained(given(lake, "east,landing", **landing))
 
 
 def test_inputs_without_rows_make_no_task(tmp_path: Path) -> None:

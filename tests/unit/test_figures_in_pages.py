@@ -15,7 +15,6 @@ from spark_upsert.payloads.budgets import PARTS_MAX
 from spark_upsert.plan.nodes import How
 from spark_upsert.routed.fence import ASK_EVERY
 from spark_upsert.store.objects import RANGE_BYTES, RANGES_AT_ONCE
-from spark_upsert.streams.inputs.files.position import WINDOW
 from spark_upsert.streams.planner.heads import LOOKED_AT_MAX
 from tests.planted import BUGS
 from tests.support.mirrored import KINDS
@@ -66,7 +65,6 @@ EXACT: tuple[Figure, ...] = (
     ("docs/tasks.md", "{} kinds of joins", lambda: len(How)),
     ("docs/envelopes.md", "{} types in it", lambda: PARTS_MAX),
     ("docs/envelopes.md", "a registry has {} MiB", lambda: ANSWER_BYTES_MAX >> 20),
-    ("docs/many-tables.md", "run, {} newer files", lambda: WINDOW),
     ("docs/many-tables.md", "Up to {} inputs a query", lambda: LOOKED_AT_MAX),
     ("docs/many-tables.md", "`maxTriggerDelay` ({} minutes)", lambda: DELAY_MS // 60_000),
     ("docs/object-stores.md", "in pieces of {} MiB", lambda: RANGE_BYTES >> 20),

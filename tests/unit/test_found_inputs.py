@@ -396,9 +396,8 @@ def test_a_stream_travels_to_a_task_without_its_tables(lake: Lake) -> None:
             "offsetsPath": "s3://lake/offsets",
             "merge": "roundrobin",
         },
-        {"inputs": "files", "input.files.path": "s3://lake/files", "input.files.format": "json"},
     ],
-    ids=["found", "found, and may go", "named", "kept beside, in an exact order", "files"],
+    ids=["found", "found, and may go", "named", "kept beside, in an exact order"],
 )
 def test_a_stream_travels_to_a_task_without_its_clients_of_a_bucket(given: dict[str, str]) -> None:
     plan = ReadPlan.parse({**given, "storage.endpoint": "https://localhost:1"})

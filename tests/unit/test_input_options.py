@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 
-import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError
@@ -12,7 +11,7 @@ from spark_upsert.options.declared import declared
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
 from spark_upsert.options.query import QueryOptions
 from spark_upsert.options.read import READ_OPTIONS
-from spark_upsert.streams.planner.kinds import KINDS, kind_of, stream_inputs
+from spark_upsert.streams.planner.kinds import KINDS, kind_of
 
 TWO = {"inputs": "east,west", "input.east.path": "/lake/e", "input.west.path": "/lake/w"}
 
@@ -126,18 +125,6 @@ def test_a_read_that_names_no_inputs_has_one() -> None:
         pytest.param(
             {**TWO, "input.east": "/x"}, "names no option", "input.<name>", id="no option"
         ),
-        pytest.param(
-            {**TWO, "pathglobfilter": "*"},
-            "option 'pathGlobFilter' is of an input that is a set of files",
-            "'input.east.pathGlobFilter'",
-            id="an option of files for the query",
-        ),
-        pytest.param(
-            {"path": "/t", "header": "true"},
-            "option 'header' is of an input that is a set of files",
-            "'input.<name>.header'",
-            id="an option of files for a table",
-        ),
         pytest.param({**TWO, "inputz": "a"}, "unknown option 'inputz'", "'inputs'", id="a typo"),
         pytest.param(
             {"path": "/t", "mergeColumns": "_input"},
@@ -246,12 +233,6 @@ def test_what_cannot_be_a_read_is_refused(given: dict[str, str], message: str, h
             "give 'input.North.path'",
             id="a path of blanks",
         ),
-        pytest.param(
-            {"input.west.path_glob_filter": "*"},
-            "input 'west': option 'pathGlobFilter' is of files, and 'west' is a table",
-            "'input.west.format'",
-            id="an option of files",
-        ),
     ],
 )
 def test_what_is_wrong_with_one_input_names_it(
@@ -300,51 +281,6 @@ def test_a_column_is_named_once(given: dict[str, str], columns: str, said: str) 
     assert said in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("told", "message", "hint"),
-    [
-        pytest.param(
-            {}, "the option 'input.a.path' is required", "give 'input.a.path'", id="no path"
-        ),
-        *(
-            pytest.param(
-                {"path": "/a", name.lower(): "1"},
-                f"option '{name}' is of tables, and 'a' is a set of files",
-                f"drop 'input.a.{name}'",
-                id=f"{name}, of tables",
-            )
-            for name in ("startingVersion", "versionAsOf", "deduplicationMode", "consumerId")
-        ),
-        pytest.param(
-            {"path": "/a", "maxrowspertrigger": "1"},
-            "option 'maxRowsPerTrigger' is of the query",
-            "without 'input.a.'",
-            id="a limit",
-        ),
-        pytest.param(
-            {"path": "/a", "header": "true"},
-            "option 'header' has no meaning for json files",
-            "drop it",
-            id="an option of CSV",
-        ),
-        pytest.param(
-            {"path": "/a", "pathGlobFiler": "*"},
-            "unknown option 'pathGlobFiler'",
-            "pathGlobFilter",
-            id="a typo",
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_set_of_files_names_it(
-    told: dict[str, str], message: str, hint: str
-) -> None:
-    own = {f"input.a.{name}": text for name, text in {"format": "json", **told}.items()}
-    plan = ReadPlan.parse({"inputs": "a", **own})
-    with pytest.raises(OptionError, match=f"input 'a': {message}") as caught:
-        stream_inputs(plan, pa.schema([]))
-    assert hint in caught.value.hint
-
-
 def test_an_unknown_format_is_refused_by_name() -> None:
     [east, _] = ReadPlan.parse({**TWO, "input.east.format": "upsertflw"}).inputs
     with pytest.raises(OptionError, match="input 'east': option 'format'") as caught:
@@ -352,38 +288,32 @@ def test_an_unknown_format_is_refused_by_name() -> None:
     assert "Did you mean 'upsertflow'?" in caught.value.hint
 
 
-FILES = {"inputs": "a", "input.a.path": "/files", "input.a.format": "json"}
-PYTHON = {"inputs": "a", "input.a.path": "/files", "input.a.format": "python:rows"}
+PYTHON = {"inputs": "a", "input.a.path": "/rows", "input.a.format": "python:rows"}
 OF_ALL_INPUTS = {*declared(QueryOptions), "failOnDataLoss"}
-"""What means the same for tables, files and other sources."""
+"""Options that mean the same for tables and other sources."""
 
 
-@pytest.mark.parametrize("given", [FILES, PYTHON], ids=["files", "python"])
 @pytest.mark.parametrize("name", sorted({*READ_OPTIONS} - OF_ALL_INPUTS))
-def test_an_option_of_tables_is_refused_where_no_input_is_one(
-    name: str, given: dict[str, str]
-) -> None:
+def test_an_option_of_tables_is_refused_where_no_input_is_one(name: str) -> None:
     """Whatever options there will be: one that changes nothing, and is taken, is a wrong answer."""
     with pytest.raises(OptionError) as caught:
-        ReadPlan.parse({**given, name.upper(): "true"})
+        ReadPlan.parse({**PYTHON, name.upper(): "true"})
     assert f"'{name}'" in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [FILES, PYTHON], ids=["files", "python"])
-def test_an_option_of_every_input_is_not_refused(given: dict[str, str]) -> None:
-    plan = ReadPlan.parse({**given, "columns": "id", "failOnDataLoss": "false", "storage.x": "1"})
+def test_an_option_of_every_input_is_not_refused() -> None:
+    plan = ReadPlan.parse({**PYTHON, "columns": "id", "failOnDataLoss": "false", "storage.x": "1"})
     assert plan.query.columns == ("id",)
 
 
-def test_options_of_tables_are_told_to_the_tables_beside_files() -> None:
-    given = {**FILES, "inputs": "a,b", "input.b.path": "/table", "startingVersion": "3"}
+def test_options_of_tables_apply_to_the_tables_among_other_sources() -> None:
+    given = {**PYTHON, "inputs": "a,b", "input.b.path": "/table", "startingVersion": "3"}
     table = ReadPlan.parse(given).inputs[1].of_table()
     assert table.starting_version == 3
 
 
-@pytest.mark.parametrize("given", [FILES, PYTHON], ids=["files", "python"])
-def test_no_filter_is_of_some_inputs_alone_unless_it_says_so(given: dict[str, str]) -> None:
-    both = {**given, "inputs": "a,b", "input.b.path": "/table"}
+def test_no_filter_is_of_some_inputs_alone_unless_it_says_so() -> None:
+    both = {**PYTHON, "inputs": "a,b", "input.b.path": "/table"}
     with pytest.raises(OptionError, match="its rows would not be filtered"):
         ReadPlan.parse({**both, "filter": "id = 1"})
     ReadPlan.parse({**both, "input.b.filter": "id = 1"})

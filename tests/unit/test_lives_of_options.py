@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.options.files import FILE_OPTIONS
 from spark_upsert.options.inputs import INPUT_OPTIONS
 from spark_upsert.options.lives import Change
 from spark_upsert.options.read import READ_OPTIONS
@@ -26,7 +25,13 @@ from tests.hints.reads import Query
 from tests.hints.tables import write
 from tests.support import routed_worlds as routed
 from tests.support.stores import MemoryStore
-from tests.unit import test_deferred, test_failing_rows, test_first_write, test_keeping
+from tests.unit import (
+    test_deferred,
+    test_failing_rows,
+    test_first_write,
+    test_keeping,
+    test_python_input,
+)
 from tests.unit.test_lives_of_payloads import TRIED as OF_PAYLOADS
 
 # -- reads ---------------------------------------------------------------------------------
@@ -66,15 +71,6 @@ OF_READS: dict[str, Changed] = {
     "raw": ({}, {"raw": "true"}),
     "inputs": ({}, {"inputs": "a", "input.b.path": ""}),
     "input.<name>.<option>": ({}, {"input.b.computeUpdates": "false"}),
-    "input.<name>.format": (
-        {"readChangeFeed": ""},
-        {
-            "readChangeFeed": "",
-            "input.b.path": "{0}/files",
-            "input.b.format": "csv",
-            "input.b.schema": "id BIGINT, v BIGINT",
-        },
-    ),
     "input.<name>.priority": ({}, {"input.b.priority": "1000"}),
     "autoPriority": ({}, {"autoPriority": "true"}),
     "merge": ({}, {"merge": "roundrobin"}),
@@ -89,11 +85,12 @@ OF_READS: dict[str, Changed] = {
 """Named inputs over two tables; what they are told beside."""
 
 ELSEWHERE = {
+    "input.<name>.format": test_python_input.test_the_checkpoint_of_another_format_is_refused,
     "startingPosition": test_keeping.test_a_new_checkpoint_begins_where_the_table_is,
     "deferred": test_deferred.test_an_offset_that_was_begun_with_rows_is_gone_on_with,
     "onError": test_failing_rows.test_what_was_null_is_taken_back_by_a_query_that_stops_again,
 }
-"""What only `keep` sets or asks, by the test of two lives of it."""
+"""Options that need more than two tables, by the test of two lives of it."""
 
 HERE = ("plan", "inputsPattern", "consistent")
 """Each has a test of its own below."""
@@ -101,19 +98,17 @@ HERE = ("plan", "inputsPattern", "consistent")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with three tables of four epochs, and a file."""
+    """Return a folder with three tables of four epochs."""
     folder = tmp_path_factory.mktemp("made") / "lake"
     for name in ("a", "b", "other"):
         for value in (1, 1, 2, 3):
             write(folder, {"id": [1, 2, 3], "v": [value, 1, value]}, name)
-    (folder / "files").mkdir()
-    (folder / "files" / "one.csv").write_text("id,v\n1,2\n")
     return folder
 
 
 @pytest.fixture
 def base(made: Path, tmp_path: Path) -> dict[str, str]:
-    """Return the options of a query over two tables; a third one and a file lie beside them."""
+    """Return the options of a query over two tables; the folder has a third one."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     own = {f"input.{name}.path": f"{tmp_path}/{name}" for name in "ab"}
     return {"inputs": "a,b", "startingVersion": "earliest", "maxRowsPerTrigger": "1", **FEED, **own}
@@ -273,67 +268,6 @@ def test_what_is_free_changes_no_row_of_an_exact_order(
             raise
         return
     assert found == whole
-
-
-# -- files ---------------------------------------------------------------------------------
-
-OF_FILES: dict[str, Changed] = {
-    "path": ({}, {"path": "{0}/elsewhere"}),
-    "schema": ({}, {"schema": "id STRING"}),
-    "mergeSchema": ({}, {"mergeSchema": "true"}),
-    "pathGlobFilter": ({}, {"pathGlobFilter": "b*"}),
-    "recursiveFileLookup": ({}, {"recursiveFileLookup": "true"}),
-    "failOnDataLoss": ({}, {"failOnDataLoss": "false"}),
-    "header": ({}, {"header": "false", "schema": "id STRING, v STRING"}),
-    "sep": ({}, {"sep": ";", "schema": "id STRING, v STRING"}),
-    "quote": ({}, {"quote": "'"}),
-    "escape": ({}, {"escape": "\\"}),
-    "nullValue": ({}, {"nullValue": "2"}),
-}
-
-
-def files(folder: Path, name: str, sep: str = ",") -> None:
-    (folder / "files").mkdir(exist_ok=True)
-    text = f"id,v\n{name}1,1\n{name}2,2\n".replace(",", sep)
-    (folder / "files" / f"{name}.csv").write_text(text)
-
-
-def of_files(folder: Path, more: Given, **query: str) -> dict[str, str]:
-    own = {"path": f"{folder}/files", "format": "csv", "schema": "id STRING, v STRING", **more}
-    found = {f"input.f.{name}": text.format(folder) for name, text in own.items()}
-    return {"inputs": "f", "maxRowsPerTrigger": "1", **query, **found}
-
-
-@pytest.mark.parametrize("name", FILE_OPTIONS)
-def test_options_of_files_keep_to_what_they_say(tmp_path: Path, name: str) -> None:
-    life = FILE_OPTIONS[name].life
-    files(tmp_path, "a")
-    shutil.copytree(tmp_path / "files", tmp_path / "elsewhere")
-    before, then = (of_files(tmp_path, each) for each in OF_FILES[name])
-    query = Query()
-    first = query.run(before)
-    assert [row["id"] for row in first] == ["a1", "a2"]
-    files(tmp_path, "b", ";" if name == "sep" else ",")
-    if name == "path":
-        (tmp_path / "elsewhere" / "b.csv").write_text("id,v\nb1,1\nb2,2\n")
-    if life.change is Change.REFUSED:
-        with pytest.raises(UpsertFlowError):
-            query.run(then)
-        return
-    second = query.run(then)
-    assert {str(row.get("id"))[:1] for row in second} <= {"b", "i", "N"}, "a file comes twice"
-    if life.change is Change.FREE:
-        assert [row["id"] for row in second] == ["b1", "b2"]
-
-
-@pytest.mark.parametrize("name", [n for n, option in FILE_OPTIONS.items() if option.life.exact])
-def test_an_exact_order_refuses_what_decides_the_rows_of_files(tmp_path: Path, name: str) -> None:
-    files(tmp_path, "a")
-    before, then = (of_files(tmp_path, each, merge="concat") for each in OF_FILES[name])
-    query = Query()
-    assert len(query.run(before, batches_max=1)) == 1
-    with pytest.raises(UpsertFlowError, match=f"'{name}' was .* when the rows of this exact order"):
-        query.run(then)
 
 
 # -- writes --------------------------------------------------------------------------------

@@ -49,7 +49,6 @@ OWN = {
     "routed.routes:_encoded": (1, "a dictionary as its values"),
     "routed.routes:_texts": (2, "into the text that names a table"),
     "routed.unpark:_conformed": (1, STORED),
-    "payloads.files.texts:parsed": (1, BYTES),
     "table.entries.fold:_Groups._aggregate": (1, "the type that Arrow's aggregate widened"),
     "table.entries.quarantine:_standing": (1, "epochs"),
     "table.run.blocks:BlockSink.write": (1, "a buffer of Python"),

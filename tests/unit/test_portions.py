@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.ipc
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -26,14 +22,6 @@ from pyspark.sql.types import (
 from pyspark_upsertflow.python_input import tuple_portions
 from spark_upsert.merge import RoundRobin, arrange, iter_picks
 from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
-from spark_upsert.payloads.files.formats import (
-    ArrowReader,
-    FileRange,
-    FormatReader,
-    ParquetReader,
-    WantedColumns,
-)
-from spark_upsert.payloads.files.texts import CsvReader, JsonReader
 from spark_upsert.streams.reads.packs import InputSplit, read_pack
 from spark_upsert.table.run.shares import shared_by
 from spark_upsert.table.table import Table
@@ -89,105 +77,6 @@ def test_a_batch_without_rows_has_no_portion() -> None:
 
 
 # -- producers -----------------------------------------------------------------------------
-
-
-def parquet(rows: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(rows, sink, row_group_size=2_500, use_dictionary=False)
-    return sink.getvalue()
-
-
-def parquet_of_words(rows: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(rows, sink, use_dictionary=True)
-    return sink.getvalue()
-
-
-def arrow(rows: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue()
-
-
-def lines(rows: pa.Table) -> bytes:
-    return "\n".join(json.dumps(row) for row in rows.to_pylist()).encode()
-
-
-def csv(rows: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pyarrow.csv.write_csv(rows, sink)
-    return sink.getvalue()
-
-
-CSV = CsvReader(header=True, separator=",", quote='"', escape=None, null_value="")
-
-FORMATS: dict[str, tuple[Callable[[pa.Table], bytes], FormatReader]] = {
-    "Parquet": (parquet, ParquetReader()),
-    "Parquet with dictionaries": (parquet_of_words, ParquetReader()),
-    "Arrow": (arrow, ArrowReader()),
-    "JSON": (lines, JsonReader()),
-    "CSV": (csv, CSV),
-}
-
-
-def read(
-    reader: FormatReader, path: Path, columns: pa.Schema = COLUMNS
-) -> Iterator[pa.RecordBatch]:
-    wanted = WantedColumns(columns, is_chosen=False, is_merged=False)
-    return reader.read(lambda: pa.OSFile(str(path), "rb"), FileRange(), wanted)
-
-
-@pytest.mark.parametrize("of", FORMATS)
-@pytest.mark.sweep(10)
-def test_a_file_is_read_in_portions(of: str, sizes: list[int], tmp_path: Path) -> None:
-    if of == "CSV" and max(sizes) > BATCH_BYTES // 2:
-        sizes = [min(size, BATCH_BYTES // 2) for size in sizes]  # A block of Arrow's holds a row.
-    write, reader = FORMATS[of]
-    path = tmp_path / "file"
-    path.write_bytes(write(pa.Table.from_batches([rows_of(sizes)])))
-    found = list(read(reader, path))
-    assert ids(found) == list(range(len(sizes)))
-    within(found)
-
-
-@pytest.mark.slow
-def test_a_text_that_stands_in_a_dictionary_once_is_counted_in_each_row(tmp_path: Path) -> None:
-    same = pa.table({"id": range(2_100), "text": ["x" * 50_000] * 2_100}, schema=COLUMNS)
-    path = tmp_path / "file"
-    path.write_bytes(parquet_of_words(same))
-    assert path.stat().st_size < MB
-    del same
-    before, most = pa.total_allocated_bytes(), 0
-    count = 0
-    for batch in read(ParquetReader(), path):
-        count += batch.num_rows
-        most = max(most, pa.total_allocated_bytes() - before)
-        if count > 2_000:
-            break
-    assert most < 8 * MB
-
-
-@pytest.mark.slow
-def test_short_lines_of_many_columns_are_decoded_in_portions(tmp_path: Path) -> None:
-    many = pa.schema([(f"c{number}", pa.int64()) for number in range(200)])
-    path = tmp_path / "file"
-    path.write_bytes(b"{}\n" * 20_000)
-    before, most, rows = pa.total_allocated_bytes(), 0, 0
-    for batch in read(JsonReader(), path, many):
-        rows += batch.num_rows
-        most = max(most, pa.total_allocated_bytes() - before)
-    assert rows == 20_000
-    assert most < 8 * MB
-
-
-def test_a_line_that_is_bad_is_named_wherever_it_stands(tmp_path: Path) -> None:
-    many = pa.schema([(f"c{number}", pa.int64()) for number in range(700)])
-    # Of so many columns, 93 lines are decoded at once: the bad one is behind them.
-    path = tmp_path / "file"
-    path.write_bytes(b"\n{}\n" * 100 + b'{"c0": "no"}\n')
-    with pytest.raises(Exception, match="line 201 is not as declared"):
-        list(read(JsonReader(), path, many))
 
 
 OF_TUPLES = StructType([StructField("id", LongType()), StructField("text", StringType())])
@@ -255,17 +144,18 @@ def test_a_table_in_a_merge_is_read_in_smaller_pieces(tmp_path: Path) -> None:
 # -- what a task holds ---------------------------------------------------------------------
 
 
-class Files:
-    """Reads the same file as each of the inputs."""
+@dataclass
+class Producer:
+    """The same rows as each of the inputs, made while they are read."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    row_bytes: int
 
-    def __getitem__(self, name: str) -> Files:
+    def __getitem__(self, name: str) -> Producer:
         return self
 
     def read(self, split: Any) -> Iterator[pa.RecordBatch]:
-        return read(ParquetReader(), self._path)
+        for _ in range(100):
+            yield from portions(rows_of([self.row_bytes] * (MB // self.row_bytes)))
 
     def split_bytes(self, split: Any) -> int:
         return 1
@@ -275,17 +165,11 @@ class Files:
     ("inputs", "row_bytes"), [(8, 20_000), (16, 100_000)], ids=["8 of 20 kB", "16 of 100 kB"]
 )
 @pytest.mark.slow
-def test_wide_rows_that_are_read_and_not_taken_are_below_64_mb(
-    inputs: int, row_bytes: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "file.parquet"
-    rows = pa.Table.from_batches([rows_of([row_bytes] * (100 * MB // row_bytes))])
-    pq.write_table(rows, path, use_dictionary=False, data_page_size=1 << 16, write_batch_size=4)
-    del rows
+def test_wide_rows_that_are_read_and_not_taken_are_below_64_mb(inputs: int, row_bytes: int) -> None:
     before = pa.total_allocated_bytes()
     pack = tuple(InputSplit(f"input-{number}", None) for number in range(inputs))
     with watched() as waits:
-        merged = read_pack(Files(path), pack, ())
+        merged = read_pack(Producer(row_bytes), pack, ())
         taken = next(iter(merged))
         waits.until(inputs)  # All readers: the sink stands.
         held = pa.total_allocated_bytes() - before

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pyspark_upsertflow import python_source
@@ -17,6 +18,7 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, stream_inputs
 from spark_upsert.streams.planner.merged_read import MergedRead
 from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.table.table import Table
 from tests.support import python_sources
 from tests.support.clocked import Now
 from tests.support.streams import Query
@@ -280,23 +282,40 @@ def test_concat_takes_another_source_when_one_says_that_it_has_no_more(
     assert world.texts[5:] == ["d"]
 
 
-def test_a_file_that_was_begun_waits_for_a_source_before_it(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "1.json").write_text("".join(f'{{"text": "{t}"}}\n' for t in "xyz"))
-    files = {"input.files.format": "json", "input.files.path": f"{tmp_path}/files"}
-    order = {"inputs": "it,files", "columns": "text", "merge": "concat"}
-    world = world_of(tmp_path, "Lines", **files, **order, maxRowsPerTrigger="2")
+def make_table(path: Path) -> str:
+    """Make a table of three texts."""
+    table = Table.create(str(path), pa.schema({"text": pa.string()}), keys=["text"])
+    table.append(pa.table({"text": ["x", "y", "z"]}))
+    return str(path)
+
+
+def test_a_step_that_was_begun_waits_for_a_source_before_it(tmp_path: Path) -> None:
+    order = {"inputs": "it,table", "columns": "text", "merge": "concat"}
+    table = {"input.table.path": make_table(tmp_path / "table")}
+    world = world_of(tmp_path, "Lines", **table, **order, maxRowsPerTrigger="2")
     world.query.plan()
     world.query.deliver()
     world.write("a", "b")
     del world.given["maxRowsPerTrigger"]
     world.query.restart()
     world.query.drain()
-    assert [[row["text"] for row in batch] for batch in world.query.batches] == [
-        ["x", "y"],
-        ["a", "b"],
-        ["z"],
-    ]
+    begun, source, rest = ([row["text"] for row in batch] for batch in world.query.batches)
+    assert source == ["a", "b"]
+    assert (len(begun), sorted(begun + rest)) == (2, ["x", "y", "z"])
+
+
+def test_the_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
+    table = {"input.it.path": make_table(tmp_path / "table"), "input.it.format": "upsertflow"}
+    for of_source in (True, False):
+        world = world_of(tmp_path, "Lines", columns="text")
+        world.write("a")
+        source = world.given
+        world.given, other = (source, source | table) if of_source else (source | table, source)
+        world.query.drain()
+        world.given = other
+        world.query.restart()
+        with pytest.raises(UpsertFlowError, match=r"(?s)input 'it'.*new checkpointLocation"):
+            world.query.plan()
 
 
 def test_a_batch_reads_one_source_after_the_other_and_numbers_the_rows(tmp_path: Path) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.inputs.inputs import NamedInputs
-from spark_upsert.streams.planner.kinds import plan_columns, stream_inputs
 from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told
@@ -212,22 +208,3 @@ def test_a_batch_read_knows_no_triggers() -> None:
     plan = ReadPlan.parse({"path": "/unused", "minRowsPerTrigger": "5"})
     with pytest.raises(OptionError, match="has no meaning in a batch read"):
         plan.query.require_batch()
-
-
-def test_rows_of_files_count(tmp_path: Path) -> None:
-    """The first file does not wait; then three rows are fewer than four, and five are not."""
-    given = {"inputs": "a", "input.a.path": str(tmp_path), "input.a.format": "parquet"}
-
-    def put(name: str, rows: int) -> None:
-        pq.write_table(pa.table({"k": list(range(rows))}), tmp_path / name)
-
-    put("0.parquet", 1)
-    plan = ReadPlan.parse({**given, "minRowsPerTrigger": "4"})
-    columns = plan_columns(plan)
-    now = Now(0.0)
-    stream = Stream(stream_inputs(plan, columns), plan.query, clock=now, wall=now)
-    first = stream.latest(stream.initial())
-    put("1.parquet", 3)
-    assert stream.latest(first) == first
-    put("2.parquet", 2)
-    assert stream.latest(first) != first

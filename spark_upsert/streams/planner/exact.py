@@ -3,8 +3,7 @@
 The sequence of rows is that of `spark_upsert.model.orders` over the rows that each input has, and
 a batch is a piece of it. Positions stay at the bounds of steps (`steps`); where the sequence is cut
 within a step, the offset says how many of its rows are delivered. So many small batches give the
-same rows as one large batch, for any limit and from any restart. Rows that arrive in the meantime
-may lie before steps that are not begun, as an older file may; a step that is begun is finished
+same rows as one large batch, for any limit and from any restart. A step that is begun is finished
 first.
 
 An order is a function of how many rows each input still has, and that may be more by the time of a

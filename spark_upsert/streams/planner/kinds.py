@@ -22,7 +22,6 @@ from spark_upsert.streams.inputs.agreement import Described, agreed, merged, req
 from spark_upsert.streams.inputs.awaited import awaited
 from spark_upsert.streams.inputs.batch import BatchRead
 from spark_upsert.streams.inputs.discovery import Discovery
-from spark_upsert.streams.inputs.files.kind import FILE_FORMATS, FileKind
 from spark_upsert.streams.inputs.found import FoundInputs
 from spark_upsert.streams.inputs.group import GroupInputs
 from spark_upsert.streams.inputs.group_reads import at_batch, pins
@@ -113,7 +112,6 @@ Kinds = Mapping[str, InputFormat]
 
 KINDS: Kinds = {
     TABLE: TableKind(),
-    **dict.fromkeys(FILE_FORMATS, FileKind()),
     VIEW: ViewKind(),
 }
 """The formats that need no Spark."""

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.files import FILE_OPTIONS
 from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.streams.inputs.input import Begins, Decided
@@ -35,7 +34,7 @@ BEGAN = "began"
 ANY = ""
 """Stands for all inputs that are not named: an input is called so only where it is alone."""
 
-_USUAL = {name: each.default for name, each in {**FILE_OPTIONS, **READ_OPTIONS}.items()}
+_USUAL = {name: each.default for name, each in READ_OPTIONS.items()}
 """The values of options of which offsets say nothing: a release that wrote them had no others."""
 
 Reads = Mapping[str, Mapping[str, Json]]

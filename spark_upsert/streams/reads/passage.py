@@ -57,18 +57,6 @@ class SteppedRead(Protocol):
         ...
 
 
-@runtime_checkable
-class Skipping(Protocol):
-    """A reader that can pass rows by."""
-
-    def behind(self, split: Any, rows: int) -> tuple[Any, int]:
-        """Return a split that begins later, and how many of its first rows are among so many.
-
-        Called in a task, for rows that are delivered: what needs no reading is not read.
-        """
-        ...
-
-
 def steps_of(name: str, read: Any) -> Sequence[CountedStep]:
     """Return the steps of what a batch reads of an input; what else it raises names none.
 
@@ -159,11 +147,8 @@ def _counts(passage: Passage) -> tuple[list[int], int]:
 def _rows(reader: InputReader, share: InputShare) -> Iterator[pa.RecordBatch]:
     """Yield the rows that an input gives."""
     skip, left = share.skip, share.rows
-    splits = list(share.splits)
     with about("input", share.name):
-        if skip and splits and isinstance(reader, Skipping):
-            splits[0], skip = reader.behind(splits[0], skip)
-        for split in splits:
+        for split in share.splits:
             for batch in reader.read(split):
                 if left == 0:
                     return

@@ -2,7 +2,7 @@
 
 One task reads a step as a whole, and neither its rows nor their order depend on where a batch
 begins or ends. A step of a table is an epoch, or a hash range of the snapshot that a stream begins
-with; the bounds of such ranges follow from that version alone. A step of a set of files is a file.
+with; the bounds of such ranges follow from that version alone.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""A growing set of files as an input."""
