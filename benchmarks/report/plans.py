@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from benchmarks.limits.judged import Sections
 from benchmarks.words import count, ms, row, times, yes
@@ -112,62 +111,14 @@ def fusion_section(sections: Sections) -> Iterator[str]:
     yield from ("## What runs together, on Spark", "")
     yield (
         f"{count(found['rows'])} rows of two numbers through graphs of `spark_upsert.flow`, plans in turn, into a "
-        "sink that drops them. *Predicted* is what the cost model says of the same plan, with estimates "
-        "from a sample; it leaves out what is the same in all plans: Spark's planning, its reading and its "
-        "writing. So differences are to be compared, and which plan is best."
+        "sink that drops them."
     )
-    for title, plans in _fusion_groups(found):
-        yield from ("", f"**{title}**", "")
-        yield "| plan | time | processor time | predicted time | predicted processor time |"
-        yield "|---|---|---|---|---|"
-        for name, said in plans["predicted"].items():
-            taken = plans[name]
-            yield row(
-                [
-                    name,
-                    times(taken["elapsed_s"]),
-                    times(taken["cpu_s"]),
-                    ms(said["elapsed_s"]),
-                    ms(said["processor_s"]),
-                ]
-            )
-    yield from ("", "**Handing rows over**: processor time of one pass, and of one exchange", "")
-    yield "| rows | bytes of a text | rows of a batch | pass | predicted | exchange | predicted |"
-    yield "|---|---|---|---|---|---|---|"
-    for each in found["hand_offs"]:
-        shape = (count(each[name]) for name in ("rows", "text_bytes", "batch_rows"))
-        took = (
-            each[f"{what}{which}_s"]
-            for what in ("pass", "exchange")
-            for which in ("", "_predicted")
-        )
-        yield row([*shape, *map(ms, took)])
-    if "pass_s" in found:
-        flow, bare = (found["pass_s"][name] for name in ("flow", "bare"))
-        yield ""
-        yield (
-            f"Of a million narrow rows in batches of 64 Ki, a pass of a flow takes {ms(flow)} of the "
-            f"processors, a `mapInArrow` by itself {ms(bare)}: {flow / bare:.2f} times as much."
-        )
+    groups = {
+        f"Three operators behind each other, {name}": each for name, each in found["chain"].items()
+    }
+    groups["One operator that has much to do, by the width of its region"] = found["width"]
+    for title, plans in groups.items():
+        yield from ("", f"**{title}**", "", "| plan | time | processor time |", "|---|---|---|")
+        for name, taken in plans.items():
+            yield row([name, times(taken["elapsed_s"]), times(taken["cpu_s"])])
     yield ""
-
-
-def _fusion_groups(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, plans in found["chain"].items():
-        yield f"Three operators behind each other, {name}", plans
-    yield "One operator that has much to do, by the width of its region", found["width"]
-    for each in found["graphs"]:
-        title = (
-            f"`{each['graph']}`: {each['plans']} plans, of costs from {each['least_cost']:.2f} to "
-            f"{each['greatest_cost']:.2f}; automatic `{each['pes']['automatic']}`, worst "
-            f"`{each['pes']['worst']}`"
-        )
-        yield title, each
-    if "eight" in found:
-        each = found["eight"]
-        title = (
-            f"`{each['graph']}`: {count(each['drawn'])} drawn plans, of costs from {each['least_cost']:.2f} "
-            f"to {each['greatest_cost']:.2f}; {count(each['better_than_automatic'])} of them cost less than "
-            f"automatic, `{each['pes']['automatic']}`; the best of them `{each['pes']['best of the drawn']}`"
-        )
-        yield title, each

@@ -39,6 +39,6 @@ def views(place: Place, size: Size) -> dict[str, Any]:
 
 
 def fusion(place: Place, size: Size) -> dict[str, Any]:
-    """Measure what fusion is worth on Spark, beside what it is predicted to be worth."""
+    """Measure the effect of fusion on Spark."""
     rows = str(size.table // 10)
     return program("fusion", "--rows", rows, "--rounds", str(min(3, size.rounds)))

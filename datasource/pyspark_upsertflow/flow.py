@@ -24,7 +24,6 @@ from pyspark.sql import functions as F
 from pyspark_upsertflow.registration import parallelism_of
 from spark_upsert.conversions import convert
 from spark_upsert.errors import GraphError, OptionError
-from spark_upsert.flow.advice import advise
 from spark_upsert.flow.checkpoint import remember
 from spark_upsert.flow.expansion import expanded
 from spark_upsert.flow.fusion.fusion import Automatic, Fused, fused
@@ -194,7 +193,6 @@ def _compiled(
     _require_carried({name: schema for name, schema in said.items() if schema is not None})
     sources = _sources(spark, graph, given or {}, is_stream=is_stream)
     _require_pickled(graph)
-    advise(graph, is_stream=is_stream)
     columns = {name: _columns(frame, said[name]) for name, frame in sources.items()}
     schemas = schemas_of(graph, columns)
     _require_carried(schemas)

@@ -44,7 +44,7 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.drawing import text
+from spark_upsert.flow.text import text
 
 READINGS = pa.schema({"device": pa.int64(), "seq": pa.int64(), "text": pa.string()})
 LATEST = pa.schema({"device": pa.int64(), "seq": pa.int64(), "celsius": pa.int64()})

@@ -5,7 +5,6 @@
 
 from spark_upsert.flow.builder import Flow, Output
 from spark_upsert.flow.channels import ChannelPath
-from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.expansion import (
     Connection,
     Physical,
@@ -14,7 +13,6 @@ from spark_upsert.flow.expansion import (
     SplitterKind,
     expanded,
 )
-from spark_upsert.flow.fusion.cost import Costs, HandOff
 from spark_upsert.flow.fusion.fusion import (
     PE,
     Automatic,
@@ -24,10 +22,7 @@ from spark_upsert.flow.fusion.fusion import (
     Manual,
     Scheme,
     fused,
-    predicted,
 )
-from spark_upsert.flow.fusion.models import Prediction
-from spark_upsert.flow.fusion.sampling import sampled
 from spark_upsert.flow.graph import (
     Edge,
     Graph,
@@ -61,14 +56,11 @@ __all__ = [
     "ChannelPath",
     "Collected",
     "Connection",
-    "Costs",
     "Edge",
-    "Estimate",
     "Flow",
     "Fused",
     "Given",
     "Graph",
-    "HandOff",
     "Influence",
     "Legacy",
     "LogicalOperator",
@@ -79,7 +71,6 @@ __all__ = [
     "PartitionBy",
     "Physical",
     "Placement",
-    "Prediction",
     "PythonFunction",
     "Replica",
     "Scheme",
@@ -95,6 +86,4 @@ __all__ = [
     "changed_width",
     "expanded",
     "fused",
-    "predicted",
-    "sampled",
 ]

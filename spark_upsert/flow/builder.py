@@ -34,7 +34,6 @@ from spark_upsert.flow.checks import (
     check_placement,
     check_siblings,
 )
-from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.graph import (
     INPUT,
     Composite,
@@ -93,7 +92,6 @@ class Flow:
         schema: pa.Schema | None = None,
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008  (a frozen value)
-        estimate: Estimate = Estimate(),  # noqa: B008
     ) -> Output:
         """Add what reads, and return its rows.
 
@@ -101,8 +99,6 @@ class Flow:
         ----------
         schema : pyarrow.Schema, optional
             The columns that it gives, if the work does not say.
-        estimate : Estimate, optional
-            What automatic fusion takes it for; so with `operator` and `sink`.
         """
         return self._add(
             LogicalOperator(
@@ -112,7 +108,6 @@ class Flow:
                 schema=_schema_of(work, schema),
                 parallel=parallel,
                 placement=placement,
-                estimate=estimate,
             ),
             {},
         )
@@ -127,7 +122,6 @@ class Flow:
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008
         keeps_state: bool | None = None,
-        estimate: Estimate = Estimate(),  # noqa: B008
     ) -> Output:
         """Add what computes, and return its rows.
 
@@ -155,7 +149,6 @@ class Flow:
                 schema=_schema_of(work, schema),
                 parallel=parallel,
                 placement=placement,
-                estimate=estimate,
                 keeps_state=_keeps_state(work) if keeps_state is None else keeps_state,
             ),
             fed,
@@ -169,7 +162,6 @@ class Flow:
         ports: Mapping[str, InputStreams] | None = None,
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008
-        estimate: Estimate = Estimate(),  # noqa: B008
     ) -> None:
         """Add what writes; for ``inputs`` and ``ports`` see `operator`."""
         fed = _fed(name, inputs, ports)
@@ -181,7 +173,6 @@ class Flow:
                 inputs=tuple(fed),
                 parallel=parallel,
                 placement=placement,
-                estimate=estimate,
             ),
             fed,
         )

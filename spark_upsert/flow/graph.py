@@ -15,14 +15,13 @@ These values hold whatever they are given; `checks.check` refuses what cannot be
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.work import Work
 
 INPUT = "input"
@@ -120,8 +119,6 @@ class LogicalOperator:
     placement: Placement = Placement()
     keeps_state: bool = False
     """Whether it holds anything across barriers, so that its width cannot change."""
-    estimate: Estimate = field(default_factory=Estimate)
-    """The role in which automatic fusion takes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,6 @@ from spark_upsert.flow import (
 from spark_upsert.flow.checkpoint import remember
 from spark_upsert.flow.checks import DEPTH_MAX
 from spark_upsert.flow.fusion.fusion import Influence, Legacy
-from spark_upsert.flow.fusion.sampling import sampled
 from spark_upsert.flow.graph import Composite
 from spark_upsert.flow.run import running as running_module
 from spark_upsert.flow.run.local import collect, run
@@ -714,15 +713,6 @@ def _(told: Told) -> None:
     held(many, width=4)
     told("the batches smaller")
     held(many.slice(0, 16), width=1)
-
-
-@follows("flow.fusion.sampling:_sample")
-def _(told: Told) -> None:
-    unread = graph([source(work=Given(SCHEMA)), sink()], "Src > Snk")
-    with told:
-        sampled(unread, rows={"Src": 2})
-    told("give it one: given={'Src': table}")
-    sampled(unread, {"Src": ROWS}, rows={"Src": 2})
 
 
 FLAT = pa.table({"k": [1, 2]})

@@ -1,4 +1,4 @@
-"""Bugs in fusion: who is together, who is apart, who waits for whom, and what costs less."""
+"""Bugs in fusion: who is together, who is apart, who waits for whom, and idle slots."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.promises import test_fusion_promises as promises
 
 PLACED = promises.test_p4_placement_is_refused_where_no_partition_has_it_and_the_two_names_clash
 MANUAL = promises.test_p4_manual_gives_the_number_that_was_asked_for_where_any_partition_has_it
-CHEAPEST = promises.test_p4_no_partition_that_is_allowed_costs_less_than_the_automatic_one
-MANY = promises.test_p4_of_many_replicas_no_plan_costs_more_than_one_pe_for_each_or_one_for_all
+SLOTS = promises.test_p4_automatic_is_allowed_and_leaves_no_slot_idle_that_any_partition_uses
+MANY = promises.test_p4_of_many_replicas_no_more_run_side_by_side_than_there_are_slots
 KEPT = promises.test_p6_state_goes_on_only_at_its_widths
 
 
@@ -81,7 +81,7 @@ def _() -> Patch:
 @bug("elements may wait for each other", MANUAL)
 def _() -> Patch:
     def any_order(partition: Any, units: Any) -> list[int] | None:
-        apart = units.is_free or partitions._are_apart(partition, units)
+        apart = units.is_unbounded or partitions._are_apart(partition, units)
         return list(range(max(partition) + 1)) if apart else None
 
     return together(
@@ -90,18 +90,23 @@ def _() -> Patch:
     )
 
 
-@bug("the first partition that is allowed is taken for the best", CHEAPEST)
+@bug("channels share an element while a slot is idle", SLOTS)
 def _() -> Patch:
-    return patch.object(
-        fusion, "best", lambda units, *_, **__: next(partitions.iter_allowed(units))[0]
+    return wrapped(
+        partitions._Joins,
+        "join_levels",
+        lambda original, self, slots, **how: original(self, max(1, slots // 2), **how),
     )
 
 
-@bug("of many replicas a cut is taken, whatever it costs", MANY)
+@bug("each channel of a wide region has an element, whatever slots there are", MANY)
 def _() -> Patch:
-    return patch.object(
-        fusion, "best", lambda units, *_, **__: partitions._cut(units, units.flow, 3)
-    )
+    return patch.object(partitions._Joins, "join_levels", lambda self, slots, **how: None)
+
+
+@bug("a manual fusion is done when chains and levels are joined", MANUAL)
+def _() -> Patch:
+    return patch.object(partitions._Joins, "join_any", lambda self: None)
 
 
 @bug("only the innermost region of what keeps state keeps its width", KEPT)

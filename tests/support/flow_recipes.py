@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from random import Random
 from typing import TypeAlias
 
@@ -17,7 +18,6 @@ from spark_upsert.flow import (
     ArrowSource,
     Automatic,
     Collected,
-    Estimate,
     Flow,
     Fused,
     Graph,
@@ -25,6 +25,7 @@ from spark_upsert.flow import (
     Legacy,
     Manual,
     Parallel,
+    Physical,
     PythonFunction,
     Scheme,
     Work,
@@ -32,7 +33,7 @@ from spark_upsert.flow import (
     fused,
 )
 from spark_upsert.flow.builder import Output
-from spark_upsert.flow.fusion.fusion import iter_drawn
+from spark_upsert.flow.fusion import fusion, partitions, placement
 from spark_upsert.flow.run.local import collect
 from spark_upsert.task import Aggregate, ArrowScan, Filter, Group, HashJoin, How, Node, On
 from tests.support.flow_runs import (
@@ -220,13 +221,31 @@ def _works(flow: Flow, name: str, step: Step, inputs: list[Output]) -> Output:
 def plan_of(graph: Graph, draw: Random) -> Fused:
     """Draw a plan of a graph: one of a scheme, or any."""
     physical = expanded(graph)
+    influence = draw.choice(list(Influence))
     if draw.random() < 0.3:
-        return next(iter_drawn(physical, draw, draw.choice(list(Influence))))
-    # Few rows are done by one element; of many it is worth while to have several.
-    many = {name: Estimate(rows=draw.choice([10, 10**7])) for name in SOURCES.values()}
-    automatic = Automatic(slots=draw.randint(1, 4), estimates=many)
-    schemes: list[Scheme] = [Legacy(), automatic, Manual(draw.randint(1, 6))]
-    return fused(physical, draw.choice(schemes), draw.choice(list(Influence)))
+        return drawn_plan(physical, draw, influence)
+    automatic, manual = Automatic(draw.randint(1, 4)), Manual(draw.randint(1, 6))
+    schemes: list[Scheme] = [Legacy(), automatic, manual]
+    return fused(physical, draw.choice(schemes), influence)
+
+
+def drawn_plan(physical: Physical, draw: Random, influence: Influence) -> Fused:
+    """Draw any plan that is allowed: PEs of one for each are joined at random."""
+    finest = fused(physical, Manual(len(physical.replicas)), influence)
+    units = fusion._shared_out(physical, placement.units_of(physical), influence)
+    partition, count = tuple(range(units.count)), draw.randint(1, units.count)
+    pairs = list(combinations(range(units.count), 2))
+    for one, other in draw.sample(pairs, len(pairs)):
+        if max(partition) < count:
+            break
+        into, element = partition[one], partition[other]
+        joined = partitions.numbered(into if each == element else each for each in partition)
+        if partitions.order_of(joined, units) is not None:
+            partition = joined
+    order = partitions.order_of(partition, units)
+    assert order is not None, "each step was allowed"
+    pes = fusion._pes(physical, placement.units_of(physical), partition, order)
+    return replace(finest, pes=pes)
 
 
 # -- the same in plain Python ----------------------------------------------------------------

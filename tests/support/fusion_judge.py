@@ -13,8 +13,6 @@ from random import Random
 from typing import NamedTuple
 
 from spark_upsert.flow import (
-    PE,
-    Estimate,
     Flow,
     Fused,
     Graph,
@@ -26,7 +24,14 @@ from spark_upsert.flow import (
     by_channel,
     by_replica,
 )
-from spark_upsert.flow.graph import ByChannel, Composite, GraphMember, PlacementId
+from spark_upsert.flow.fusion.pass_plan import is_free
+from spark_upsert.flow.graph import (
+    ByChannel,
+    Composite,
+    GraphMember,
+    OperatorKind,
+    PlacementId,
+)
 from tests.support.flows import SAME, SINK, SOURCE
 
 Partition = tuple[frozenset[str], ...]
@@ -38,7 +43,7 @@ Partition = tuple[frozenset[str], ...]
 def drawn_graph(random: Random, *, placed: bool = True) -> Graph:
     """Return a graph of a few operators in some regions, which may lie within each other."""
     flow = Flow()
-    outputs = [flow.source("Src", SOURCE, placement=_drawn(random, placed), estimate=_rows(random))]
+    outputs = [flow.source("Src", SOURCE, placement=_drawn(random, placed))]
     names = iter("ABCDEF")
 
     def add(depth: int) -> None:
@@ -57,12 +62,7 @@ def drawn_graph(random: Random, *, placed: bool = True) -> Graph:
     def operator(name: str, placement: Placement) -> None:
         fed = random.sample(outputs, min(len(outputs), random.choice((1, 1, 2))))
         parallel = Parallel(width=2) if random.random() < 0.3 else None
-        estimate = _rows(random)
-        outputs.append(
-            flow.operator(
-                name, SAME, *fed, parallel=parallel, placement=placement, estimate=estimate
-            )
-        )
+        outputs.append(flow.operator(name, SAME, *fed, parallel=parallel, placement=placement))
 
     for _ in range(random.choice((1, 2))):
         add(0)
@@ -75,10 +75,10 @@ def drawn_graph(random: Random, *, placed: bool = True) -> Graph:
 def wide_graph(random: Random) -> Graph:
     """Return two to four operators one behind the other, each a region, without placement."""
     flow = Flow()
-    rows = flow.source("Src", SOURCE, estimate=_rows(random))
+    rows = flow.source("Src", SOURCE)
     for name in "ABCD"[: random.choice((2, 3, 4))]:
         parallel = Parallel(width=random.choice((4, 5)))
-        rows = flow.operator(name, SAME, rows, parallel=parallel, estimate=_rows(random))
+        rows = flow.operator(name, SAME, rows, parallel=parallel)
     flow.sink("Snk", SINK, rows)
     return flow.graph()
 
@@ -92,15 +92,6 @@ def _drawn(random: Random, placed: bool) -> Placement:
         colocate=tuple(random.sample(ids, random.choice((1, 2)))) if random.random() < 0.3 else (),
         exlocate=tuple(random.sample(ids, 1)) if random.random() < 0.2 else (),
         isolate=random.random() < 0.1,
-    )
-
-
-def _rows(random: Random) -> Estimate:
-    return Estimate(
-        rows=random.choice((0, 1e4, 1e6)),
-        selectivity=random.choice((0.01, 1, 3)),
-        row_s=random.choice((0, 1e-7, 1e-5)),
-        skew=random.choice((1, 1.5)),
     )
 
 
@@ -278,29 +269,40 @@ def partition_of(plan: Fused) -> frozenset[frozenset[str]]:
     return frozenset(frozenset(pe.names) for pe in plan.pes)
 
 
-def plan_of(physical: Physical, partition: Partition) -> Fused:
-    """Return the plan of a partition that has an order."""
-    return Fused(
-        physical,
-        tuple(
-            PE(index, tuple(each for each in physical.replicas if each.name in element))
-            for index, element in enumerate(_in_order(physical, partition))
+def side_by_side(physical: Physical, partition: Iterable[frozenset[str]]) -> int:
+    """Return the most elements none of which needs rows of another.
+
+    Elements that can run wherever their rows are do not count.
+    """
+    elements = list(partition)
+    element = {name: at for at, names in enumerate(elements) for name in names}
+    feeds: dict[int, set[int]] = {at: set() for at in range(len(elements))}
+    for each in physical.connections:
+        feeds[element[each.producer]].add(element[each.consumer])
+    reached: dict[int, set[int]] = {}
+    for at in range(len(elements)):
+        waiting, reached[at] = [at], {at}
+        while waiting:
+            new = feeds[waiting.pop()] - reached[at]
+            reached[at] |= new
+            waiting += new
+    busy = [at for at, names in enumerate(elements) if any(map(_needs_task, _of(physical, names)))]
+    return max(
+        (
+            count
+            for count in range(1, len(busy) + 1)
+            for some in combinations(busy, count)
+            if not any(
+                two in reached[one] or one in reached[two] for one, two in combinations(some, 2)
+            )
         ),
+        default=0,
     )
 
 
-def _in_order(physical: Physical, partition: Iterable[frozenset[str]]) -> Iterator[frozenset[str]]:
-    left = list(partition)
-    while left:
-        done = next(
-            each
-            for each in left
-            if not any(
-                connection.consumer in each
-                and connection.producer not in each
-                and any(connection.producer in other for other in left)
-                for connection in physical.connections
-            )
-        )
-        left.remove(done)
-        yield done
+def _of(physical: Physical, names: Iterable[str]) -> list[Replica]:
+    return [physical.replica[name] for name in names]
+
+
+def _needs_task(replica: Replica) -> bool:
+    return replica.operator.kind is OperatorKind.OPERATOR and not is_free(replica)

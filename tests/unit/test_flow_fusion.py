@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
-from random import Random
 
 import pytest
 
@@ -18,11 +16,11 @@ from spark_upsert.flow.fusion.fusion import (
     Manual,
     Scheme,
     fused,
-    iter_drawn,
-    iter_plans,
 )
+from spark_upsert.task import ArrowScan, Filter
 from tests.support.flows import SAME, SINK, SOURCE, adjacent_pairs, chain, nested, one_region
 
+INPUT = ArrowScan(id="input", schema=SOURCE.rows.schema)
 WITH_CHANNEL = Placement(colocate=(by_channel(),))
 WITH_REPLICAS = Placement(colocate=(by_replica(),))
 ALONE = Placement(isolate=True)
@@ -264,8 +262,10 @@ def test_units_that_wait_for_each_other_share_a_pe() -> None:
         pytest.param(one_region(), 3, 3, None, id="48: 3 of six units"),
         pytest.param(one_region(), 10, 6, "no more than 6 units", id="49: 10 of six units"),
         pytest.param(one_region(), 1, 1, None, id="all in one"),
-        pytest.param(one_region(A=ALONE), 1, 4, "no fewer", id="what is isolated has its own"),
-        pytest.param(one_region(A=apart("e"), B=apart("e")), 1, 4, "no fewer", id="four are apart"),
+        pytest.param(one_region(A=ALONE), 1, 4, "no two more", id="what is isolated has its own"),
+        pytest.param(
+            one_region(A=apart("e"), B=apart("e")), 1, 4, "no two more", id="four are apart"
+        ),
         pytest.param(three_widths(), 7, 7, None, id="7 of 13"),
         pytest.param(three_widths(), 1, 1, None, id="1 of 13"),
         pytest.param(three_widths(), 13, 13, None, id="13 of 13"),
@@ -293,6 +293,83 @@ def test_what_is_isolated_is_alone_in_a_manual_fusion() -> None:
 def test_a_scheme_of_no_pes_is_refused(make: Callable[[int], Scheme]) -> None:
     with pytest.raises(OptionError, match="at least 1, found 0"):
         make(0)
+
+
+# -- automatic -------------------------------------------------------------------------------
+
+
+def row_by_row() -> Graph:
+    """Return ``Src -> F -> [A]x2 -> G -> Snk``: F looks at one row at a time, G at all rows."""
+    flow = Flow()
+    rows = flow.source("Src", SOURCE)
+    rows = flow.operator("F", Filter(id="f", input=INPUT, where="k > 1"), rows)
+    rows = flow.operator("A", SAME, rows, parallel=Parallel(width=2))
+    flow.sink("Snk", SINK, chain(flow, "G", rows))
+    return flow.graph()
+
+
+def two_ways() -> Graph:
+    """Return ``Src -> A -> Snk`` and ``Src -> B -> Snk``."""
+    flow = Flow()
+    rows = flow.source("Src", SOURCE)
+    ways = [flow.operator(name, SAME, rows) for name in "AB"]
+    flow.sink("Snk", SINK, *ways)
+    return flow.graph()
+
+
+@pytest.mark.parametrize(
+    ("graph", "slots", "expected"),
+    [
+        pytest.param(one_region(), 1, "{Src,A0,A1,B0,B1,Snk}", id="all in one PE for one slot"),
+        pytest.param(one_region(), 2, "{Src} {A0,B0} {A1,B1} {Snk}", id="a PE for each channel"),
+        pytest.param(one_region(), 9, "{Src} {A0,B0} {A1,B1} {Snk}", id="slots that stay idle"),
+        pytest.param(no_region(), 2, "{Src} {A,B,C,Snk}", id="a chain is not cut"),
+        pytest.param(two_ways(), 2, "{Src} {A} {B} {Snk}", id="two ways side by side"),
+        pytest.param(two_ways(), 1, "{Src,A,B,Snk}", id="two ways for one slot"),
+        pytest.param(
+            row_by_row(), 2, "{Src,F} {A0} {A1} {G,Snk}", id="row by row where the rows are"
+        ),
+        pytest.param(
+            nested(),
+            2,
+            "{Src} {A0} {A1} {B0,B1,C0,C1} {B2,B3,C2,C3} {Snk}",
+            id="neighbouring channels share a PE where slots are few",
+        ),
+        pytest.param(
+            nested(), 4, "{Src} {A0} {A1} {B0,C0} {B1,C1} {B2,C2} {B3,C3} {Snk}", id="nested"
+        ),
+        pytest.param(
+            no_region(A=apart("e"), C=apart("e")),
+            2,
+            "{Src} {A,B} {C,Snk}",
+            id="what is exlocated is apart in a chain",
+        ),
+        pytest.param(
+            one_region(R=together("x")), 4, "{Src} {A0,A1,B0,B1,Snk}", id="colocation wins"
+        ),
+    ],
+)
+def test_automatic_fuses_chains_and_gives_each_slot_a_channel(
+    graph: Graph, slots: int, expected: str
+) -> None:
+    assert said(fused(expanded(graph), Automatic(slots))) == pes(expected)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_automatic_keeps_channels_apart_where_their_influence_says_so(slots: int) -> None:
+    plan = fused(expanded(one_region()), Automatic(slots), Influence.CHANNEL_ISOLATION)
+    assert said(plan) == pes("{Src} {A0,B0} {A1,B1} {Snk}")
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("width", [1_000])
+def test_wide_regions_are_fused_fast(width: int) -> None:
+    flow = Flow()
+    rows = flow.source("Src", SOURCE)
+    with flow.parallel("R", width):
+        rows = chain(flow, "A B C", rows)
+    flow.sink("Snk", SINK, rows)
+    assert len(fused(expanded(flow.graph()), Automatic(8)).pes) == 10
 
 
 # -- influence -------------------------------------------------------------------------------
@@ -336,13 +413,3 @@ def test_a_channel_may_share_with_a_channel_of_another_region_where_channels_are
 ):
     plan = fused(expanded(adjacent_pairs()), Manual(2), Influence.CHANNEL_EXLOCATION)
     assert len(plan.pes) == 3
-
-
-def test_drawn_plans_are_allowed_ones_of_any_number_of_elements() -> None:
-    physical = expanded(one_region(A=ALONE))
-    every = {str(plan) for plan in iter_plans(physical)}
-    drawn = {str(plan) for plan in islice(iter_drawn(physical, Random(1)), 400)}
-    assert drawn == every
-    whole = expanded(one_region(A=together("x"), B=together("x")))
-    for plan in islice(iter_drawn(whole, Random(1)), 20):
-        assert len({plan.pe_of[name].index for name in ("R.A[0]", "R.A[1]", "R.B[0]")}) == 1

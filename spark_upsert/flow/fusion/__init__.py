@@ -1,1 +1,1 @@
-"""Which replicas share a processing element: placement, partitions, and what they cost."""
+"""Replicas that share a processing element: placement, influence of channels, greedy joins."""

@@ -11,30 +11,25 @@ channels win over it, and get a PE of their own.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from itertools import combinations
-from random import Random
 from typing import TypeAlias, assert_never
 
 from spark_upsert.errors import OptionError
-from spark_upsert.flow.estimates import Estimate
 from spark_upsert.flow.expansion import Physical, Replica
-from spark_upsert.flow.fusion.cost import Costs
-from spark_upsert.flow.fusion.models import Model, Prediction, model_of
 from spark_upsert.flow.fusion.partitions import (
-    CostOf,
     Partition,
     Separations,
     Units,
-    best,
-    iter_allowed,
-    numbered,
+    automatic,
+    manual,
     order_of,
 )
+from spark_upsert.flow.fusion.pass_plan import is_free
 from spark_upsert.flow.fusion.placement import Unit, units_of
+from spark_upsert.flow.graph import OperatorKind
 
 
 class Influence(Enum):
@@ -55,27 +50,20 @@ class Legacy:
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """The cheapest plan with so many PEs, or as near to that as placement allows."""
+    """A plan with so many PEs, or as near to that as greedy joins come."""
 
     pe_count: int
-    slots: int = 1
-    costs: Costs = field(default_factory=lambda: Costs.of("spark"))
-    estimates: Mapping[str, Estimate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require_positive("pe_count", self.pe_count)
-        _require_positive("slots", self.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Automatic:
-    """The PEs that cost least, by the model of `cost`."""
+    """Channels side by side in as many PEs as there are slots, and no more PEs than that needs."""
 
     slots: int
-    """How many PEs can work at the same time."""
-    costs: Costs = field(default_factory=lambda: Costs.of("spark"))
-    estimates: Mapping[str, Estimate] = field(default_factory=dict)
-    """Estimates by the full names of operators; they override the operators' own."""
+    """The number of PEs that can work at the same time."""
 
     def __post_init__(self) -> None:
         _require_positive("slots", self.slots)
@@ -159,101 +147,28 @@ def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.N
     Notes
     -----
     Source: the fusion schemes of IBM Streams. They leave open which units share a PE for
-    ``manual`` and ``automatic``; the least cost is our choice.
+    ``manual`` and ``automatic``; the greedy joins of `partitions` are our choice.
     """
     units = units_of(physical)
-    shared = _shared_out(physical, units, Influence.NONE if _is_legacy(scheme) else influence)
-    partition = _partition(physical, units, shared, scheme)
+    is_legacy = isinstance(scheme, Legacy)
+    shared = _shared_out(physical, units, Influence.NONE if is_legacy else influence)
+    partition = _partition(shared, scheme)
     order = order_of(partition, shared)
     assert order is not None, "a partition that was not allowed"
     pes = _pes(physical, units, partition, order)
     return Fused(physical, pes, (*_closed(units), *_missed(scheme, len(units), len(pes))))
 
 
-def iter_plans(physical: Physical, influence: Influence = Influence.NONE) -> Iterator[Fused]:
-    """Yield every plan that placement, channels and the streams allow.
-
-    The first plan has one PE for all, if that is allowed. Eight units have up to 4140 plans; a few
-    more units soon have too many.
-
-    Raises
-    ------
-    PlacementError
-        Two replicas must be together and must be apart.
-    """
-    units = units_of(physical)
-    for partition, order in iter_allowed(_shared_out(physical, units, influence)):
-        yield Fused(physical, _pes(physical, units, partition, order), tuple(_closed(units)))
-
-
-def iter_drawn(
-    physical: Physical, random: Random, influence: Influence = Influence.NONE
-) -> Iterator[Fused]:
-    """Yield allowed plans at random, without end: of any number of PEs, and some again and again.
-
-    It is for graphs with too many plans to look at all. It draws a number of PEs, and joins two
-    PEs at random that may be joined, until that number is reached or no two may be joined.
-
-    Raises
-    ------
-    PlacementError
-        Two replicas must be together and must be apart.
-    """
-    units = units_of(physical)
-    shared = _shared_out(physical, units, influence)
-    pairs = list(combinations(range(shared.count), 2))
-    while True:
-        partition, count = tuple(range(shared.count)), random.randint(1, shared.count)
-        for one, other in random.sample(pairs, len(pairs)):
-            if max(partition) < count:
-                break
-            into, element = partition[one], partition[other]
-            joined = numbered(into if each == element else each for each in partition)
-            if order_of(joined, shared) is not None:
-                partition = joined
-        order = order_of(partition, shared)
-        assert order is not None, "each step was allowed"
-        yield Fused(physical, _pes(physical, units, partition, order), tuple(_closed(units)))
-
-
-def _is_legacy(scheme: Scheme) -> bool:
-    return isinstance(scheme, Legacy)
-
-
-def _partition(
-    physical: Physical, units: tuple[Unit, ...], shared: Units, scheme: Scheme
-) -> Partition:
+def _partition(units: Units, scheme: Scheme) -> Partition:
     match scheme:
         case Legacy():
-            return tuple(range(len(units)))
+            return tuple(range(units.count))
         case Manual():
-            target = min(scheme.pe_count, len(units))
-            cost_of = _at(target, _model(physical, units, scheme))
-            return best(shared, cost_of, counts=(target,))
+            return manual(units, min(scheme.pe_count, units.count))
         case Automatic():
-            model = _model(physical, units, scheme)
-            counts = (scheme.slots, 2 * scheme.slots)
-            return best(shared, lambda *found: (model.predict(*found).cost,), counts=counts)
+            return automatic(units, scheme.slots)
         case _:
             assert_never(scheme)
-
-
-def _model(physical: Physical, units: tuple[Unit, ...], scheme: Manual | Automatic) -> Model:
-    return model_of(
-        physical,
-        [[replica.name for replica in unit.replicas] for unit in units],
-        costs=scheme.costs,
-        slots=scheme.slots,
-        estimates=scheme.estimates,
-    )
-
-
-def _at(count: int, model: Model) -> CostOf:
-    """Return what costs, with the distance from a number of elements before all else."""
-    return lambda partition, order: (
-        abs(len(order) - count),
-        model.predict(partition, order).cost,
-    )
 
 
 def _pes(
@@ -276,12 +191,24 @@ def _pes(
 
 def _shared_out(physical: Physical, units: tuple[Unit, ...], influence: Influence) -> Units:
     at = {replica.name: index for index, unit in enumerate(units) for replica in unit.replicas}
-    streams = {(at[each.producer], at[each.consumer]) for each in physical.connections}
+    streams: dict[tuple[int, int], float] = {}
+    for each in physical.connections:
+        pair = at[each.producer], at[each.consumer]
+        ends = physical.replica[each.producer], physical.replica[each.consumer]
+        if pair[0] != pair[1]:
+            # Without estimates: the channels of a region share the rows of a stream evenly.
+            rows = 1 / max(1, *(replica.channel.count for replica in ends))
+            streams[pair] = streams.get(pair, 0.0) + rows
     return Units(
         bounds=tuple(_bounds(unit, influence) for unit in units),
-        streams=tuple(sorted(pair for pair in streams if pair[0] != pair[1])),
-        kinds=tuple(frozenset(each.logical for each in unit.replicas) for unit in units),
+        streams=streams,
+        is_free=tuple(map(_is_free, units)),
     )
+
+
+def _is_free(unit: Unit) -> bool | None:
+    kinds = {is_free(each) for each in unit.replicas if each.operator.kind is not OperatorKind.SINK}
+    return all(kinds) if kinds else None
 
 
 def _bounds(unit: Unit, influence: Influence) -> Separations:
@@ -332,28 +259,5 @@ def _missed(scheme: Scheme, unit_count: int, pe_count: int) -> list[str]:
     if scheme.pe_count > unit_count:
         why = f"there are no more than {unit_count} units that can be apart"
     else:
-        why = "placement, channels and the way of the rows allow no fewer"
+        why = "placement, channels and the streams between them let no two more share one"
     return [f"{scheme.pe_count} PEs were asked for, there are {pe_count}: {why}."]
-
-
-# -- what a plan costs -----------------------------------------------------------------------
-
-
-def predicted(
-    plan: Fused,
-    *,
-    slots: int,
-    costs: Costs | None = None,
-    estimates: Mapping[str, Estimate] | None = None,
-) -> Prediction:
-    """Return what a plan is taken to cost, whatever scheme it is from."""
-    model = model_of(
-        plan.physical,
-        [pe.names for pe in plan.pes],
-        costs=costs or Costs.of("spark"),
-        slots=slots,
-        estimates=estimates,
-    )
-    # A PE feeds only those of greater index.
-    numbers = tuple(range(len(plan.pes)))
-    return model.predict(numbers, numbers)

@@ -1,8 +1,8 @@
 """Passes on Spark: which elements of a partition run together, and which rows go through a pass.
 
 An element runs in a later pass than the elements that feed it. Elements of one pass run side by
-side, and rows for later passes go through. Everything here is numbers, because the search for the
-best partition makes thousands of pass plans. `stages` makes of a pass plan what runs.
+side, and rows for later passes go through. Everything here is numbers; `stages` makes of a pass
+plan what runs.
 
 Rows come to a pass in one of three ways (`RowTransfer`):
 
@@ -20,14 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from spark_upsert.flow.expansion import Physical, Replica
 from spark_upsert.flow.graph import OperatorKind
 from spark_upsert.flow.work import is_row_by_row
-
-SPARK = -1
-"""The stand-in for an element, where Spark itself reads and writes."""
 
 
 class RowTransfer(Enum):
@@ -56,13 +52,14 @@ def wiring_of(physical: Physical) -> Wiring:
     at = {name: index for index, name in enumerate(physical.replica)}
     return Wiring(
         kinds=tuple(replica.operator.kind for replica in physical.replicas),
-        is_free=tuple(_is_free(replica) for replica in physical.replicas),
+        is_free=tuple(is_free(replica) for replica in physical.replicas),
         is_direct=tuple(_is_direct(replica, physical) for replica in physical.replicas),
         connections=tuple((at[each.producer], at[each.consumer]) for each in physical.connections),
     )
 
 
-def _is_free(replica: Replica) -> bool:
+def is_free(replica: Replica) -> bool:
+    """Return whether a replica can run wherever its rows are."""
     if replica.operator.kind is OperatorKind.SOURCE:
         return True
     return not replica.regions and is_row_by_row(replica.operator.work)
@@ -73,20 +70,6 @@ def _is_direct(replica: Replica, physical: Physical) -> bool:
         return False
     leads = physical.connections_of[replica.name]
     return len(leads) == 1 and not leads[0].is_split
-
-
-class UnderWay(NamedTuple):
-    """Rows that go through some passes."""
-
-    flow: int
-    """The index of their connection; of what a source reads, that of the replica behind these."""
-    producer: int
-    consumer: int
-    """Elements, or `SPARK`."""
-    first: int
-    """The first pass that takes them in."""
-    last: int
-    """The one that keeps them; for what Spark writes as many as there are passes."""
 
 
 class PassPlan:
@@ -125,22 +108,6 @@ class PassPlan:
     def elements_at(self, level: int) -> list[int]:
         """Return the elements of a pass."""
         return [element for element, at in enumerate(self.levels) if at == level]
-
-    def iter_under_way(self) -> Iterator[UnderWay]:
-        """Yield all rows that go through passes."""
-        kinds, connections = self._wiring.kinds, self._wiring.connections
-        for index, (producer, consumer) in enumerate(connections):
-            one, other = self._element[producer], self._element[consumer]
-            giver, first = (SPARK, 0) if self.enters[producer] else (one, self.levels[one] + 1)
-            if kinds[consumer] is OperatorKind.SINK:
-                yield UnderWay(index, giver, SPARK, first, len(self.ways))
-            elif giver != other:
-                yield UnderWay(index, giver, other, first, self.levels[other])
-        for replica in self._iter_running():
-            if kinds[replica] is OperatorKind.SOURCE:
-                element = self._element[replica]
-                flow = len(connections) + replica
-                yield UnderWay(flow, SPARK, element, 0, self.levels[element])
 
     def _iter_running(self) -> Iterator[int]:
         for replica, kind in enumerate(self._wiring.kinds):

@@ -39,7 +39,6 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from spark_upsert.errors import GraphError, about
-from spark_upsert.flow.advice import advise
 from spark_upsert.flow.expansion import Replica, expanded
 from spark_upsert.flow.fusion.fusion import Fused, Legacy, fused
 from spark_upsert.flow.graph import Graph, OperatorKind
@@ -234,7 +233,6 @@ class _Run:
         if isinstance(plan, Graph):
             plan = fused(expanded(plan), Legacy())
         graph = plan.physical.graph
-        advise(graph)
         self._reads = _reads(graph, given)
         schemas = schemas_of(graph, {name: read.schema for name, read in self._reads.items()})
         self.sinks = {

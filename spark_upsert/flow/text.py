@@ -1,10 +1,7 @@
-"""A physical graph as text and as a Mermaid flowchart.
+"""A physical graph as text: what runs, and where its rows go.
 
-Both are functions of the graph and of nothing else: the same graph, the same characters. The
-text speaks of operators, whatever their widths, so that it fits on a page at width 100, too; a
-picture has a node for each replica and each splitter, up to `DRAWN_MAX`, and beyond that one
-for each operator.
-
+The text is a function of the graph and of nothing else: the same graph, the same characters. It
+has a line for each operator, whatever its width, so that it fits on a page at width 100, too.
 Processing elements are given as the names of their replicas, one sequence for each.
 """
 
@@ -13,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -22,14 +18,8 @@ from spark_upsert.flow.graph import INPUT, Edge, OperatorKind
 from spark_upsert.flow.work import PythonFunction, Work
 from spark_upsert.plan.nodes import Node
 
-DRAWN_MAX = 200
-"""Connections of a picture: with more, lines are all that is seen."""
-
 Elements: TypeAlias = Iterable[Sequence[str]]
 """The names of the replicas of each processing element."""
-
-
-# -- text ------------------------------------------------------------------------------------
 
 
 def text(physical: Physical, elements: Elements = ()) -> str:
@@ -190,165 +180,3 @@ def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-# -- pictures --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """A node of a picture, or a group of nodes; ``boxes`` is empty for a node."""
-
-    id: str
-    label: str
-    shape: str = "operator"
-    boxes: tuple[_Box, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Picture:
-    boxes: tuple[_Box, ...]
-    lines: tuple[tuple[str, str, str], ...]
-    """From, to, and what is written at it."""
-
-
-def mermaid(physical: Physical, elements: Elements = ()) -> str:
-    """Return a Mermaid flowchart: regions, or processing elements if they are given, as frames."""
-    picture = _picture(physical, elements)
-    lines = ["flowchart LR"]
-    for box, depth in _walk(picture.boxes):
-        lines.append("    " * depth + _mermaid_line(box))
-    for producer, consumer, label in picture.lines:
-        said = f'|"{_mermaid(label)}"|' if label else ""
-        lines.append(f"    {producer} -->{said} {consumer}")
-    return "\n".join(lines)
-
-
-def _mermaid_line(box: _Box) -> str:
-    if box.shape == _END:
-        return "end"
-    if box.boxes:
-        return f'subgraph {box.id}["{_mermaid(box.label)}"]'
-    before, behind = _MERMAID[box.shape]
-    return f'{box.id}{before}"{_mermaid(box.label)}"{behind}'
-
-
-_END = "end"
-_MERMAID = {
-    "source": ("([", "])"),
-    "operator": ("[", "]"),
-    "sink": ("[(", ")]"),
-    "splitter": ("{", "}"),
-}
-
-
-def _mermaid(label: str) -> str:
-    """Escape what Mermaid would read as its own; columns may be called anything."""
-    codes = {char: f"#{ord(char)};" for char in '#"<>&`'}
-    return "".join(codes.get(char, char) for char in label)
-
-
-def _walk(boxes: Iterable[_Box], depth: int = 1) -> Iterator[tuple[_Box, int]]:
-    """Yield all boxes with their depth, and an end behind each group."""
-    for box in boxes:
-        yield box, depth
-        if box.boxes:
-            yield from _walk(box.boxes, depth + 1)
-            yield _Box(box.id, "", _END), depth
-
-
-def _picture(physical: Physical, elements: Elements) -> _Picture:
-    if len(physical.connections) > DRAWN_MAX:
-        return _picture_of_operators(physical)
-    ids = {each.name: f"r{index}" for index, each in enumerate(physical.replicas)}
-    nodes = {
-        each.name: [_Box(ids[each.name], each.name, each.operator.kind.value)]
-        for each in physical.replicas
-    }
-    lines = [
-        (ids[each.producer], ids[each.consumer], _port(physical, each.consumer, each.port))
-        for each in physical.connections
-        if not each.is_split
-    ]
-    for index, splitter in enumerate(physical.splitters):
-        drawn = _splitter_drawn(physical, splitter, f"s{index}", ids)
-        nodes[splitter.owner] += drawn.boxes
-        lines += [(ids[splitter.owner], drawn.boxes[0].id, ""), *drawn.lines]
-    own = [tuple(element) for element in elements]
-    frames: list[tuple[tuple[str, ...], _Box]]
-    if own:
-        frames = [
-            ((f"PE {i}",), box) for i, e in enumerate(own) for name in e for box in nodes[name]
-        ]
-    else:
-        frames = [
-            (_regions_said(physical, each.regions), box)
-            for each in physical.replicas
-            for box in nodes[each.name]
-        ]
-    return _Picture(_framed(frames), tuple(lines))
-
-
-def _splitter_drawn(
-    physical: Physical, splitter: Splitter, id: str, ids: dict[str, str]
-) -> _Picture:
-    """Return the boxes of a chain of splitters, the first one first, and what leads out of them."""
-    boxes = [_Box(id, _choice(splitter), "splitter")]
-    lines: list[tuple[str, str, str]] = []
-    targets: tuple[str | Splitter, ...] = splitter.targets
-    for index, target in enumerate(targets):
-        if isinstance(target, Splitter):
-            behind = _splitter_drawn(physical, target, f"{id}_{index}", ids)
-            boxes += behind.boxes
-            lines += [(id, behind.boxes[0].id, ""), *behind.lines]
-        else:
-            lines.append((id, ids[target], _port(physical, target, splitter.port)))
-    return _Picture(tuple(boxes), tuple(lines))
-
-
-def _picture_of_operators(physical: Physical) -> _Picture:
-    """Return a node for each operator, and a line for each stream."""
-    graph = physical.graph
-    ids = {name: f"r{index}" for index, name in enumerate(graph.places)}
-    tally = _tally(physical, ())
-    frames = []
-    for name, place in graph.places.items():
-        label = _folded([each.name for each in physical.replicas_of[name]])
-        regions = tuple(region.name for region in place.regions)
-        box = _Box(ids[name], label, place.operator.kind.value)
-        frames.append((_regions_said(physical, regions), box))
-    lines = [
-        (ids[each.producer], ids[each.consumer], _said_of_stream(physical, each, tally[each]))
-        for each in graph.streams
-    ]
-    return _Picture(_framed(frames), tuple(lines))
-
-
-def _port(physical: Physical, consumer: str, port: str) -> str:
-    """Return the port if it must be told from others."""
-    return "" if physical.replica[consumer].operator.inputs == (INPUT,) else port
-
-
-def _regions_said(physical: Physical, regions: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels of regions, given and returned from the innermost and the outermost on."""
-    known = physical.graph.regions
-    return tuple(f"{name}, {known[name].parallel.width} wide" for name in reversed(regions))
-
-
-def _framed(items: Sequence[tuple[tuple[str, ...], _Box]], id: str = "g") -> tuple[_Box, ...]:
-    """Put boxes into frames, by the labels of those around each, the outermost first."""
-    within: dict[str, list[tuple[tuple[str, ...], _Box]]] = {}
-    found: list[_Box | str] = []
-    for path, box in items:
-        if not path:
-            found.append(box)
-            continue
-        if path[0] not in within:
-            found.append(path[0])
-        within.setdefault(path[0], []).append((path[1:], box))
-    return tuple(
-        each
-        if isinstance(each, _Box)
-        else _Box(f"{id}{n}", each, boxes=_framed(within[each], f"{id}{n}_"))
-        for n, each in enumerate(found)
-    )
