@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
 from rich import box
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -128,34 +126,6 @@ def _grid(
         # Text, because data may look like rich's markup.
         grid.add_row(*(Text(render(name, row[name])) for name in names))
     return grid
-
-
-@contextmanager
-def screen() -> Iterator[Callable[[Sequence[Mapping[str, Any]], str], None]]:
-    """Yield a function that shows rows, with a line below them, in place of those before.
-
-    In a pipe, they come one after the other.
-    """
-    console = _console()
-    if not console.is_terminal:
-
-        def printed(rows: Sequence[Mapping[str, Any]], below: str) -> None:
-            print_rows(rows, rows[0], as_json=False)
-            if below:
-                console.print(Text(below))
-
-        yield printed
-        return
-    with ExitStack() as stack:
-        live: list[Live] = []
-
-        def shown(rows: Sequence[Mapping[str, Any]], below: str) -> None:
-            if not live:  # Not before there is something to show.
-                live.append(stack.enter_context(Live(console=console, auto_refresh=False)))
-            grid = _grid(rows, _filled(rows, rows[0]), pretty)
-            live[0].update(Group(grid, Text(below)), refresh=True)
-
-        yield shown
 
 
 def _console() -> Console:

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 
-from spark_upsert.cli.top import TableLine, Top
+from spark_upsert.cli.table_lines import TableLine, TableLines
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.table.compaction import due_jobs
 from spark_upsert.table.table import Table
@@ -41,13 +41,13 @@ class Looks:
 
     Parameters
     ----------
-    top : Top
+    lines : TableLines
     clock : callable, optional
         Returns seconds that only grow.
     """
 
-    def __init__(self, top: Top, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._top = top
+    def __init__(self, lines: TableLines, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lines = lines
         self._clock = clock
         self._lock = threading.Lock()
         self._told: tuple[float, bytes] | None = None
@@ -56,8 +56,8 @@ class Looks:
         """Return the newest look as JSON."""
         with self._lock:
             if self._told is None or self._clock() >= self._told[0] + REST_S:
-                lines = [self._shown(line) for line in self._top.look()]
-                told = {"tables": lines, "left_out": self._top.left_out}
+                lines = [self._shown(line) for line in self._lines.look()]
+                told = {"tables": lines, "left_out": self._lines.left_out}
                 self._told = self._clock(), json.dumps(told).encode()
             return self._told[1]
 
@@ -66,7 +66,7 @@ class Looks:
         if line.problem is not None:
             return told
         try:
-            return told | _more(self._top.table(line.table))
+            return told | _more(self._lines.table(line.table))
         except (UpsertFlowError, OSError) as error:
             return told | {"problem": str(error).partition("\n")[0]}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_upsert.cli.serve import Looks, server_of
-from spark_upsert.cli.top import Top
+from spark_upsert.cli.table_lines import TableLines
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed
@@ -54,7 +54,7 @@ def write_parked(root: Path) -> None:
 @contextmanager
 def served(root: Path) -> Iterator[str]:
     """Serve the page of all tables below a folder; gives its address."""
-    with server_of(Looks(Top([str(root)])), "127.0.0.1", 0) as server:
+    with server_of(Looks(TableLines([str(root)])), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"

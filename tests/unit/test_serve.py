@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.cli.serve import EPOCHS_SHOWN, REST_S, Looks
-from spark_upsert.cli.top import Top
+from spark_upsert.cli.table_lines import TableLines
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.shown_tables import COLUMNS, HOSTILE, served, two_tables
@@ -53,13 +53,13 @@ def test_only_the_newest_epochs_are_told(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
     for epoch in range(EPOCHS_SHOWN + 5):
         table.append(pa.table({"k": [epoch], "v": [0]}, schema=COLUMNS))
-    [told] = json.loads(Looks(Top([str(tmp_path / "t")])).data())["tables"]
+    [told] = json.loads(Looks(TableLines([str(tmp_path / "t")])).data())["tables"]
     assert len(told["history"]) == EPOCHS_SHOWN
     assert told["debt"] > 0
 
 
 def test_a_table_that_cannot_be_read_does_not_stop_the_rest(root: Path) -> None:
-    looks = Looks(Top([str(root)]), clock=(now := Now()))
+    looks = Looks(TableLines([str(root)]), clock=(now := Now()))
     looks.data()
     shutil.rmtree(root / HOSTILE)
     now.advance(REST_S)
@@ -69,7 +69,7 @@ def test_a_table_that_cannot_be_read_does_not_stop_the_rest(root: Path) -> None:
 
 
 def test_many_pages_are_one_look(root: Path) -> None:
-    looks = Looks(Top([str(root)]), clock=(now := Now()))
+    looks = Looks(TableLines([str(root)]), clock=(now := Now()))
     first = looks.data()
     Table.open(str(root / "orders")).append(pa.table({"k": [9], "v": [9]}, schema=COLUMNS))
     assert looks.data() is first

@@ -1,4 +1,4 @@
-"""A machine and its tables at a glance: what is wrong, what goes on, once or again and again."""
+"""Errors, a check of the machine, and the page of its tables."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import click
 from spark_upsert.cli.commands.program import folders, json_option, storage_options, upsertflow
 from spark_upsert.cli.doctor import examine, rendered
 from spark_upsert.cli.error_codes import ENTRIES
-from spark_upsert.cli.render import escaped_lines, print_rows, screen
+from spark_upsert.cli.render import escaped_lines, print_rows
 from spark_upsert.cli.serve import Looks, server_of
-from spark_upsert.cli.top import Top
+from spark_upsert.cli.table_lines import TableLines
 from spark_upsert.errors import did_you_mean
 
 
@@ -70,52 +70,6 @@ def doctor(ctx: click.Context, path: str | None, storage: Mapping[str, str], as_
     help="Which folders below a PATH that is no table itself may be tables, such as 'eu/*'.",
 )
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Tables.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1),
-    default=2.0,
-    show_default=True,
-    help="Seconds between two looks.",
-)
-@click.option("--once", is_flag=True, help="Look once.")
-@json_option
-@click.pass_context
-def top(
-    ctx: click.Context,
-    paths: Sequence[str],
-    storage: Mapping[str, str],
-    pattern: str,
-    limit: int,
-    interval: float,
-    once: bool,
-    as_json: bool,
-) -> None:
-    """Show many tables, again and again: size, age, lagging consumers, priority, pressure.
-
-    Each PATH is a table, or a folder of tables. A table that cannot be read is shown with what is
-    wrong. In a pipe the lines of each look follow those of the look before.
-    """
-    view = Top(paths, pattern=pattern, limit=limit, storage=storage)
-    with suppress(KeyboardInterrupt), screen() as show:
-        for lines in view.looks(interval):
-            if not lines:
-                click.echo(f"There is no table at or below {', '.join(paths)}.", err=True)
-                ctx.exit(1)
-            more = f"and {view.left_out:,} more tables (--limit)" if view.left_out else ""
-            if as_json:
-                print_rows([line.to_json() for line in lines], (), as_json=True)
-            else:
-                show([line.for_people() for line in lines], more)
-            if once:
-                return
-            sys.stdout.flush()
-
-
-@upsertflow.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=folders)
-@storage_options
-@click.option("--pattern", default="*", show_default=True, help="As of top.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Tables.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to answer at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
 @json_option
@@ -130,10 +84,10 @@ def serve(
 ) -> None:
     """Show many tables on one page in a browser, until it is interrupted.
 
-    Each PATH is a table, or a folder of tables, as of top. The page only reads; whatever reaches
+    Each PATH is a table, or a folder of tables. The page only reads; whatever reaches
     the address can see it.
     """
-    looks = Looks(Top(paths, pattern=pattern, limit=limit, storage=storage))
+    looks = Looks(TableLines(paths, pattern=pattern, limit=limit, storage=storage))
     with suppress(KeyboardInterrupt), server_of(looks, host, port) as server:
         url = f"http://{host}:{server.server_address[1]}/"
         if as_json:

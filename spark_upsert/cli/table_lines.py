@@ -1,4 +1,4 @@
-"""`upsertflow top`: many tables at a glance, again and again.
+"""The state of many tables, for `upsertflow serve`: a line per table and look.
 
 A look costs each table a bounded number of requests: two for the end of its log, a listing of its
 leases and one for each of them, and once for each version that consumers have not read, up to
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from spark_upsert.cli.render import bytes_text
 from spark_upsert.errors import UpsertFlowError, masked, require_plain
 from spark_upsert.mirror.facts import lag_below
 from spark_upsert.mirror.place import target_of
@@ -42,9 +41,6 @@ from spark_upsert.table.table import Table
 VERSIONS_MAX = 256
 """Versions behind a consumer that are added up; of more, only the number is shown."""
 
-LAGS_SHOWN = 5
-"""Consumers of a table on a screen; programs get all."""
-
 _THREADS = 16
 
 _NOT_THERE = "not there: its rows are parked, see 'upsertflow parked'"
@@ -67,13 +63,6 @@ class Lag:
     """Time since the oldest of these epochs was committed; None without any."""
     is_mirror: bool = False
     """Whether it is the lease of the table's mirror, which has numbers of its own."""
-
-    def for_people(self) -> str:
-        """Return what stands on a screen: ``etl 3 (1.2 MiB) 40s``."""
-        if self.epochs is None or self.bytes is None:
-            return f"{self.consumer} {self.versions:,} versions"
-        waiting = "" if self.waiting_ms is None else f" {_age(self.waiting_ms)}"
-        return f"{self.consumer} {self.epochs} ({bytes_text(self.bytes)}){waiting}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,49 +97,8 @@ class TableLine:
         """Return the form for programs."""
         return asdict(self)
 
-    def for_people(self) -> dict[str, Any]:
-        """Return the columns of a line on a screen."""
-        band = None if self.band is None else f"{self.priority} (B{self.band})"
-        others = [lag for lag in self.lags if not lag.is_mirror]
-        lags = [lag.for_people() for lag in others[:LAGS_SHOWN]]
-        if len(others) > LAGS_SHOWN:
-            lags.append(f"and {len(others) - LAGS_SHOWN} more")
-        return {
-            "table": self.table,
-            "version": self.version,
-            "new": self.fresh,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "runs": self.runs,
-            "age": None if self.age_ms is None else _age(self.age_ms),
-            "behind": lags or None,
-            "mirror": self._mirror(),
-            "parked": self.parked_rows or None,
-            "priority": band,
-            "pressure": self.pressure,
-            "problem": self.problem,
-        }
 
-    def _mirror(self) -> str | None:
-        if self.mirror_versions is None:
-            return None
-        waiting = f" {_age(self.mirror_ms)}" if self.mirror_ms else ""
-        return f"{self.mirror_versions:,}{waiting}"
-
-
-def _age(age_ms: int) -> str:
-    """Return how long ago something was, in the largest unit of which it has one.
-
-    >>> _age(900), _age(61_000), _age(7_300_000), _age(200_000_000)
-    ('0s', '1m', '2h', '2d')
-    """
-    for unit, length_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000)):
-        if age_ms >= length_ms:
-            return f"{age_ms // length_ms}{unit}"
-    return f"{age_ms // 1000}s"
-
-
-class Top:
+class TableLines:
     """Looks at tables again and again.
 
     Parameters
@@ -165,8 +113,6 @@ class Top:
         Options of the object store.
     clock : callable, optional
         Returns seconds since 1970.
-    sleep : callable, optional
-        Waits for so many seconds between two looks.
     """
 
     def __init__(
@@ -177,7 +123,6 @@ class Top:
         limit: int = 100,
         storage: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], Any] = time.sleep,
     ) -> None:
         for path in paths:
             require_plain(path)  # Before a server answers with an error that it cannot show.
@@ -186,7 +131,6 @@ class Top:
         self._limit = limit
         self._storage = storage
         self._clock = clock
-        self._sleep = sleep
         self._tables: dict[str, Table] = {}
         self._found: frozenset[str] = frozenset()
         """The names of all tables, those that are not looked at among them."""
@@ -196,13 +140,6 @@ class Top:
         self._looks = 0
         self.left_out = 0
         """Tables that are not looked at."""
-
-    def looks(self, interval_s: float) -> Iterator[list[TableLine]]:
-        """Yield one look after the other, without end, and wait before each but the first."""
-        yield self.look()
-        while True:
-            self._sleep(interval_s)
-            yield self.look()
 
     def look(self) -> list[TableLine]:
         """Return a line for each table, in the order of their names."""
