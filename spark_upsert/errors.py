@@ -196,7 +196,7 @@ class UpsertFlowError(Exception):
 
     def say_about(self, kind: Subject, name: str) -> None:
         """Say which of several things of a kind it is about; of each kind, the first name stays."""
-        name = masked(name)
+        name = masked(str(name))
         field, value = ("operators", (name,)) if kind == "operator" else (kind, name)
         if field not in self.fields:
             self.fields[field] = value

@@ -126,11 +126,11 @@ def _publish(folder: Path) -> set[str]:
 
 
 TRIPS = (
-    Trip("append", 50, _append),
-    Trip("latestOffset", 22, _latest_offset),
-    Trip("split", 38, _split),
-    Trip("view step", 80, _view_step),
-    Trip("publish", 40, _publish),
+    Trip("append", 74, _append),
+    Trip("latestOffset", 32, _latest_offset),
+    Trip("split", 52, _split),
+    Trip("view step", 112, _view_step),
+    Trip("publish", 54, _publish),
 )
 
 

@@ -120,9 +120,9 @@ class Template:
         Raises
         ------
         OptionError
-            It contains a secret; it names no column, or one without a name or twice; its braces do not match, or stand
-            in the name of a bucket or in a scheme; columns touch, or the values of two could not be
-            told apart; or it has a name that is empty, hidden or leads elsewhere.
+            The path contains a secret; it names no column, or one without a name or twice; its
+            braces do not match, or are in the name of a bucket or in a scheme; columns touch, or
+            the values of two cannot be separated; or a name is empty, hidden or leads elsewhere.
         """
         require_plain(path)
         parts = list(_split(path, _pieces(path)))

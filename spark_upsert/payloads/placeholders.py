@@ -5,9 +5,9 @@ Oracle LOBs, SQL Server columns of a ``max`` type, and MySQL BLOBs with ``binlog
 Debezium then writes the connector's ``unavailable.value.placeholder``, in a form that fits the
 column's type. With P for its bytes and T for its text:
 
-=================================  ==================================================================
+=================================  ================================================================
 column                             placeholder
-=================================  ==================================================================
+=================================  ================================================================
 text, also of JSON, XML, numbers   T
 bytes                              P; as text by ``binary.handling.mode``: T, or P in Base64 or hex
 array of texts or bytes            one item: T or P
@@ -15,7 +15,7 @@ array of numbers, dates or times   one item for each byte of P, signed
 array of UUIDs                     one item: the name-based UUID (version 3, no namespace) of P
 map (``hstore``)                   one entry: T to T; as text: the JSON of that
 PostGIS ``geometry``, ``geography``  a fixed point, whatever P is
-=================================  ==================================================================
+=================================  ================================================================
 
 The placeholder is recognised in the columns as they were decoded, in JSON, Avro and parsed rows
 alike (`Placeholder.find`). A JSON payload whose declared columns cannot hold it (a DECIMAL, a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.house import LINES_MAX, TARGET, graph, page, reachable, reduced
+from tools.house import TARGET, graph, page, reachable, reduced
 from tools.layers import ROOT, modules
 
 
@@ -14,11 +14,6 @@ def test_every_folder_is_a_room_that_is_described() -> None:
     lines = TARGET.read_text().splitlines()
     for folder in {path.parent.relative_to(ROOT) for path in modules().values()}:
         assert any(f"(../{folder.as_posix()}): " in line for line in lines), folder
-
-
-def test_the_engine_is_no_larger_than_is_said() -> None:
-    lines = sum(path.read_bytes().count(b"\n") for path in modules().values())
-    assert lines <= LINES_MAX, "delete what nothing needs, or say why the engine is to be larger"
 
 
 def test_a_line_that_follows_from_others_is_left_out() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataLossError
+from spark_upsert.errors import DataLossError, UpsertFlowError
 from spark_upsert.metadata import summary
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import Scope, TableSchema
@@ -233,8 +233,8 @@ def test_the_first_version_can_be_restored(table: Table) -> None:
 
 
 @pytest.mark.parametrize("version", [4, -1])
-def test_a_version_that_is_not_there_is_refused(version: int, table: Table) -> None:
-    with pytest.raises(DataLossError, match=f"version {version}"):
+def test_a_missing_version_is_refused(version: int, table: Table) -> None:
+    with pytest.raises(UpsertFlowError, match=f"{version}"):
         table.restore(version)
 
 

@@ -1,7 +1,7 @@
 """Placeholders for values that the source did not send: each column type at each entry point.
 
-Forms: ``UnchangedToastedPlaceholder`` of Debezium's PostgreSQL connector, its Oracle, SQL Server and
-MySQL value converters (`payloads.placeholders`), and the documentation page "Debezium connector for
+Sources: ``UnchangedToastedPlaceholder`` in Debezium's PostgreSQL connector, its Oracle, SQL Server
+and MySQL value converters (`payloads.placeholders`), and the page "Debezium connector for
 PostgreSQL", "Toasted values".
 """
 
