@@ -19,7 +19,7 @@ from integration.environ import from_checkout
 from integration.queries import Feed, drain, upserts
 from integration.tables import Row, columns
 from pyspark_upsertflow.watching import Watch
-from spark_upsert.numbers.sinks import Place
+from spark_upsert.metrics import Place
 from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark
@@ -55,7 +55,7 @@ def told(watching: Watch, query: str) -> list[dict[str, Any]]:
 def test_each_batch_is_told_with_what_became_of_its_rows(
     spark: SparkSession, feed: Feed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "spark_upsert.numbers")
+    caplog.set_level(logging.INFO, "spark_upsert.metrics")
     with pyspark_upsertflow.watch(spark) as watching:
         drain(writes(spark, feed, tmp_path))
         first, second = told(watching, "writes")
@@ -105,7 +105,7 @@ def test_what_means_trouble_is_a_warning(
     with pyspark_upsertflow.watch(spark) as watching:
         drain(writes(spark, feed, tmp_path))
         assert told(watching, "writes")[-1]["troubles"] == ["tied"]
-    own = [each for each in caplog.records if each.name == "spark_upsert.numbers"]
+    own = [each for each in caplog.records if each.name == "spark_upsert.metrics"]
     [warned] = [each for each in own if each.levelno == logging.WARNING]
     assert "query=writes batch=2 tied: sequenceBy" in warned.message
 

@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "spark_upsert.metadata",
         "spark_upsert.feedback",
-        "spark_upsert.numbers",
+        "spark_upsert.metrics",
         "spark_upsert.streams.planner",
     ),
     ("spark_upsert",),

@@ -96,8 +96,8 @@ def watch(
 ) -> Watch:
     """Tell of each micro-batch of all streaming queries of a session that read or write a table.
 
-    Each batch is a line of the logger ``spark_upsert.numbers`` (a warning more, where a number
-    means trouble), a dict, and a part of the metrics for Prometheus and OpenTelemetry.
+    Each batch is a line of the logger ``spark_upsert.metrics`` (a warning more, where a number
+    means trouble), a dict, and a part of the metrics.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def watch(
     Returns
     -------
     Watch
-        ``batches``, ``prometheus()``, ``collector()``, ``opentelemetry()`` and ``stop()``.
+        ``batches``, ``totals``, ``prometheus()`` and ``stop()``.
 
     Examples
     --------
@@ -124,6 +124,6 @@ def watch(
     1000
     """
     from pyspark_upsertflow.watching import Watch
-    from spark_upsert.numbers.sinks import Place
+    from spark_upsert.metrics import Place
 
     return Watch(spark, [Place.of(path, storage) for path in paths], tell=tell)

@@ -22,14 +22,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_upsert.errors import UpsertFlowError, masked
+from spark_upsert.metrics import BatchNumbers, Place, Progress, Sinks, Totals
 from spark_upsert.model.bounded import LruMap
-from spark_upsert.numbers.batches import BatchNumbers, Progress
-from spark_upsert.numbers.sinks import Place, Sinks
-from spark_upsert.numbers.totals import Totals
 from spark_upsert.options.parse import STORAGE_PREFIX, fold
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
@@ -38,9 +35,7 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from spark_upsert.numbers.prometheus import TotalsCollector
-
-_LOGGER = logging.getLogger("spark_upsert.numbers")
+_LOGGER = logging.getLogger("spark_upsert.metrics")
 
 REPORTS_MAX = 1_000
 """Reports that wait to be told; what comes beyond them is dropped and counted."""
@@ -111,29 +106,14 @@ class Watch:
         with self._lock:
             return [batch.to_json() for batch in self._recent]
 
+    @property
+    def totals(self) -> Totals:
+        """The metrics, which a registry of ``prometheus_client`` takes as a collector."""
+        return self._totals
+
     def prometheus(self) -> str:
         """Return all metrics in the text format of Prometheus (``upsertflow[prometheus]``)."""
-        from spark_upsert.numbers.prometheus import text_of
-
-        return text_of(self._totals)
-
-    def collector(self) -> TotalsCollector:
-        """Return a collector for a registry of ``prometheus_client``."""
-        from spark_upsert.numbers.prometheus import TotalsCollector
-
-        return TotalsCollector(self._totals)
-
-    def opentelemetry(self, provider: MeterProvider | None = None) -> None:
-        """Make the instruments of OpenTelemetry (``upsertflow[opentelemetry]``).
-
-        Parameters
-        ----------
-        provider : opentelemetry.metrics.MeterProvider, optional
-            By default the one of the program.
-        """
-        from spark_upsert.numbers.telemetry import observe
-
-        observe(self._totals, provider)
+        return self._totals.prometheus()
 
     def flush(self) -> None:
         """Wait until all reports that came so far are told."""
@@ -209,7 +189,7 @@ class Watch:
         sink, problem = None, None
         try:
             place = self._place(progress.query_id)
-            if place is None and not progress.has_source:
+            if place is None and not progress.reports:
                 return None
             if place is not None:
                 sink = self._sinks.numbers(place, progress.query_id, progress.batch)

@@ -21,8 +21,8 @@ from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.doctor import _can_write
 from spark_upsert.errors import OptionError, UpsertFlowError, require_plain
 from spark_upsert.flow.work import TableSink, TableSource
+from spark_upsert.metrics import Place, Sinks
 from spark_upsert.model.template import Template
-from spark_upsert.numbers.sinks import Place, Sinks
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.routed import RoutedOptions
@@ -186,8 +186,8 @@ def test_no_command_shows_a_secret(
                 if isinstance(parameter, click.Option):
                     given.append(parameter.opts[-1])
                 given.append(form if parameter.name == secret else FILLERS[parameter.name or ""])
-        if name in ("top", "serve"):
-            given += ["--once"] if name == "top" else ["--port", "0"]
+        if name == "serve":
+            given += ["--port", "0"]
         with caplog.at_level(logging.DEBUG):
             done = CliRunner().invoke(upsertflow, given)
         assert done.exit_code, given

@@ -1,4 +1,4 @@
-"""Batches in numbers: what each did to its table, how far behind it is, and what means trouble."""
+"""Metrics of batches: what each did to its table, how far behind it is, and what means trouble."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from spark_upsert.metrics import (
+    QUERIES_MAX,
+    TROUBLES,
+    BatchNumbers,
+    Place,
+    Progress,
+    SinkNumbers,
+    Sinks,
+    Totals,
+)
 from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.numbers.batches import TROUBLES, BatchNumbers, Progress, SinkNumbers
-from spark_upsert.numbers.prometheus import TotalsCollector, text_of
-from spark_upsert.numbers.sinks import Place, Sinks
-from spark_upsert.numbers.telemetry import observe
-from spark_upsert.numbers.totals import QUERIES_MAX, Totals
 from spark_upsert.store.resolve import open_store
 from spark_upsert.table.entries.counters import STALE_MIN, Counters
 from spark_upsert.table.log.manifest import Transaction
@@ -58,9 +61,8 @@ def batch(number: int = 0, query: str = "q", **told: Any) -> BatchNumbers:
         counters=told.pop("counters", {}),
         parked=told.pop("parked", None),
     )
-    return BatchNumbers(
-        query=query, query_id=query, batch=number, seconds=0.5, rows=7, sink=sink, **told
-    )
+    report = Progress(query=query, query_id=query, batch=number, seconds=0.5, rows=7)
+    return BatchNumbers(progress=report, sink=sink, **told)
 
 
 def report(versions: int = 0, since_ms: int | None = None) -> Mapping[str, Any]:
@@ -272,7 +274,7 @@ def test_what_is_not_known_is_not_told() -> None:
     waiting = progress(report(2)).numbers(None, now_ms=NOW_MS)
     assert (waiting.lag_versions, waiting.lag_seconds) == (2, None)
     foreign = progress(17, {"partitions": {}}, None)
-    assert not foreign.has_source
+    assert not foreign.reports
     assert foreign.numbers(None, now_ms=NOW_MS).lag_versions is None
 
 
@@ -292,7 +294,7 @@ def test_prometheus_is_told_sums_and_the_newest_values() -> None:
     totals = Totals()
     assert totals.add(batch(0, counters={"inserts": 2}, lag_versions=4))
     assert totals.add(batch(1, counters={"inserts": 3, "stale": 1}, lag_versions=1))
-    told = values(text_of(totals))
+    told = values(totals.prometheus())
     assert told["upsertflow_rows_total", "inserts", "q", "/lake/t"] == 5
     assert told["upsertflow_rows_total", "stale", "q", "/lake/t"] == 1
     assert told["upsertflow_rows_total", "deletes", "q", "/lake/t"] == 0
@@ -308,12 +310,12 @@ def test_a_batch_counts_once() -> None:
     assert totals.add(batch(1, counters={"inserts": 2}))
     assert not totals.add(batch(1, counters={"inserts": 2}))
     assert not totals.add(batch(0, counters={"inserts": 2}))
-    assert values(text_of(totals))["upsertflow_rows_total", "inserts", "q", "/lake/t"] == 2
+    assert values(totals.prometheus())["upsertflow_rows_total", "inserts", "q", "/lake/t"] == 2
 
 
 def test_a_registry_of_the_program_may_have_them() -> None:
     totals, registry = Totals(), CollectorRegistry()
-    registry.register(TotalsCollector(totals))
+    registry.register(totals)
     totals.add(batch(counters={"inserts": 2}))
     assert registry.get_sample_value("upsertflow_read_rows_total", {"query": "q"}) == 7
 
@@ -325,23 +327,7 @@ def test_metrics_stay_few_however_many_queries_come() -> None:
     assert len({sample.labels[0] for sample in totals.samples()}) == QUERIES_MAX
 
 
-def test_opentelemetry_observes_the_same() -> None:
-    totals, reader = Totals(), InMemoryMetricReader()
-    observe(totals, MeterProvider([reader]))
-    totals.add(batch(counters={"inserts": 2}, lag_versions=3))
-    data = reader.get_metrics_data()
-    assert data is not None
-    [scope] = [each for found in data.resource_metrics for each in found.scope_metrics]
-    told = {
-        (metric.name, point.attributes.get("outcome")): point.value
-        for metric in scope.metrics
-        for point in metric.data.data_points
-    }
-    assert told["upsertflow.rows", "inserts"] == 2
-    assert told["upsertflow.lag_versions", None] == 3
-
-
 def test_the_advice_about_parked_rows_names_the_root() -> None:
     sink = SinkNumbers(table="/lake/shop/{topic}", version=1, counters={}, parked=2, tables=1)
-    batch = BatchNumbers(query="q", query_id="1", batch=0, seconds=1.0, rows=2, sink=sink)
+    batch = progress().numbers(sink, now_ms=NOW_MS)
     assert batch.advice().endswith("see 'upsertflow parked /lake/shop'")

@@ -1,0 +1,533 @@
+"""Metrics of streaming queries: what each micro-batch did to its table, and how far the query lags.
+
+- `Progress` is Spark's report of a batch, as the mapping that its JSON is: nothing here imports
+  Spark.
+- `Sinks` finds the batch in the log of its table, by the transaction that the version names, and
+  returns its counters (`SinkNumbers`). A look costs the end of the log and the versions since the
+  look before.
+- `BatchNumbers` is both together: `to_json` is the dict for programs, `line` one line of a log. A
+  number that is not known is None, and is left out of the line.
+- `Totals` adds batches up as metrics. It is a collector for ``prometheus_client``; a batch counts
+  once for its query, however often Spark reports it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+from spark_upsert.errors import OtherTableError, masked
+from spark_upsert.mirror.facts import lag_below
+from spark_upsert.model.bounded import LruMap
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.template import Template, is_routed
+from spark_upsert.routed.group import GroupTable, TableGroup
+from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.resolve import open_store
+from spark_upsert.table.entries.counters import STALE_MIN, Counters, count_all_stale
+from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.published import is_published
+from spark_upsert.table.table import Table
+
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+LOOKED_AT_MAX = 256
+"""Versions that the first look at a table reads at most, and any later one."""
+
+TABLES_MAX = 64
+"""Tables of one routed batch whose counters are added up: each costs two requests and more."""
+
+QUERIES_MAX = 256
+"""Queries with totals; the one that rests longest is forgotten first."""
+
+_TABLES_KEPT = 256
+
+_BATCHES_KEPT = 4_096
+
+SHOWN = (
+    *("inserts", "updates", "deletes", "absent", "stale", "superseded", "duplicates"),
+    *("tied", "late", "rejected", "quarantined", "displaced", "skipped", "retracted", "restored"),
+)
+"""The counters of an epoch that a batch shows: those of `Counters` but for the sum of them."""
+
+TROUBLES: Mapping[str, str] = {
+    "tied": "sequenceBy does not tell two changes of a key apart: order by more columns",
+    "late": "rows are older than the deletes that are remembered: raise tombstoneRetention",
+    "rejected": "rows are older than the deletes that are remembered: raise tombstoneRetention",
+    "quarantined": "rows could not be applied: read them by metadata=quarantine",
+    "parked": "tables cannot take their rows: see 'upsertflow parked ROOT'",
+    "stale": "all rows are older than the table's: a replay catches up by itself; if the order of "
+    "the source has restarted, as after a database was restored, take a new snapshot into a new "
+    "table",
+}
+"""Numbers that should be 0, and what to do if they are not; `stale` where all rows are stale."""
+
+
+# -- a batch ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLag:
+    """How far a query is behind one of its inputs, after a batch."""
+
+    source: str
+    """The name of the input; ``""`` if the query has one without a name."""
+    versions: int
+    """Versions of the input after the batch."""
+    seconds: float | None = None
+    """How long the first of them has waited by now; None if it is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkNumbers:
+    """What a batch did to the table that it wrote, and the state of this table."""
+
+    table: str
+    version: int | None = None
+    """The version that the batch became; of many tables that of their group."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Rows by their outcome (`SHOWN`), without zeros."""
+    parked: int | None = None
+    """Rows of all batches that wait for tables of a root; None for a single table."""
+    tables: int = 1
+    """The tables that the batch wrote."""
+    uncounted: int = 0
+    """Those of them whose counters are not in the sum, because they are too many."""
+    runs: int | None = None
+    live_rows: int | None = None
+    mirror_versions: int | None = None
+    """Versions that the mirror does not show; None without a mirror."""
+    mirror_seconds: float | None = None
+    """How long the first of them that changed rows has waited."""
+    stale_rows: int = 0
+    """Rows of the batch in tables whose rows of the batch were all stale."""
+    stale_epochs: int = 0
+    """Epochs in a row, up to the batch's own, whose rows were all stale."""
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether that is more than a few late rows (`STALE_MIN`)."""
+        return max(self.stale_rows, self.stale_epochs) >= STALE_MIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The part of Spark's report of a batch that the metrics use."""
+
+    query: str
+    """The name of the query, or its id if it has none."""
+    query_id: str
+    batch: int
+    seconds: float
+    """How long the batch took."""
+    rows: int
+    """Rows that the query read for it."""
+    reports: tuple[Mapping[str, Any], ...] = ()
+    """Reports of upsertflow's sources about themselves (`streams.planner.progress`)."""
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Progress:
+        """Read the JSON of a query's progress."""
+        latest = [each.get("latestOffset") for each in told.get("sources", ())]
+        return cls(
+            query=told.get("name") or told["id"],
+            query_id=told["id"],
+            batch=int(told["batchId"]),
+            seconds=(told.get("batchDuration") or 0) / 1000,
+            rows=int(told.get("numInputRows") or 0),
+            reports=tuple(each for each in latest if _is_report(each)),
+        )
+
+    def numbers(
+        self, sink: SinkNumbers | None, *, now_ms: int, problem: str | None = None
+    ) -> BatchNumbers:
+        """Return the batch in numbers, given what it did to its table.
+
+        Parameters
+        ----------
+        sink : SinkNumbers or None
+        now_ms : int
+            The time, in ms since 1970, at which waiting changes are looked at.
+        problem : str, optional
+            Why the table could not be looked at.
+        """
+        lags = [report["lag"] for report in self.reports if "lag" in report]
+        return BatchNumbers(
+            progress=self,
+            sink=sink,
+            lags=tuple(lag for each in lags for lag in _lags_of(each, now_ms)),
+            lag_versions=sum(each["versions"] for each in lags) if lags else None,
+            problem=problem,
+        )
+
+
+def _is_report(offset: Any) -> bool:
+    return isinstance(offset, Mapping) and "inputs" in offset and "pressure" in offset
+
+
+def _lags_of(lag: Mapping[str, Any], now_ms: int) -> Iterator[SourceLag]:
+    for source, versions in lag.get("most", {}).items():
+        since_ms = lag.get("since_ms", {}).get(source)
+        seconds = None if since_ms is None else max(0, now_ms - since_ms) / 1000
+        yield SourceLag(source=source, versions=versions, seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNumbers:
+    """A micro-batch of a query in numbers."""
+
+    progress: Progress
+    sink: SinkNumbers | None = None
+    """None: the query writes no table of upsertflow, or it is not known which."""
+    lags: tuple[SourceLag, ...] = ()
+    """The inputs with the greatest lag; empty if the batch reached the end of all."""
+    lag_versions: int | None = None
+    """Versions after the batch in all inputs of upsertflow; None if the query has none."""
+    problem: str | None = None
+    """Why the table could not be looked at."""
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """How long the oldest change that the batch left has waited; 0 if it left none."""
+        if self.lag_versions is None:
+            return None
+        known = [lag.seconds for lag in self.lags if lag.seconds is not None]
+        return max(known) if known else (None if self.lag_versions else 0.0)
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """The numbers that mean trouble, by their names (`TROUBLES`)."""
+        if self.sink is None:
+            return ()
+        counted = {**self.sink.counters, "parked": self.sink.parked or 0}
+        counted["stale"] = int(self.sink.is_stale)
+        return tuple(name for name in TROUBLES if counted.get(name))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form for programs: all counters, zeros included."""
+        lags = {
+            each.source: {"versions": each.versions, "seconds": each.seconds} for each in self.lags
+        }
+        known = {name: value for name, value in self._fields() if value is not None}
+        return {**known, "lags": lags, "troubles": list(self.troubles)}
+
+    def line(self) -> str:
+        """Return one line of fields; counters of 0 are left out."""
+        fields = self._fields()
+        shown = {k: v for k, v in fields if v is not None and not (k in SHOWN and not v)}
+        return f"batch done: {Fields(**shown)}"
+
+    def advice(self) -> str:
+        """Return what to do about the numbers that mean trouble."""
+        text = "; ".join(f"{name}: {TROUBLES[name]}" for name in self.troubles)
+        if self.sink is None or not is_routed(self.sink.table):
+            return text
+        return text.replace("ROOT", f"{masked(Template.parse(self.sink.table).root)}")
+
+    def _fields(self) -> Iterator[tuple[str, Any]]:
+        report, sink = self.progress, self.sink
+        yield from (("query", report.query), ("query_id", report.query_id))
+        yield from (("batch", report.batch), ("seconds", report.seconds), ("rows", report.rows))
+        if sink is not None:
+            yield from (("table", masked(sink.table)), ("version", sink.version))
+            yield from ((name, sink.counters.get(name, 0)) for name in SHOWN)
+            yield "parked", sink.parked
+            if sink.parked is not None:
+                yield from (("tables", sink.tables), ("uncounted", sink.uncounted))
+            yield from (("runs", sink.runs), ("live_rows", sink.live_rows))
+            yield "stale_epochs", sink.stale_epochs or None
+            yield "mirror_versions", sink.mirror_versions
+            yield "mirror_seconds", sink.mirror_seconds
+        yield from (("lag_versions", self.lag_versions), ("lag_seconds", self.lag_seconds))
+        yield "problem", self.problem
+
+
+# -- the table of a batch --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a query writes: a table, or the template of many."""
+
+    path: str
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, path: str, storage: Mapping[str, str]) -> Place:
+        """Return a place with the settings of its object store."""
+        return cls(path=path, storage=tuple(sorted(storage.items())))
+
+
+class Sinks:
+    """Looks at the tables that queries write. Not safe for threads."""
+
+    def __init__(self) -> None:
+        self._logs: LruMap[Place, _Batches] = LruMap(_TABLES_KEPT)
+        self._groups: LruMap[Place, GroupTable] = LruMap(_TABLES_KEPT)
+
+    def has(self, place: Place, query_id: str) -> bool:
+        """Return whether a query has written a table, as far as its log remembers."""
+        writer = Transaction.writer_of_query(query_id)
+        if is_routed(place.path):
+            batch = self._group(place).at().batch
+            return batch is not None and batch.writer == writer
+        return writer in self._batches(place).table.log.head().transactions
+
+    def numbers(self, place: Place, query_id: str, batch: int) -> SinkNumbers:
+        """Return what a batch did to its table; without counters if no version has the batch."""
+        of_batch = self._of_group if is_routed(place.path) else self._of_table
+        writer = Transaction.writer_of_query(query_id)
+        try:
+            return of_batch(place, writer, batch)
+        except OtherTableError:  # Another table was made at its path.
+            self._logs.pop(place)
+            self._groups.pop(place)
+            return of_batch(place, writer, batch)
+
+    def _batches(self, place: Place) -> _Batches:
+        return self._logs.of(
+            place, lambda: _Batches(Table(open_store(place.path, dict(place.storage))))
+        )
+
+    def _group(self, place: Place) -> GroupTable:
+        root = Template.parse(place.path).root
+        return self._groups.of(place, lambda: GroupTable(open_store(root, dict(place.storage))))
+
+    def _of_table(self, place: Place, writer: str, batch: int) -> SinkNumbers:
+        known = self._batches(place)
+        commit, head, stale_epochs = known.look(writer, batch)
+        mirror = lag_below(known.table) if is_published(head.properties) else None
+        return SinkNumbers(
+            table=place.path,
+            version=None if commit is None else commit.version,
+            counters={} if commit is None else _shown(commit.counters),
+            runs=head.run_count,
+            live_rows=head.live_rows,
+            mirror_versions=None if mirror is None else mirror[0],
+            mirror_seconds=None if mirror is None else mirror[1] / 1000,
+            stale_rows=0 if commit is None else _stale_rows(commit, head.schema),
+            stale_epochs=stale_epochs,
+        )
+
+    def _of_group(self, place: Place, writer: str, batch: int) -> SinkNumbers:
+        known = self._group(place)
+        group = known.at()
+        if group.batch is not None and (group.batch.number or 0) > batch:
+            group = known.of_batch(batch)
+        if group.batch is None or (group.batch.writer, group.batch.number) != (writer, batch):
+            return SinkNumbers(table=place.path, parked=0, tables=0)
+        members = group.members.values()
+        written = [each.folder for each in members if (each.writer, each.batch) == (writer, batch)]
+        counters: Counter[str] = Counter()
+        stale_rows = 0
+        for of_table, stale in _counters_of(known, group, written[:TABLES_MAX]):
+            counters.update(of_table)
+            stale_rows += stale
+        return SinkNumbers(
+            table=place.path,
+            version=group.version,
+            counters=dict(counters),
+            parked=group.batch.parked,
+            tables=len(written),
+            uncounted=max(0, len(written) - TABLES_MAX),
+            stale_rows=stale_rows,
+        )
+
+
+def _counters_of(
+    known: GroupTable, group: TableGroup, folders: list[str]
+) -> Iterator[tuple[Mapping[str, int], int]]:
+    """Yield the counters of each table, and its stale rows if all of its rows were stale."""
+    for folder in folders:
+        log = Table(StoreBelow(known.root, folder)).log
+        counters = _shown(log.commit(group.members[folder].place.version).counters)
+        # The newest version, which costs requests, says whether stale rows are usual there.
+        is_all = counters.keys() <= {"stale", "superseded", "skipped", "tied"}
+        is_many = is_all and counters.get("stale", 0) >= STALE_MIN
+        own = Counters.from_json(counters)
+        yield counters, count_all_stale(own, log.head().schema) if is_many else 0
+
+
+class _Batches:
+    """The batches that the log of one table names, as far as it was read."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._upper = 0
+        self._stale_epochs = 0
+        self._found: LruMap[tuple[str, int], tuple[Commit, int]] = LruMap(_BATCHES_KEPT)
+
+    def look(self, writer: str, number: int) -> tuple[Commit | None, Manifest, int]:
+        """Return the version that has a batch, and the newest state of the table.
+
+        The third value counts the epochs in a row, up to that version, whose rows were all stale.
+        """
+        with self.table.log.look() as look:
+            head = look.head()
+            lower = max(self._upper, head.since, head.upper - LOOKED_AT_MAX)
+            for commit in look.commits(lower, head.upper):
+                if commit.is_epoch:
+                    is_stale = _stale_rows(commit, head.schema) > 0
+                    self._stale_epochs = self._stale_epochs + 1 if is_stale else 0
+                for each in commit.transactions:
+                    self._found.put((each.writer, each.number), (commit, self._stale_epochs))
+            self._upper = head.upper
+        found, stale_epochs = self._found.peek((writer, number)) or (None, 0)
+        return found, head, stale_epochs
+
+
+def _stale_rows(commit: Commit, schema: TableSchema) -> int:
+    return count_all_stale(Counters.from_json(commit.counters), schema)
+
+
+def _shown(counters: Mapping[str, int]) -> dict[str, int]:
+    return {name: counters[name] for name in SHOWN if counters.get(name)}
+
+
+# -- totals ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric; Prometheus has it as ``upsertflow_<name>``."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    unit: str
+    text: str
+
+
+METRICS = {
+    each.name: each
+    for each in (
+        Metric("batches", "counter", "", "Micro-batches that were seen."),
+        Metric("read_rows", "counter", "", "Rows that the query read."),
+        Metric("rows", "counter", "", "Rows that came into the table, by their outcome."),
+        Metric("batch", "gauge", "", "Number of the newest micro-batch."),
+        Metric("batch_seconds", "gauge", "s", "Time that the newest micro-batch took."),
+        Metric("version", "gauge", "", "Version of the table that the newest micro-batch became."),
+        Metric("parked_rows", "gauge", "", "Rows that wait for tables of a root."),
+        Metric("stale_rows", "gauge", "", "Rows of the newest micro-batch in all-stale tables."),
+        Metric("stale_epochs", "gauge", "", "Epochs in a row, to the newest, of stale rows only."),
+        Metric("runs", "gauge", "", "Runs that a look-up in the table searches."),
+        Metric("live_rows", "gauge", "", "Rows of the table."),
+        Metric("mirror_lag_versions", "gauge", "", "Versions that the mirror does not show."),
+        Metric("mirror_lag_seconds", "gauge", "s", "Time that the mirror has not shown a change."),
+        Metric("lag_versions", "gauge", "", "Versions after the newest batch in all inputs."),
+        Metric("lag_seconds", "gauge", "s", "Time that the oldest change has waited to be read."),
+        Metric("source_lag_versions", "gauge", "", "Versions after the newest batch, by input."),
+        Metric("source_lag_seconds", "gauge", "s", "Time that a change has waited, by input."),
+    )
+}
+"""All metrics by name, in the order of `Totals.samples`."""
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSample:
+    """A value of a metric."""
+
+    metric: Metric
+    labels: Labels
+    value: float
+
+
+@dataclass(slots=True)
+class _Query:
+    newest: BatchNumbers
+    sums: Counter[str] = field(default_factory=Counter)
+    rows: Counter[str] = field(default_factory=Counter)
+
+
+class Totals:
+    """Totals of all queries since the program watches them. Safe for threads.
+
+    A collector for a registry of ``prometheus_client`` (``pip install upsertflow[prometheus]``).
+    """
+
+    def __init__(self) -> None:
+        self._queries: LruMap[str, _Query] = LruMap(QUERIES_MAX)
+        self._lock = threading.Lock()
+
+    def add(self, batch: BatchNumbers) -> bool:
+        """Add a batch; False if it counts already."""
+        report = batch.progress
+        with self._lock:
+            known = self._queries.get(report.query_id)
+            if known is not None and report.batch <= known.newest.progress.batch:
+                return False
+            query = known or _Query(batch)
+            query.newest = batch
+            query.sums.update(batches=1, read_rows=report.rows)
+            if batch.sink is not None:
+                query.rows.update(batch.sink.counters)
+            self._queries.put(report.query_id, query)
+            return True
+
+    def samples(self) -> Iterator[MetricSample]:
+        """Yield all values, metric by metric."""
+        with self._lock:
+            values = [value for query in self._queries.values() for value in _values_of(query)]
+        order = {name: at for at, name in enumerate(METRICS)}
+        for name, labels, value in sorted(values, key=lambda each: order[each[0]]):
+            if value is not None:
+                yield MetricSample(METRICS[name], labels, value)
+
+    def describe(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield the metrics without values: a registry calls it instead of `collect`."""
+        yield from (_family(metric, ()) for metric in METRICS.values())
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield the metrics that have values; called by the registry."""
+        for metric, group in groupby(self.samples(), lambda each: each.metric):
+            samples = list(group)
+            family = _family(metric, [name for name, _ in samples[0].labels])
+            for sample in samples:
+                family.add_metric([value for _, value in sample.labels], sample.value)
+            yield family
+
+    def prometheus(self) -> str:
+        """Return the totals in the text format of Prometheus."""
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry).decode()
+
+
+def _family(metric: Metric, labels: Iterable[str]) -> CounterMetricFamily | GaugeMetricFamily:
+    # Imported here: a program without it can watch its queries, too.
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    return make(f"upsertflow_{metric.name}", metric.text, labels=tuple(labels))
+
+
+def _values_of(query: _Query) -> Iterator[tuple[str, Labels, float | None]]:
+    """Yield the name, the labels and the value of each metric of a query."""
+    newest, sink = query.newest, query.newest.sink
+    labels: Labels = (("query", newest.progress.query),)
+    yield from ((name, labels, count) for name, count in query.sums.items())
+    yield "batch", labels, newest.progress.batch
+    yield "batch_seconds", labels, newest.progress.seconds
+    yield "lag_versions", labels, newest.lag_versions
+    yield "lag_seconds", labels, newest.lag_seconds
+    for lag in newest.lags:
+        yield "source_lag_versions", (*labels, ("source", lag.source)), lag.versions
+        yield "source_lag_seconds", (*labels, ("source", lag.source)), lag.seconds
+    if sink is None:
+        return
+    labels = (*labels, ("table", sink.table))
+    yield from (("rows", (*labels, ("outcome", name)), query.rows[name]) for name in SHOWN)
+    for name in ("version", "runs", "live_rows", "stale_rows", "stale_epochs"):
+        yield name, labels, getattr(sink, name)
+    yield "parked_rows", labels, sink.parked
+    yield "mirror_lag_versions", labels, sink.mirror_versions
+    yield "mirror_lag_seconds", labels, sink.mirror_seconds
