@@ -26,6 +26,7 @@ PRECISE = Unsaid(decimals=DecimalForm.PRECISE)
 TEXTS = Unsaid(decimals=DecimalForm.STRING)
 NUMBERS = Unsaid(decimals=DecimalForm.DOUBLE)
 MILLIS = Unsaid(unit=TimeUnit.MILLIS)
+NANOS = Unsaid(unit=TimeUnit.NANOS)
 
 
 def b64(number: int) -> str:
@@ -361,6 +362,7 @@ def test_without_a_schema_the_declared_type_and_the_options_decide(
         ("DECIMAL(10, 2)", b64(1234), Unsaid(), "the option 'decimalHandling' does"),
         ("DECIMAL(10, 2)", 12.34, Unsaid(), "the option 'decimalHandling' does"),
         ("DECIMAL(10, 2)", "12.34", PRECISE, "type or range"),
+        ("TIMESTAMP_NTZ", 1001, NANOS, "time.precision.mode=microseconds"),
         ("DECIMAL(10, 2)", "BNI=", TEXTS, "type or range"),
         ("DECIMAL(10, 2)", "1.234", TEXTS, "type or range"),
         ("DECIMAL(10, 2)", "NaN", TEXTS, "type or range"),

@@ -378,6 +378,14 @@ def test_a_delete_has_no_value_that_could_be_unsent(tmp_path: Path) -> None:
     assert rows_of(path) == []
 
 
+def test_an_unsent_value_is_no_null_that_deletes(tmp_path: Path) -> None:
+    options = {"keys": "id", "sequenceBy": "n", "mergeEngine": "partial-update"}
+    options |= {"nullsAsDeletes": "true", "unavailableValuePlaceholder": DEFAULT}
+    for number, value in enumerate(("a", DEFAULT)):
+        write(tmp_path / "t", pa.table({"id": [1], "n": [number], "x": [value]}), **options)
+    assert rows_of(tmp_path / "t") == [{"id": 1, "n": 1, "x": "a"}]
+
+
 @pytest.mark.parametrize("given", ["hex:", "hex:0", "hex:xyz"])
 def test_a_placeholder_that_is_none_is_refused(tmp_path: Path, given: str) -> None:
     with pytest.raises(OptionError, match="hexadecimal digits"):

@@ -225,13 +225,15 @@ def wire_of(
     name = None if said is None else said.name
     is_base64 = pa.types.is_decimal(declared) and leaf[0] == pa.string() and name in (None, DECIMAL)
     reason = f"'{where}' is declared {declared}, and holds what is not of this type or range"
-    wire = _leaf_wire(*leaf, f"{reason}{_advice(name)}")
+    is_time = said is None and pa.types.is_timestamp(declared)
+    unit = unsaid.of(column, declared) if is_time else TIME_UNITS.get(name or "")
+    wire = _leaf_wire(*leaf, f"{reason}{_advice(unit)}")
     return replace(wire, numbers=("",)) if is_base64 else wire
 
 
-def _advice(name: str | None) -> str:
-    """Return what to set where values of a logical type are finer than a column's type."""
-    if name is None or TIME_UNITS.get(name) is not TimeUnit.NANOS:
+def _advice(unit: TimeUnit | None) -> str:
+    """Return what to set where times in a unit are finer than a column's type."""
+    if unit is not TimeUnit.NANOS:
         return ""
     return (
         " (nanoseconds that are no whole microseconds: set the connector's "
@@ -328,7 +330,7 @@ def natural_wire(
     elif name == ZONED and pa.types.is_string(written):
         type_ = pa.timestamp("us", tz="UTC")
         leaf = written, _zoned
-    reason = f"'{where}' holds what is beyond the range of {type_}{_advice(name)}"
+    reason = f"'{where}' holds what is beyond the range of {type_}{_advice(TIME_UNITS.get(name))}"
     return type_, _leaf_wire(*leaf, reason)
 
 

@@ -592,14 +592,14 @@ class UpsertEnvelope:
         """Return the commands of a batch, one per row (`Envelope.commands`)."""
         schema = self.schema
         columns = {name: batch.column(source) for name, source in self.sources.items()}
-        tombstones, reasons = None, None
+        given, tombstones, reasons = columns, None, None
         if self.reader is not None:
             marks = None if self.deletes is None else batch.column(self.deletes)
             columns, tombstones, reasons = self.reader.read(schema, columns, marks)
         decoded = Decoded(
             columns=columns,
             order=[batch.column(name) for name in self.order],
-            tombstones=self._tombstones(batch, columns) if tombstones is None else tombstones,
+            tombstones=self._tombstones(batch, given) if tombstones is None else tombstones,
             bad_values=reasons,
             own_order={
                 column: batch.column(source)
