@@ -10,10 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_upsert._version import __version__
+from spark_upsert.late import Late
+from spark_upsert.table.entries.prepare import register_run_observer
+from spark_upsert.table.observers import register_commit_observer
 
 if TYPE_CHECKING:
     from spark_upsert.errors import UpsertFlowError
     from spark_upsert.feedback import FeedbackUpsert
+    from spark_upsert.mirror import ahead as mirrored_runs
+    from spark_upsert.mirror import follow as mirrored_commits
     from spark_upsert.model.engines import Engine, MergeEngine, Rule
     from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
     from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
@@ -21,6 +26,10 @@ if TYPE_CHECKING:
     from spark_upsert.table.log.tombstones import LateRows
     from spark_upsert.table.table import Table
     from spark_upsert.table.watch import Gap, SealedEpoch
+else:
+    # A process without a published table loads neither.
+    mirrored_runs = Late("spark_upsert.mirror.ahead")
+    mirrored_commits = Late("spark_upsert.mirror.follow")
 
 __all__ = [
     "ChangeOptions",
@@ -63,6 +72,9 @@ _HOMES = {
     "UpsertFlowError": "errors",
 }
 
+# Every process that imports a part of the package runs this: Python imports the face first.
+register_run_observer(mirrored_runs)
+register_commit_observer(mirrored_commits)
 
 if not TYPE_CHECKING:  # Or any name would pass for one of ours.
 

@@ -1,7 +1,8 @@
 """Late doors: a module that is loaded when a name of it is first asked for.
 
 A module whose callers mostly need no more than a part of it declares the rest at its head as late.
-Types are checked and layers are counted as ever, and what opens a table loads no vacuum.
+Types are checked, the test of layers counts the name of the module as an import, and what opens a
+table loads no vacuum.
 `tools.reach` lists all late doors, and a test runs without what is behind them.
 
     if TYPE_CHECKING:

@@ -2,13 +2,15 @@
 
 A module may import from its own unit and from units of lower layers, never from a unit beside it or
 above it. So no two units import each other, and what a unit knows can be read off this page. Imports
-within functions and those for types count, too.
+within functions and those for types count, too, and so does each text that is the name of a module,
+whatever takes it: `Late("...")`, `import_module("...")`, ``__import__("...")`` or a list of names.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,6 +58,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """The units, the lowest layer first: folders without the folders named apart, or single modules."""
 
 
+_QUOTED = re.compile(r"""["'](spark_upsert|pyspark_upsertflow)""")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Import:
     """A module imports another."""
@@ -97,7 +102,40 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def _imported(path: Path) -> tuple[str, ...]:
-    return tuple(name for node in statements(tree_of(path)) for name in names(node))
+    tree = tree_of(path)
+    found = [name for node in statements(tree) for name in names(node)]
+    # Most files have no such text: their trees are not gone through, expression by expression.
+    has_texts = _QUOTED.search(path.read_text(encoding="utf-8")) is not None
+    return (*found, *(named(tree) if has_texts else ()))
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    """Yield the modules of ours whose names are texts of a file.
+
+    A text that is a package with a dot, as in ``f"spark_upsert.{homes[name]}"``, stands before each
+    other text. The bare name of a package may be that of a distribution, and counts in a call that
+    loads it alone.
+    """
+    nodes, known = list(ast.walk(tree)), modules()
+    texts = set(_texts(nodes))
+    prefixes = [text for text in texts if text.endswith(".") and text[:-1] in known]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _is_load(node.func)]
+    loaded = set(_texts(argument for call in calls for argument in call.args))
+    for text in texts:
+        for name in (text, *(prefix + text for prefix in prefixes)):
+            if name in known and ("." in name or name in loaded):
+                yield name
+
+
+def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _is_load(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in ("Late", "import_module", "__import__")
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:

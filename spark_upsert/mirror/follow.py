@@ -22,7 +22,7 @@ from spark_upsert.mirror.place import place_of, target_of
 from spark_upsert.mirror.plan import twins_among
 from spark_upsert.mirror.publish import Mirror
 from spark_upsert.mirror.twins import id_of
-from spark_upsert.mirror.types import require_mirrored
+from spark_upsert.mirror.types import require_mirrored as require_mirrored  # Of the observer.
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store

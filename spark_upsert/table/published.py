@@ -1,27 +1,18 @@
-"""A table's knowledge of its publication; the mirror itself is `spark_upsert.mirror`.
-
-The mirror is behind a late door: what opens a table does not load it.
-"""
+"""The publication of a table: its properties, and the calls of the observer (`table.observers`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from spark_upsert.late import Late
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.log.properties import PUBLISH, PUBLISH_PATH, parse_publish
+from spark_upsert.table.observers import commit_observer
 
 if TYPE_CHECKING:
     from spark_upsert.table.retention.worker import Vacuumed
     from spark_upsert.table.table import Table
-
-mirror: Any = Late("spark_upsert.mirror.follow")
-"""The publisher of mirrors, which stands above the table and is loaded where there is a mirror."""
-
-mirror_types: Any = Late("spark_upsert.mirror.types")
-"""What Delta Lake has a type for."""
 
 DEFAULT_FOLDER = "_delta"
 """Where a mirror lies below its table, if no other place is named."""
@@ -59,19 +50,19 @@ def is_published(properties: Mapping[str, str]) -> bool:
 def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None:
     """Raise if a table is to be published, and no Delta table can show it (`mirror.types`)."""
     if is_published(properties):
-        mirror_types.require_mirrored(schema, properties)
+        commit_observer().require_mirrored(schema, properties)
 
 
 def require_place(table: Table, given: Mapping[str, str]) -> None:
     """Raise if properties that are to be set ask for a mirror where none can lie."""
     if given.keys() & {PUBLISH, PUBLISH_PATH}:
-        mirror.require_place(table, given)
+        commit_observer().require_place(table, given)
 
 
 def vacuum_mirrors(table: Table, done: Vacuumed) -> Vacuumed:
     """Return what a vacuum removed, and what it removes of the mirrors of its table."""
     has_place = PUBLISH_PATH in table.log.head().properties
     if has_place or DEFAULT_FOLDER in table.store.folders(""):
-        for place, own in mirror.vacuum(table, done.is_dry_run):
+        for place, own in commit_observer().vacuum(table, done.is_dry_run):
             done = done.with_those_below(own, place)
     return done

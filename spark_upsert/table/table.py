@@ -69,11 +69,11 @@ from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Trans
 from spark_upsert.table.log.properties import DROPPED, ROW_TTL, checked
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.log.unused import remove_unused
+from spark_upsert.table.observers import commit_observer
 from spark_upsert.table.pieces import ScanPiece
 from spark_upsert.table.published import (
     Published,
     is_published,
-    mirror,
     require_mirrored,
     require_place,
 )
@@ -598,7 +598,7 @@ class Table:
                 self._expiring.release()
         if is_published(seen.properties):
             version = None if committed is None else committed.version
-            mirror.follow(self, version, ahead)
+            commit_observer().follow(self, version, ahead)
 
     def restore(self, version: int) -> Commit | None:
         """Turn the table into what it was at a version, by an epoch with all retractions.
@@ -845,8 +845,7 @@ class Table:
             for so long, and ``storage`` has the settings of another place
             (`mirror.follow.publish`).
         """
-        published: Published = mirror.publish(self, to, **how)
-        return published
+        return commit_observer().publish(self, to, **how)
 
     # -- reading ---------------------------------------------------------------------
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 
 import pytest
 
-from tools.layers import LAYERS, Import, imports, level_of, modules, unit_of
+from tools.layers import LAYERS, Import, imports, level_of, modules, named, unit_of
 
 MODULES = modules()
 
@@ -41,6 +42,43 @@ def test_imports_point_down() -> None:
     ] == []
 
 
+FACE = """
+_HOMES = {"Table": "table.table"}
+found = getattr(import_module(f"spark_upsert.{_HOMES[name]}"), name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ('x = Late("spark_upsert.mirror.follow")', {"spark_upsert.mirror.follow"}),
+        ('import_module("spark_upsert.mirror.follow")', {"spark_upsert.mirror.follow"}),
+        ('importlib.import_module("spark_upsert.mirror")', {"spark_upsert.mirror"}),
+        ('def f():\n    return __import__("spark_upsert.mirror")', {"spark_upsert.mirror"}),
+        ('HOMES = ("spark_upsert.mirror",)', {"spark_upsert.mirror"}),
+        ('import_module("spark_upsert")', {"spark_upsert"}),
+        ('import_module("spark_upsert." + "mirror")', {"spark_upsert.mirror"}),
+        (FACE, {"spark_upsert.table.table"}),
+        ('"""See spark_upsert.mirror.follow."""', set()),
+        ("import_module(name_of_a_users_module)", set()),
+        ('versions["spark_upsert"]', set()),
+    ],
+    ids=[
+        *("a late door", "by its name", "of the module", "the function of Python", "a list"),
+        *(
+            "the face",
+            "in two parts",
+            "a face",
+            "a docstring",
+            "a name of others",
+            "a distribution",
+        ),
+    ],
+)
+def test_a_text_that_names_a_module_is_an_import(code: str, found: set[str]) -> None:
+    assert set(named(ast.parse(code))) == found
+
+
 @pytest.mark.parametrize(
     ("module", "imported", "is_down"),
     [
@@ -50,6 +88,8 @@ def test_imports_point_down() -> None:
         ("spark_upsert.views.view", "spark_upsert.routed.plan", False),
         ("spark_upsert.model.schema", "spark_upsert", False),
         ("spark_upsert", "spark_upsert.table.table", True),
+        ("spark_upsert", "spark_upsert.mirror.follow", True),
+        ("spark_upsert.table.published", "spark_upsert.mirror.follow", False),
     ],
 )
 def test_what_is_down(module: str, imported: str, is_down: bool) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -18,6 +21,8 @@ from spark_upsert.mirror.publish import Mirror
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.routed.plan import table_below
 from spark_upsert.store import LocalStore
+from spark_upsert.table import observers
+from spark_upsert.table.entries import prepare
 from spark_upsert.table.table import Table
 from tests.hints.tables import write
 from tests.support.clocked import ClockedStore, Now
@@ -48,6 +53,53 @@ def require_copy(table: Table, place: Path) -> DeltaTable:
     found = mirror_at(place)
     assert canonical(found.rows()) == canonical(table.snapshot())
     return found
+
+
+PUBLISHES = """
+import sys
+import pyarrow as pa
+from spark_upsert.table.table import Table
+properties = dict(pair.split("=") for pair in sys.argv[2:])
+how = {"keys": ["id"], "properties": properties}
+Table.create(sys.argv[1], pa.schema({"id": pa.int64()}), **how).append(pa.table({"id": [1]}))
+assert any(name.startswith("spark_upsert.mirror") for name in sys.modules) == bool(properties)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("properties", [["publish=delta"], []], ids=["published", "plain"])
+def test_a_fresh_process_publishes_and_loads_the_mirror_only_then(
+    tmp_path: Path, properties: list[str]
+) -> None:
+    command = [sys.executable, "-c", PUBLISHES, str(tmp_path / "t"), *properties]
+    subprocess.run(command, check=True)
+    assert (tmp_path / "t" / "_delta" / "_delta_log").exists() == bool(properties)
+
+
+def test_the_table_calls_whatever_observer_is_registered(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Observer:
+        """Notes its calls."""
+
+        def __getattr__(self, name: str) -> Any:
+            def note(*_: object, **__: object) -> tuple[()] | None:
+                calls.append(name)
+                return () if name == "vacuum" else None
+
+            return note
+
+    with (
+        patch.object(observers, "_registered", [Observer()]),
+        patch.object(prepare, "_registered", [Observer()]),
+    ):
+        table = table_in(tmp_path)
+        table.append(rows(1))
+        table.publish()
+        (tmp_path / "t" / "_delta").mkdir()
+        table.vacuum(grace_ms=0)
+    assert calls[:2] == ["require_mirrored", "require_place"]
+    assert {"prepared", "follow", "publish", "vacuum"} <= set(calls)
 
 
 def test_each_commit_is_published(tmp_path: Path) -> None:

@@ -1,25 +1,42 @@
-"""The door to preparing a table's mirror, for the writers of its runs (`entries.ahead`)."""
+"""The observer of runs: what a package above the table prepares while a writer has the rows.
+
+The writers of runs call whatever is registered and import none of it. The face of the package
+registers the mirror (`spark_upsert`), as a late door. The observer of commits is
+`table.observers`.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from spark_upsert.store import Store
-from spark_upsert.table.log.manifest import Manifest
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from spark_upsert.store import Store
     from spark_upsert.table.entries.ahead import Preparation
+    from spark_upsert.table.log.manifest import Manifest
+
+
+class RunObserver(Protocol):
+    """Prepares the publication of tables from the rows of their runs."""
+
+    def prepared(self, store: Store, manifest: Manifest) -> Preparation | None:
+        """Return what takes the rows of one task; None if nothing is to be prepared."""
+        ...
 
 
 _PUBLISH = "publish"
-"""The property that is asked for. Its module would load all others with it."""
+"""The property of the tables that are observed. Its module would load all others with it."""
+
+_registered: list[RunObserver] = []
+
+
+def register_run_observer(observer: RunObserver) -> None:
+    """Let an observer see the runs of this process, in place of the one before."""
+    _registered[:] = [observer]
 
 
 def prepare(store: Store, manifest: Manifest) -> Preparation | None:
-    """Return what makes ready for the mirror of a table; None if it has none that takes this."""
+    """Return what prepares the publication of a table; None if it is not published."""
     if _PUBLISH not in manifest.properties:
         return None
-    # By its name: what writes does not load the mirror, unless there is one.
-    found: Preparation | None = import_module("spark_upsert.mirror.ahead").prepared(store, manifest)
-    return found
+    assert _registered, "the face of the package registers one"
+    return _registered[0].prepared(store, manifest)

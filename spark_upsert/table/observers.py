@@ -1,0 +1,69 @@
+"""The observer of commits: what a package above the table does for tables with ``publish``.
+
+The table calls whatever is registered and imports none of it. The face of the package registers
+the mirror (`spark_upsert`), as a late door: a process without such a table does not load it. The
+observer of runs is `table.entries.prepare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from spark_upsert.model.schema import TableSchema
+    from spark_upsert.table.entries.ahead import Ahead
+    from spark_upsert.table.published import Published
+    from spark_upsert.table.retention.worker import Vacuumed
+    from spark_upsert.table.table import Table
+
+
+class CommitObserver(Protocol):
+    """Publishes tables, and follows their commits."""
+
+    def require_mirrored(self, schema: TableSchema, properties: Mapping[str, str]) -> None:
+        """Raise if no table with this schema and these properties can be published."""
+        ...
+
+    def require_place(self, table: Table, given: Mapping[str, str]) -> None:
+        """Raise if properties that are to be set name a place where nothing can be published."""
+        ...
+
+    def publish(
+        self,
+        table: Table,
+        to: str | None = None,
+        *,
+        rebuild: bool = False,
+        guard: bool | None = None,
+        change_feed: bool | None = None,
+        retention: str | None = None,
+        storage: Mapping[str, str] | None = None,
+    ) -> Published:
+        """Publish the newest version of a table."""
+        ...
+
+    def follow(self, table: Table, version: int | None, told: Iterable[Ahead]) -> None:
+        """Follow a commit, as far as that is cheap; called after each one, and raises no error.
+
+        ``version`` is None if there may have been several; ``told`` is what the tasks prepared.
+        """
+        ...
+
+    def vacuum(self, table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
+        """Remove unused files of what was published, and yield what was removed at each place."""
+        ...
+
+
+_registered: list[CommitObserver] = []
+
+
+def register_commit_observer(observer: CommitObserver) -> None:
+    """Let an observer follow the commits of this process, in place of the one before."""
+    _registered[:] = [observer]
+
+
+def commit_observer() -> CommitObserver:
+    """Return the observer that is registered."""
+    assert _registered, "the face of the package registers one"
+    return _registered[0]
