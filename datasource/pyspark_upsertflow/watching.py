@@ -179,7 +179,10 @@ class Watch:
         _LOGGER.info("%s", batch.line())
         if batch.troubles:
             _LOGGER.warning(
-                "batch with trouble: query=%s batch=%d %s", batch.query, batch.batch, batch.advice()
+                "batch with trouble: query=%s batch=%d %s",
+                batch.progress.query,
+                batch.progress.batch,
+                batch.advice(),
             )
         if self._tell is not None:
             self._tell(batch.to_json())

@@ -578,9 +578,11 @@ class OwnDecoder:
         for each in own.refused:
             type_ = asked.get(each.path[0])
             for name in each.path[1:]:
-                is_inside = type_ is not None and pa.types.is_struct(type_)
-                place = type_.get_field_index(name) if is_inside else -1
-                type_ = type_.field(place).type if place >= 0 else None
+                if type_ is None or not pa.types.is_struct(type_):
+                    type_ = None
+                    break
+                index = type_.get_field_index(name)
+                type_ = type_.field(index).type if index >= 0 else None
             if type_ is not None:
                 return each.error
         return None

@@ -14,7 +14,7 @@ from spark_upsert.errors import DataError, OtherTableError, PlanError
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.resolve import open_store
-from spark_upsert.table.log.log import Clock
+from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan

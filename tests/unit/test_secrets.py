@@ -243,7 +243,10 @@ SETTINGS: tuple[tuple[str, Mapping[str, str]], ...] = (
     *(("registry", {name: SECRET}) for name in REGISTRY),
     *(("storage", {name: SECRET}) for name in CLIENT_OPTIONS),
     *(("storage", {name: SECRET}) for name in OWN_OPTIONS if name != "cache_dir"),
-    *(("storage", {name: SECRET, f"aws_{name}": SECRET}) for name in CLOUD_OPTIONS[Cloud.S3]),
+    *(
+        ("storage", {name: SECRET, f"aws_{name}": SECRET})
+        for name in sorted(CLOUD_OPTIONS[Cloud.S3])
+    ),
 )
 """Secrets as values of options, malformed, twice, and in the place of other values."""
 
