@@ -70,12 +70,20 @@ class ObjectStore:
         Settings without the prefix ``storage.``; see `store.settings`.
     client : optional
         An obstore store to use in place of one made for the URL.
+    settings : ObjectSettings, optional
+        Checked settings, in place of ``options``.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any], *, client: Any = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any],
+        *,
+        client: Any = None,
+        settings: ObjectSettings | None = None,
+    ) -> None:
         self._url = url.rstrip("/")
-        self._options = options
-        self._settings = settings = ObjectSettings.of(self._url, options)
+        self._settings = settings = settings or ObjectSettings.of(self._url, options)
         if client is None:
             self._client = _client(self._url, settings, retries_max=settings.retries_max)
             self._client_once = _client(self._url, settings, retries_max=0)
@@ -101,7 +109,7 @@ class ObjectStore:
         parts = urlsplit(self._url)
         for folder in PurePosixPath(parts.path).parents:
             url = f"{parts.scheme}://{parts.netloc}{str(folder).rstrip('/')}"
-            yield ObjectStore(url, self._options)
+            yield ObjectStore(url, {}, settings=self._settings)
 
     def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         for _ in range(self._settings.retries_max):
