@@ -334,7 +334,7 @@ def _named(faults: pa.Array, op: pa.Array, raw: Callable[[Positions], pa.Array])
     rows = np.flatnonzero(_mask(pc.equal(faults, _NO_OP).fill_null(False)))
     if not len(rows):
         return message
-    names = name_by_text(raw(rows).cast(pa.binary()))
+    names = name_by_text(raw(rows))
     told = pc.coalesce(pc.binary_join_element_wise(f"{_NO_OP}: it is ", names, ""), _NO_OP)
     places = np.arange(len(faults))
     places[rows] = len(faults) + np.arange(len(rows))
