@@ -8,7 +8,7 @@ whole rows, each with what became of it.
 ===================  =========  ====================================================
 insert               1          put
 update_postimage     1          put
-update_preimage      -1         none: the postimage replaces it (counted as skipped)
+update_preimage      -1         none if a postimage has its key and version (skipped), else delete
 delete               -1         delete
 anything else, null             error: no such change
 any                  the other  error: the two columns contradict each other
@@ -16,8 +16,13 @@ any                  the other  error: the two columns contradict each other
 
 The order is (``_commit_version``, ``_diff``), whether the rows have ``_diff`` or not. A key has at
 most one row with 1 in a version, and that is what the version left there: so a delete never takes
-away what its own version put. By default the order reaches only as far as one epoch
-(`Scope.EPOCH`), as versions of one table say nothing about those of another.
+away what its own version put. For the same reason a preimage may be a delete: an update that
+changes the key leaves no row at the old one, and a postimage in another batch wins over the delete
+of its key. The engines ``first-row``, which has no deletes, and ``partial-update``, in which a
+delete would take the columns of other feeds along, get no preimages.
+
+By default the order reaches only as far as one epoch (`Scope.EPOCH`), as versions of one table say
+nothing about those of another.
 """
 
 from __future__ import annotations
@@ -31,8 +36,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import try_convert
 from spark_upsert.errors import OptionError, SchemaError, setting
+from spark_upsert.model.arrays import Mask
 from spark_upsert.model.engines import Engine
+from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import (
     CHANGE_DIFF,
@@ -42,6 +50,7 @@ from spark_upsert.model.schema import (
     Scope,
     TableSchema,
 )
+from spark_upsert.model.words import equal_rows
 from spark_upsert.options.write import no_aggregate_of_changes
 from spark_upsert.table.write.commands import Decoded, rows_as_json, to_commands, with_skipped
 from spark_upsert.table.write.form import order_names
@@ -155,7 +164,7 @@ class ChangelogForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangelogEnvelope:
-    """Turns change rows into commands, one each but for the preimages, which are left out.
+    """Turns change rows into commands, one each but for preimages whose postimage replaces them.
 
     Raises
     ------
@@ -190,7 +199,7 @@ class ChangelogEnvelope:
         diffs = np.where((kinds >= 0) & (kinds < _RETRACTIONS), -1, 1).astype(np.int32)
         reasons = self._reasons(batch, kinds, diffs)
         is_bad = np.asarray(reasons.is_valid().to_numpy(zero_copy_only=False))
-        kept = np.flatnonzero((kinds != _PREIMAGE) | is_bad)
+        kept = np.flatnonzero(~self._replaced(batch, kinds) | is_bad)
         skipped = batch.num_rows - len(kept)
         if len(kept) < batch.num_rows:
             batch, reasons = batch.take(pa.array(kept)), reasons.take(pa.array(kept))
@@ -203,13 +212,36 @@ class ChangelogEnvelope:
             columns={own: batch.column(name) for own, name in self.sources.items()},
             order=[column(name) for name in self.order],
             own_order={own: column(n) for own, n in self.schema.engine.column_order.items()},
-            tombstones=(kinds == _DELETE) & ~is_bad,
+            tombstones=np.isin(kinds, (_DELETE, _PREIMAGE)) & ~is_bad,
             bad_values=reasons if is_bad.any() else None,
             raw_values=lambda rows: rows_as_json(batch, rows),
             takes_null_keys=self.takes_null_keys,
             hint=_HINT,
         )
         return with_skipped(to_commands(self.schema, decoded), skipped)
+
+    def _replaced(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int32]) -> Mask:
+        """Return the preimages that are no deletes, because a postimage has their key.
+
+        A postimage replaces preimages of its version in any order of rows. Rows without a version
+        are in the order of their changes: there it follows the preimage.
+        """
+        is_preimage: Mask = kinds == _PREIMAGE
+        if self.schema.engine.kind is not Engine.DEDUPLICATE or not is_preimage.any():
+            return is_preimage
+        columns = [
+            try_convert(batch.column(self.sources[key]), self.schema.columns.field(key).type)[0]
+            for key in self.schema.keys
+        ]
+        rank: npt.NDArray[np.int64] = np.arange(batch.num_rows)
+        if COMMIT_VERSION in batch.schema.names:
+            columns.append(batch.column(COMMIT_VERSION))
+            rank = kinds.astype(np.int64)
+        replaced = _followed_by_puts(columns, kinds, np.arange(batch.num_rows))
+        if not np.array_equal(replaced, is_preimage):
+            by_key = np.lexsort((rank, hash_keys(columns, seed=0)))
+            replaced |= _followed_by_puts(columns, kinds, by_key)
+        return replaced
 
     def _reasons(
         self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int32], diffs: npt.NDArray[np.int32]
@@ -228,3 +260,18 @@ class ChangelogEnvelope:
             f"'{CHANGE_DIFF}' is ", found, " in a row of '", given, "'", ""
         )
         return pc.coalesce(reasons, pc.if_else(is_other, other, nothing))
+
+
+def _followed_by_puts(
+    columns: Sequence[pa.Array], kinds: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]
+) -> Mask:
+    """Return the preimages that a put with equal columns follows directly in an order of rows."""
+    first, second = rows[:-1], rows[1:]
+    is_pair = (kinds[first] == _PREIMAGE) & (kinds[second] >= _RETRACTIONS)
+    first, second = first[is_pair], second[is_pair]
+    same = equal_rows(
+        *([column.take(pa.array(at)) for column in columns] for at in (first, second))
+    )
+    result = np.zeros(len(rows), dtype=np.bool_)
+    result[first[same]] = True
+    return result

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from spark_upsert.envelopes import changelog
-from spark_upsert.envelopes.changelog import ChangelogForm
+from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import CHANGE_DIFF
 from spark_upsert.streams.inputs import table as table_input
@@ -19,6 +19,7 @@ from spark_upsert.streams.planner import pace
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.log.log import Log
 from tests.planted.bug import Patch, bug, together, wrapped
+from tests.promises import test_event_promises as event_promises
 from tests.promises import test_stream_promises as stream_promises
 
 
@@ -87,7 +88,19 @@ def _() -> Patch:
 
 @bug("a delete in a change feed is passed over", CHAINED)
 def _() -> Patch:
-    return patch.object(changelog, "_PREIMAGE", changelog._DELETE)
+    return patch.object(
+        ChangelogEnvelope, "_replaced", lambda self, batch, kinds: kinds < changelog._RETRACTIONS
+    )
+
+
+@bug(
+    "an update of a change feed that changes the key leaves the old row",
+    event_promises.test_p2_a_copy_with_another_key_is_its_source,
+)
+def _() -> Patch:
+    return patch.object(
+        ChangelogEnvelope, "_replaced", lambda self, batch, kinds: kinds == changelog._PREIMAGE
+    )
 
 
 @bug("a preimage in a change feed is a row", CHAINED)

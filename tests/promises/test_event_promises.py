@@ -1,4 +1,4 @@
-"""P4 and P5 for change events: a key is what its newest word says, and each row in is counted."""
+"""P2, P4 and P5 for change events: a key is what its newest word says, and each row in is counted."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow as pa
 
 from spark_upsert.table.entries.counters import STALE_MIN
 from spark_upsert.table.table import Table
 from tests.support.debezium import bare, event, member, wrapped
-from tests.support.envelopes import Record, assert_sound, counters_of, records, write
+from tests.support.envelopes import Record, assert_sound, counters_of, records, rows_of, write
 from tests.unit.test_debezium_words import (
     OPTIONS,
     Standing,
@@ -111,6 +112,16 @@ CHANGES = pa.table(
         "n": pa.array([1, 1, 2, 2]),
     }
 )
+
+def test_p2_a_copy_with_another_key_is_its_source() -> None:
+    """Its pairs may come apart, in batches and in epochs."""
+    changed = CHANGES.set_column(3, "id", pa.array([1, 1, 3, 3])).slice(0, 3)
+    for cuts in ([3], [1, 2], [2, 1], [1, 1, 1]):
+        with _new() as path:
+            for rows in np.split(np.arange(3), np.cumsum(cuts)[:-1]):
+                write(path, changed.take(pa.array(rows)), envelope="changelog", keys="id")
+            assert rows_of(path) == [{"id": 3, "n": 2}]
+
 
 PLAIN = pa.table(
     {

@@ -14,9 +14,9 @@ row of its key, if there was one, is retracted: that is ``displaced``, a part of
 ``absent``: neither meets a row.
 
 A row that is no command is ``skipped``: it says nothing that another row does not say, or
-nothing of a key. The rows of an update before it are, in a feed of changes; and of change
-events the record without a value behind a delete, and a truncate. An event that takes a row from
-one key to another is two commands, and counts as two rows.
+nothing of a key. In a feed of changes these are preimages with the key of their postimage; among
+change events the record without a value behind a delete, and a truncate. An event that takes a row
+from one key to another is two commands, and counts as two rows.
 
 Two numbers cut across these: each of their rows is counted under what became of it, too.
 ``tied`` are rows that met one of their key with an equal order key and another content
