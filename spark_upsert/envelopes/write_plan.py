@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from spark_upsert.conversions.positions import require_ordered
 from spark_upsert.envelopes.changelog import ChangelogEnvelope
 from spark_upsert.envelopes.forms import form_of
 from spark_upsert.errors import (
@@ -124,6 +125,7 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     engine = options.engine
     if engine is not None:
         engine = engine.resolved(columns.names, form.orders.names)
+        require_ordered(_stored_fields(form, engine.column_order.values()), is_new=manifest is None)
     columns = as_collected(columns, manifest.schema.engine if manifest else engine or MergeEngine())
     if manifest is None:
         schema = _new_schema(options, form, columns, engine)
@@ -227,6 +229,12 @@ def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
     return pa.schema([available.field(name) for name in kept])
 
 
+def _stored_fields(form: Form, names: Iterable[str]) -> list[pa.Field]:
+    """Return order columns of the rows in the types in which a table stores them."""
+    fields = (form.orders.field(name) for name in names)
+    return [field.with_type(storage_type(field.type)) for field in fields]
+
+
 def _accepted(schema: TableSchema, columns: pa.Schema, options: WriteOptions) -> TableSchema:
     """Return the schema under which the columns can be stored (`TableSchema.accept`)."""
     try:
@@ -267,6 +275,7 @@ def _new_schema(
         for name in form.ordered_by(options.sequence_by)
     ]
     form.require_keys(keys)
+    require_ordered(_stored_fields(form, [field.name for field in order]), is_new=True)
     if options.scope is not None and not order:
         raise OptionError.missing("sequenceBy", "'sequenceScope' says how far it reaches")
     policy = options.on_error or ErrorPolicy.FAIL
@@ -288,6 +297,7 @@ def _new_schema(
 def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:
     """Refuse keys, an order or an error policy that differ from the table's own."""
     form.require_keys(schema.keys)
+    require_ordered(schema.order, is_new=False)
     _check_policy(options, schema)
     _require_keys(options, schema)
     if options.hash_prefix not in (None, schema.hash_prefix):

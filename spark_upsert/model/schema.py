@@ -35,6 +35,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from dataclasses import field as dataclass_field
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -179,6 +180,9 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+_OWN = ("columns", "hash_seed")
+"""Fields of a schema that are no rules."""
+
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
@@ -220,6 +224,9 @@ class TableSchema:
     hash_prefix : int
         How many leading key columns the upper half of the hash is made of, so that keys that begin
         alike lie together; 0: all columns make all of it.
+    binlogs : tuple of str
+        The base names of the binlogs that order the rows, from the table's properties
+        (`conversions.positions`).
     """
 
     columns: pa.Schema
@@ -232,6 +239,7 @@ class TableSchema:
     engine: MergeEngine = DEDUPLICATE
     ties: Ties = Ties.LAST
     hash_prefix: int = 0
+    binlogs: tuple[str, ...] = dataclass_field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         names = self.columns.names
@@ -409,7 +417,7 @@ class TableSchema:
 
     def has_rules_of(self, other: TableSchema) -> bool:
         """Return whether all but the columns and the seed are the same."""
-        names = [f.name for f in fields(self) if f.name not in ("columns", "hash_seed")]
+        names = [f.name for f in fields(self) if f.compare and f.name not in _OWN]
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def select(self, names: Iterable[str], argument: str = "columns") -> tuple[str, ...]:

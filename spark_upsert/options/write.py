@@ -482,6 +482,12 @@ class WriteOptions:
             "so that writers that keep to the protocol refuse it. A property of the table. "
             "Default `true`."
         ),
+        Option("binlogNames", Options.text, PROPERTY).means(
+            "With an order by `source.file` of MySQL or MariaDB: the base names of the server's "
+            "binlogs, comma separated, the oldest first, such as `mysql-bin,binlog`. Names can "
+            "only be added at the end. A property of the table. Default: the base name in the "
+            "first rows."
+        ),
         Option("priority", Options.text, PROPERTY).means(
             "How urgent the table is to streams over several inputs that limit their batches, "
             "from -1000 to 1000: `input.<name>.priority` of a read overrules it. In a write into "

@@ -29,6 +29,7 @@ from spark_upsert.conversions.arguments import (
     optional_whole_argument,
     whole_argument,
 )
+from spark_upsert.conversions.positions import BINLOG_NAMES, require_extended
 from spark_upsert.errors import (
     CorruptionError,
     OptionError,
@@ -351,6 +352,7 @@ class Table:
 
         def propose(head: Manifest) -> Draft | None:
             changed = {**head.properties, **given}
+            require_extended(head.properties.get(BINLOG_NAMES), given.get(BINLOG_NAMES))
             if DROPPED in changed:
                 drop.require_not_dropped(head, schema.columns)
             columns = head.schema.accept(schema.columns, merge=True).columns

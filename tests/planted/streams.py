@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from spark_upsert.conversions import positions
 from spark_upsert.envelopes import changelog
 from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
+from spark_upsert.envelopes.debezium import events as debezium_events
 from spark_upsert.model.hash_range import HashRange
 from spark_upsert.model.schema import CHANGE_DIFF
 from spark_upsert.streams.inputs import table as table_input
@@ -18,6 +20,7 @@ from spark_upsert.streams.offsets.offset import Offset
 from spark_upsert.streams.planner import pace
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.log.log import Log
+from spark_upsert.table.write import write_set
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_event_promises as event_promises
 from tests.promises import test_stream_promises as stream_promises
@@ -70,6 +73,8 @@ def _() -> Patch:
     return wrapped(TableInput, "_beginning", beginning)
 
 
+IN_ORDER = event_promises.test_p4_each_documented_order_gives_the_rows_of_the_database
+TWO_LOGS = event_promises.test_p4_rows_of_two_logs_that_do_not_compare_are_refused
 CHAINED = stream_promises.test_p2_a_table_that_takes_the_changes_of_another_is_that_table
 
 
@@ -101,6 +106,29 @@ def _() -> Patch:
     return patch.object(
         ChangelogEnvelope, "_replaced", lambda self, batch, kinds: kinds == changelog._PREIMAGE
     )
+
+
+@bug("binlog names are compared as text", IN_ORDER)
+def _() -> Patch:
+    return patch.object(positions, "_file_key", lambda text, names: text)
+
+
+@bug("the number of a binlog orders files of all base names", TWO_LOGS)
+def _() -> Patch:
+    def file_key(original: Any, text: str, names: Sequence[str]) -> str | None:
+        return original(f"mysql-bin.{text.rpartition('.')[2]}", ())
+
+    return wrapped(positions, "_file_key", file_key)
+
+
+@bug("the first epoch of a table may have logs that do not compare", TWO_LOGS)
+def _() -> Patch:
+    return patch.object(write_set, "with_logs", lambda properties, logs: None)
+
+
+@bug("a row of a snapshot without a position is refused", IN_ORDER)
+def _() -> Patch:
+    return patch.object(debezium_events, "_READ", "none")
 
 
 @bug("a preimage in a change feed is a row", CHAINED)

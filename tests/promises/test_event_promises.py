@@ -10,9 +10,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from spark_upsert.errors import DataError
 from spark_upsert.table.entries.counters import STALE_MIN
 from spark_upsert.table.table import Table
+from tests.laws.test_source_orders import CONNECTORS, require_equal
 from tests.support.debezium import bare, event, member, wrapped
 from tests.support.envelopes import Record, assert_sound, counters_of, records, rows_of, write
 from tests.unit.test_debezium_words import (
@@ -25,6 +28,8 @@ from tests.unit.test_debezium_words import (
     standing,
     update,
 )
+from tests.unit.test_positions import OPTIONS as BY_BINLOG
+from tests.unit.test_positions import at
 
 GARBAGE: Record = (key(1), b"?")
 
@@ -113,6 +118,7 @@ CHANGES = pa.table(
     }
 )
 
+
 def test_p2_a_copy_with_another_key_is_its_source() -> None:
     """Its pairs may come apart, in batches and in epochs."""
     changed = CHANGES.set_column(3, "id", pa.array([1, 1, 3, 3])).slice(0, 3)
@@ -163,6 +169,27 @@ WRITES: dict[str, tuple[pa.Table, dict[str, str]]] = {
     "changelog": (CHANGES, {"envelope": "changelog", "keys": "id"}),
 }
 """Rows of all envelopes, among them such as are no commands."""
+
+
+def test_p4_each_documented_order_gives_the_rows_of_the_database() -> None:
+    for order in CONNECTORS:
+        for seed in range(4):
+            with _new() as path:
+                require_equal(seed, order, "fail", path)
+
+
+def test_p4_rows_of_two_logs_that_do_not_compare_are_refused() -> None:
+    """In one epoch, and in two."""
+    older = at("mysql-bin.000007", "c", 1, "a")
+    newer = at("binlog.000001", "u", 1, "b")
+    for first, last in (([], [older, newer]), ([older], [newer])):
+        with _new() as path:
+            if first:
+                write(path, records(first), **BY_BINLOG)
+            with pytest.raises(DataError, match="binlog"):
+                write(path, records(last), **BY_BINLOG)
+            write(path, records([newer, older]), binlogNames="mysql-bin,binlog", **BY_BINLOG)
+            assert rows_of(path) == [{"id": 1, "v": "b"}]
 
 
 def test_p5_every_row_in_is_counted_in_all_envelopes() -> None:

@@ -316,6 +316,7 @@ OF_WRITES: dict[str, Changed] = {
     "rowTtlBy": ({}, {"rowTtlBy": "n"}),
     "rowTtlInterval": ({}, {"rowTtlInterval": "1 minute"}),
     "priority": ({}, {"priority": "7"}),
+    "binlogNames": ({}, {"binlogNames": "mysql-bin,binlog"}),
     "lateRows": ({}, {"lateRows": "apply"}),
     "allowUnordered": ({}, {"allowUnordered": "true"}),
 }

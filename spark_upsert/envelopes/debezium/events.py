@@ -40,6 +40,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.conversions import convert
+from spark_upsert.conversions.positions import order_keys, position_of
 from spark_upsert.envelopes.debezium.messages import explain_text, name_by_text
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.model.arrays import Mask, Positions
@@ -53,7 +54,12 @@ from spark_upsert.payloads.placeholders import (
     Placeholder,
     apply_unsent,
 )
-from spark_upsert.table.write.commands import Decoded, to_commands, with_skipped
+from spark_upsert.table.write.commands import (
+    Decoded,
+    filled_order,
+    to_commands,
+    with_skipped,
+)
 from spark_upsert.table.write.form import Path, at_path
 from spark_upsert.table.write.truncate import with_truncates
 
@@ -71,7 +77,9 @@ _HINT = (
 
 _NO_REASON = pa.nulls(1, pa.string())[0]
 
-_PUTS = ("c", "r", "u")
+_SOURCE = "source"
+_READ = "r"
+_PUTS = ("c", _READ, "u")
 _DELETE, _TRUNCATE, _MESSAGE = "d", "t", "m"
 _NO_OP = "the event has no 'op'"
 _LOGICAL_MESSAGE = (
@@ -174,7 +182,7 @@ class DebeziumEnvelope:
         columns, not_sent = apply_unsent(self.schema, columns, unsent, shown)
         has_key = _any_valid({key: columns[key] for key in self.schema.keys})
 
-        order = [_column(read.batch, path) for path in self.order]
+        order, bad_order = self._order(read, op)
         is_truncate = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
         is_truncate &= _all_valid(order, batch.num_rows) if order else False
         is_nothing = self._passed_over(op, is_truncate)
@@ -192,6 +200,7 @@ class DebeziumEnvelope:
         decoded = Decoded(
             columns=columns,
             order=order,
+            bad_order=bad_order,
             own_order={n: _column(read.batch, path) for n, path in self.own_order.items()},
             tombstones=is_delete | read.tombstones,
             bad_values=reasons,
@@ -223,6 +232,28 @@ class DebeziumEnvelope:
             where = pa.array(is_truncate)
             return with_truncates(commands, [c.filter(where) for c in order], self.schema)
         return commands
+
+    def _order(self, read: EventBatch, op: pa.Array) -> tuple[list[pa.Array], pa.Array | None]:
+        """Return the order of each event, and why a position is invalid.
+
+        A row read by a snapshot may have no position, or a part of one. It is before all changes:
+        whatever has a position in the log is newer than the row, or is not in the table.
+        """
+        columns = [
+            convert(column, field.type) if position_of(field) else column
+            for column, field in (
+                (_column(read.batch, path), field)
+                for path, field in zip(self.order, self.schema.order, strict=True)
+            )
+        ]
+        order, reasons = order_keys(self.schema.order, columns, self.schema.binlogs)
+        for index, (path, column) in enumerate(zip(self.order, columns, strict=True)):
+            if path[-2:-1] == (_SOURCE,) and column.null_count:
+                has_source = _column(read.batch, path[:-1]).is_valid()
+                is_read = pc.and_(pc.equal(op, _READ).fill_null(False), has_source)
+                is_first = pc.and_(is_read, column.is_null())
+                order[index] = pc.if_else(is_first, filled_order(column), order[index])
+        return order, reasons
 
     def _part(self, read: EventBatch, name: str) -> pa.Array:
         return _column(read.batch, (*self.event, name))

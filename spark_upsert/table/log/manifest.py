@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from spark_upsert.conversions.positions import BINLOG_NAMES, parse_binlog_names
 from spark_upsert.errors import OptionError
 from spark_upsert.model.epochs import Epoch, Interval
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
@@ -251,6 +252,11 @@ class Manifest:
     """The first version that can be read exactly; files that only older ones need may be gone."""
     fence: int = 0
     """The oldest version on which an epoch may be staged: files of older ones may be gone."""
+
+    def __post_init__(self) -> None:
+        if (names := self.properties.get(BINLOG_NAMES)) is not None:
+            schema = replace(self.schema, binlogs=parse_binlog_names(names))
+            object.__setattr__(self, "schema", schema)
 
     def __repr__(self) -> str:
         return (

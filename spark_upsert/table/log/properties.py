@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from spark_upsert.conversions.positions import BINLOG_NAMES, parse_binlog_names
 from spark_upsert.errors import OptionError, did_you_mean, require_plain
 from spark_upsert.model.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.schedule.priority import PROPERTY as PRIORITY
@@ -104,6 +105,7 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     ROW_TTL: partial(parse_ttl, ROW_TTL),
     ROW_TTL_BY: str,
     ROW_TTL_INTERVAL: partial(parse_ttl, ROW_TTL_INTERVAL),
+    BINLOG_NAMES: parse_binlog_names,
 }
 
 PROPERTIES = tuple(_CHECKS)

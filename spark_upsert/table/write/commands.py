@@ -38,6 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.conversions import readable
+from spark_upsert.conversions.positions import logs_in, order_keys
 from spark_upsert.errors import DataError, OptionError, setting
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine
@@ -206,6 +207,12 @@ def are_by_keys(commands: pa.RecordBatch) -> bool:
     return _BY_KEYS in (commands.schema.metadata or {})
 
 
+def logs_of(commands: pa.RecordBatch, schema: TableSchema) -> frozenset[str]:
+    """Return the names of the binlogs that order commands (`conversions.positions`)."""
+    names = schema.order_columns[len(schema.order_columns) - len(schema.order) :]
+    return logs_in([commands.column(name) for name in names], schema.order)
+
+
 def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
     """Return the commands that decoded rows mean under the table's error policy.
 
@@ -235,7 +242,7 @@ def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
         columns[schema.error_column] = pa.StructArray.from_arrays(
             [faults.reasons], fields=list(ERROR_TYPE.fields), mask=faults.reasons.is_null()
         )
-    order = [_filled(column) for column in decoded.order]
+    order = [filled_order(column) for column in decoded.order]
     raw_keys = _raw_identity(decoded) if schema.has_quarantine else None
     known_order = _known_order(schema, decoded.order)
     return pa.RecordBatch.from_arrays(
@@ -259,6 +266,11 @@ def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
 def _fitted(schema: TableSchema, decoded: Decoded) -> Decoded:
     """Return rows in the types of the table; what does not fit is bad as what is not decoded."""
     found = fit(schema, decoded.columns, decoded.order, decoded.own_order)
+    order, bad_order = order_keys(schema.order, found.order, schema.binlogs)
+    own_fields = [schema.order[0].with_name(schema.engine.column_order[n]) for n in found.own_order]
+    own_order, bad_own_order = order_keys(
+        own_fields, list(found.own_order.values()), schema.binlogs
+    )
     raw_keys = decoded.raw_keys
     if found.bad_keys is not None and raw_keys is None:
         keys = {key: decoded.columns[key] for key in schema.keys if key in decoded.columns}
@@ -267,11 +279,11 @@ def _fitted(schema: TableSchema, decoded: Decoded) -> Decoded:
     return replace(
         decoded,
         columns=found.columns,
-        order=found.order,
-        own_order=found.own_order,
+        order=order,
+        own_order=dict(zip(found.own_order, own_order, strict=True)),
         bad_keys=_first(decoded.bad_keys, found.bad_keys),
-        bad_values=_first(decoded.bad_values, found.bad_values),
-        bad_order=_first(decoded.bad_order, found.bad_order),
+        bad_values=_first(_first(decoded.bad_values, found.bad_values), bad_own_order),
+        bad_order=_first(_first(decoded.bad_order, found.bad_order), bad_order),
         raw_keys=raw_keys,
     )
 
@@ -463,10 +475,11 @@ def _without(column: pa.Array, where: Mask) -> pa.Array:
     return column.take(pa.array(np.arange(len(column)), mask=where)) if where.any() else column
 
 
-def _filled(order: pa.Array) -> pa.Array:
+def filled_order(order: pa.Array) -> pa.Array:
     """Return an order key with a fixed value for null: the stored column has no nulls.
 
-    Rows that need it are told apart by `_known_order`, or are deletes of the null key.
+    `_known_order` marks the rows that need it, unless they are deletes of the null key. For
+    positions in a log the value is the least.
     """
     if order.null_count == 0:
         return order

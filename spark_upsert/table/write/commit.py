@@ -83,7 +83,10 @@ def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | No
     fitted = fit(write_set, unborn, scratch)
     sealed = fitted.seal(unborn, ())
     draft = replace(
-        sealed.draft, kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties
+        sealed.draft,
+        kind=Kind.CREATE,
+        schema=unborn.schema,
+        properties=sealed.draft.properties or unborn.properties,
     )
     with _in_doubt(scratch):
         commit = log.create(draft, table_id=unborn.table_id)

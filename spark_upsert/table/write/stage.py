@@ -130,6 +130,7 @@ def stage_sealed(
         examples={**examples, **stash.examples},
         truncated=stash.truncated,
         is_by_keys=stash.is_by_keys,
+        logs=stash.logs,
         move=moves[0] if moves else None,
         ahead=None if ahead is None else ahead.made(),
     )

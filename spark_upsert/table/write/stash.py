@@ -29,7 +29,7 @@ from spark_upsert.table.run.file import Run, Span, write_run
 from spark_upsert.table.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.table.write.ambiguity import count_losers
 from spark_upsert.table.write.arrivals import are_unplaced, in_task
-from spark_upsert.table.write.commands import are_by_keys, skipped_in
+from spark_upsert.table.write.commands import are_by_keys, logs_of, skipped_in
 from spark_upsert.table.write.truncate import truncated_at
 
 SETTLE_BYTES = 64 << 20
@@ -61,6 +61,8 @@ class Stash:
         self._counted_by_seal = EMPTY
         self.examples: dict[str, str] = {}
         """Keys of rows that a person should know about (`ambiguity`)."""
+        self.logs: frozenset[str] = frozenset()
+        """The binlogs that order the commands (`conversions.positions`)."""
         self.truncated: str | None = None
         """The mark of the youngest truncate that came among the commands."""
         self.has_arrivals = False
@@ -116,6 +118,7 @@ class Stash:
         self._counted += Counters(rows=commands.num_rows + skipped, skipped=skipped)
         self.truncated = higher_mark(self.truncated, mark, self._schema)
         self.is_by_keys |= by_keys
+        self.logs |= logs_of(commands, self._schema)
         self._pending.append(BatchPart(commands))
         self._pending_bytes += commands.nbytes
 

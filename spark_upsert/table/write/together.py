@@ -319,6 +319,7 @@ def stage_together(snapshot: Snapshot, members: Sequence[Append], *, threads: in
         counters=judged.counters,
         examples=judged.examples,
         is_by_keys=members[0].stash.is_by_keys,
+        logs=frozenset().union(*(each.stash.logs for each in members)),
         ahead=None if ahead is None else ahead.made(),
     )
     return Together(staged, judged.verdicts)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spark_upsert.conversions.positions import with_logs
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import order_of
@@ -62,6 +63,8 @@ class Staged:
     """The mark of the youngest truncate that came among the commands (`truncate`)."""
     is_by_keys: bool = False
     """Whether the commands are deletes by keys alone (`commands.are_by_keys`)."""
+    logs: frozenset[str] = frozenset()
+    """The binlogs that order the commands (`conversions.positions`)."""
     move: Move | None = None
     """The step of which the marker came among contributions (`moves`)."""
     ahead: Ahead | None = None
@@ -100,6 +103,11 @@ class WriteSet:
     def files(self) -> tuple[RunFile, ...]:
         """The files that the tasks wrote, in the order of the tasks."""
         return tuple(file for each in self.staged for file in each.files)
+
+    @property
+    def logs(self) -> frozenset[str]:
+        """The binlogs that order the commands."""
+        return frozenset().union(*(each.logs for each in self.staged))
 
     def is_judged_for(self, head: Manifest) -> bool:
         """Return whether lateness was already decided for every command when the tasks staged them.
@@ -148,6 +156,7 @@ class WriteSet:
             added=self.files,
             counters=counters.to_json(),
             live_rows=head.live_rows + counters.live_delta,
+            properties=with_logs(head.properties, self.logs),
         )
         return Sealed(draft, examples)
 

@@ -1,0 +1,297 @@
+"""Positions in the log of a database: text in Debezium's ``source`` block, and its order.
+
+Connectors write many numbers of a log as text, and the order of texts is another one. So an order
+key may be one of these texts only:
+
+===============================  =============================  ==================================
+field of ``source``              text                           order
+===============================  =============================  ==================================
+``file`` (MySQL, MariaDB)        ``mysql-bin.000007``           the number, see below
+``commit_lsn`` (SQL Server)      ``00000027:00000758:0005``     the text: digits of a fixed count
+``change_lsn`` (SQL Server)      the same                       the same; refused for new tables
+all others                       ``gtid``, ``scn``, ...         refused
+===============================  =============================  ==================================
+
+``change_lsn`` is refused for new tables because the connector reads the changes of a transaction by
+their command, and the change LSN of a later command may be smaller.
+
+**Binlog files.** Their number has six digits, and from 1 000 000 on more. The order key is the name
+of the file with a ``:`` before the number for each digit beyond six, as in ``mysql-bin.:1000000``.
+A name with six digits is equal to its key, as in tables of earlier versions.
+
+A server counts from 1 again under each new base name. So a table has the base names of its log,
+the oldest first, as a property (`BINLOG_NAMES`). Its first epoch sets the first name; a person adds
+others, because no event contains their order. The key of the file ``binlog.000001`` is
+``mysql-bin.~01.000001`` where ``binlog`` is the second name after ``mysql-bin``: its *log name* is
+``mysql-bin.~01``, and that of the first name is the name itself.
+
+Source: Debezium's connectors (``BinlogSourceInfo``, ``SqlServerSourceInfoStructMaker``,
+``OracleSourceInfoStructMaker``, ``SqlServerConnection``), and MySQL's ``log.cc``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import ContentionError, DataError, OptionError, setting
+
+BINLOG_NAMES = "binlogNames"
+"""The property with the base names of the log, comma separated, the oldest first."""
+
+_DIGITS = 6
+_FILE = re.compile(r"(?s)(.+)\.(:*)([0-9]+)")
+_LSN = "^([0-9a-f]{8}:[0-9a-f]{8}:[0-9a-f]{4})?$"
+"""The empty text is the key of a row that a snapshot read without an LSN."""
+
+_FLATTENED = "__"
+_TEXTS = frozenset(
+    {
+        *("file", "gtid", "sequence", "scn", "commit_scn", "start_scn", "lcr_position", "rs_id"),
+        *("txid", "commit_lsn", "change_lsn", "begin_lsn", "vgtid", "server_transaction_id"),
+    }
+)
+"""Fields with numbers as text, which flattened events have under names such as ``__scn``."""
+
+_INSTEAD = {
+    "gtid": "source.file,source.pos,source.row",
+    "sequence": "source.lsn",
+    "change_lsn": "source.commit_lsn,offset",
+}
+"""The order to give instead of a field; for others that of the topic."""
+
+
+class LogPosition(Enum):
+    """The meaning of a text of the ``source`` block as an order key."""
+
+    BINLOG = "the name of a binlog such as 'mysql-bin.000007'"
+    LSN = "an LSN such as '00000027:00000758:0005'"
+    UNORDERED = "text whose order is not that of the log"
+
+
+def position_of(field: pa.Field) -> LogPosition | None:
+    """Return the position that an order column holds; None if its values are what they are."""
+    name = _source_field(field.name)
+    if name is None or not pa.types.is_string(field.type):
+        return None
+    if name == "file":
+        return LogPosition.BINLOG
+    return LogPosition.LSN if name in ("commit_lsn", "change_lsn") else LogPosition.UNORDERED
+
+
+def _source_field(name: str) -> str | None:
+    """Return the field of a ``source`` or ``transaction`` block that a column holds, if it does."""
+    *above, last = name.lower().split(".")
+    if above and above[-1] in ("source", "transaction"):
+        return last
+    if not last.startswith(_FLATTENED):
+        return None
+    field = last.removeprefix(_FLATTENED).removeprefix("source_")
+    return field if field in _TEXTS else None
+
+
+def require_ordered(fields: Iterable[pa.Field], *, is_new: bool) -> None:
+    """Refuse order columns whose text is in another order than the log.
+
+    Parameters
+    ----------
+    fields : iterable of pyarrow.Field
+        The order columns, as the rows have them.
+    is_new : bool
+        Whether the table is still to be created.
+
+    Raises
+    ------
+    OptionError
+        Names the column and the order to give instead.
+    """
+    for field in fields:
+        position, name = position_of(field), _source_field(field.name) or ""
+        if position is LogPosition.UNORDERED or (position and is_new and name == "change_lsn"):
+            instead = _INSTEAD.get(name)
+            advice = "" if instead is None else f"give {setting('sequenceBy', instead)}, or "
+            raise OptionError(
+                f"'{field.name}' cannot order changes: it is {LogPosition.UNORDERED.value}.",
+                hint=f"{advice}leave 'sequenceBy' out, which orders by the offsets of the topic. "
+                "The order of a table is fixed: write into a new one.",
+                option="sequenceBy",
+            )
+
+
+def order_keys(
+    fields: Sequence[pa.Field], columns: Sequence[pa.Array], names: Sequence[str]
+) -> tuple[list[pa.Array], pa.Array | None]:
+    """Return order columns in which positions compare as in the log.
+
+    Keys of positions stay as they are.
+
+    Parameters
+    ----------
+    fields : sequence of pyarrow.Field
+        The order columns of the table.
+    columns : sequence of pyarrow.Array, each of length n
+        Their values, in the types of the table.
+    names : sequence of str
+        The base names of the table's binlogs; empty if no epoch has set them.
+
+    Returns
+    -------
+    tuple of (list of pyarrow.Array, pyarrow.Array or None)
+        The keys, null where a text is no position, and there the reason as text.
+
+    Raises
+    ------
+    DataError
+        A binlog has another base name.
+    """
+    keys, reasons = [], None
+    for field, column in zip(fields, columns, strict=True):
+        match position_of(field):
+            case LogPosition.BINLOG as position:
+                key = _file_keys(column, names)
+            case LogPosition.LSN as position:
+                key = pc.if_else(pc.match_substring_regex(column, _LSN), column, None)
+            case _:
+                keys.append(column)
+                continue
+        keys.append(key)
+        is_bad = pc.and_(key.is_null(), column.is_valid())
+        if pc.any(is_bad).as_py():
+            why = pc.binary_join_element_wise(
+                f"'{field.name}' is '", column, f"', expected {position.value}", ""
+            )
+            why = pc.if_else(is_bad, why, pa.scalar(None, pa.string()))
+            reasons = why if reasons is None else pc.coalesce(reasons, why)
+    return keys, reasons
+
+
+def _file_keys(column: pa.Array, names: Sequence[str]) -> pa.Array:
+    """Return the keys of file names, of which a batch has few."""
+    texts = column.dictionary_encode()
+    keys = [_file_key(text, names) for text in texts.dictionary.to_pylist()]
+    return pa.array(keys, pa.string()).take(texts.indices)
+
+
+def _file_key(text: str, names: Sequence[str]) -> str | None:
+    parts = _FILE.fullmatch(text)
+    if parts is None:
+        return None
+    base, beyond, digits = parts.groups()
+    digits = digits.lstrip("0").rjust(_DIGITS, "0")
+    if beyond and len(beyond) != len(digits) - _DIGITS:
+        return None
+    known = log_names(names)
+    if base in known.values():
+        log = base
+    elif base in known or not known:
+        log = known.get(base, base)
+    else:
+        raise unknown_log(base, names)
+    return f"{log}.{':' * (len(digits) - _DIGITS)}{digits}"
+
+
+def log_names(names: Sequence[str]) -> dict[str, str]:
+    """Return the log name for each base name."""
+    return {name: name if i == 0 else f"{names[0]}.~{i:02}" for i, name in enumerate(names)}
+
+
+def parse_binlog_names(text: str) -> tuple[str, ...]:
+    """Return the base names of binlogs, the oldest first.
+
+    Raises
+    ------
+    OptionError
+        The text has no name, an empty one, or one twice.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names) or len(names) > _NAMES_MAX:
+        raise OptionError.invalid(
+            BINLOG_NAMES, text, f"up to {_NAMES_MAX} different base names, such as mysql-bin,binlog"
+        )
+    return names
+
+
+_NAMES_MAX = 99
+"""A log name has two digits for the place of a base name."""
+
+
+def logs_in(columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> frozenset[str]:
+    """Return the log names in order keys."""
+    return frozenset(
+        log
+        for field, column in zip(fields, columns, strict=True)
+        if position_of(field) is LogPosition.BINLOG
+        for text in pc.unique(column).to_pylist()
+        if text and (log := text.rpartition(".")[0])
+    )
+
+
+def with_logs(properties: Mapping[str, str], logs: frozenset[str]) -> dict[str, str] | None:
+    """Return the properties of a table after an epoch with some logs; None if they stay.
+
+    Raises
+    ------
+    DataError
+        The epoch has a log that the table does not have.
+    ContentionError
+        The table got base names after the epoch was planned.
+    """
+    if not logs:
+        return None
+    text = properties.get(BINLOG_NAMES)
+    if text is not None:
+        names = parse_binlog_names(text)
+        known = log_names(names)
+        for log in sorted(logs - set(known.values())):
+            if log in known:
+                raise ContentionError(
+                    f"the table got {BINLOG_NAMES}={text} while rows of '{log}' were written. "
+                    "Nothing was committed.",
+                    hint="write it again; a query that is restarted does.",
+                )
+            raise unknown_log(log, names)
+        return None
+    if len(logs) > 1:
+        raise DataError(
+            f"the events name binlogs with {len(logs)} base names ({', '.join(sorted(logs))}), each "
+            "of which begins with number 1. Nothing was committed.",
+            hint=f"give '{BINLOG_NAMES}' with these names, comma separated, in the order in which "
+            "the server used them; if they are names of different servers, leave 'sequenceBy' out.",
+        )
+    return {**properties, BINLOG_NAMES: next(iter(logs))}
+
+
+def require_extended(old: str | None, new: str | None) -> None:
+    """Refuse base names that do not continue those of a table: their order keys are stored.
+
+    Raises
+    ------
+    OptionError
+        Names the base names of the table.
+    """
+    if old is None or new is None:
+        return
+    names = parse_binlog_names(old)
+    if parse_binlog_names(new)[: len(names)] != names:
+        raise OptionError.invalid(
+            BINLOG_NAMES,
+            new,
+            f"the names of the table, '{','.join(names)}', and then others",
+            hint=f"give '{BINLOG_NAMES}' with the new names after '{','.join(names)}', or drop it.",
+        )
+
+
+def unknown_log(base: str, names: Sequence[str]) -> DataError:
+    """Return the error of a binlog that the table's order does not cover."""
+    known = ",".join(names)
+    return DataError(
+        f"the events name a binlog '{base}', and the table is ordered by the binlogs '{known}'. "
+        "Numbers of other binlogs begin again at 1. Nothing was committed.",
+        hint=f"if the same server continues its log under this name, give "
+        f"{setting(BINLOG_NAMES, f'{known},{base}')}; if it is another server, write into a new "
+        "table, or leave 'sequenceBy' out there.",
+    )
