@@ -2,7 +2,7 @@
 
     python -m integration.debezium_flow FOLDER BROKER CHECKPOINT [--once]
 
-is the query: the topic of each table into a table below ``<folder>/lake``, with a quarantine. It goes
+is the query (``--pattern`` and ``--option`` make it one for another database): the topic of each table into a table below ``<folder>/lake``, with a quarantine. It goes
 on until it is killed; with ``--once`` it reads all that is there, and ends. Of another checkpoint it
 reads all topics again, and the tables are its own from then on.
 """
@@ -280,15 +280,26 @@ def changes_of(sources: list[Source]) -> list[Change]:
     return [one_of(do) for do in (*kinds, Source.move, Source.move, Source.make_again, roll_back)]
 
 
-def main(folder: Path, servers: str, checkpoint: str, *, is_once: bool) -> None:
-    """Run the query; raises what it fails with."""
+ORDER = "source.lsn"
+
+
+def main(
+    folder: Path,
+    servers: str,
+    checkpoint: str,
+    *,
+    is_once: bool,
+    pattern: str = PATTERN,
+    options: Sequence[str] = (),
+) -> None:
+    """Run the query; raises what it fails with. Options are texts such as ``sequenceBy=offset``."""
+    changed = dict(option.split("=", 1) for option in options)
+    usual = {"sequenceBy": ORDER, "onError": "quarantine", "takeOver": "true"}
     writer = (
-        routed(session(), servers, PATTERN, folder)
+        routed(session(), servers, pattern, folder)
         .option("checkpointLocation", str(folder / checkpoint))
         .option("envelope", "debezium")
-        .option("sequenceBy", "source.lsn")
-        .option("onError", "quarantine")
-        .option("takeOver", "true")
+        .options(**{**usual, **changed})
     )
     if is_once:
         writer = writer.trigger(availableNow=True)
@@ -301,5 +312,14 @@ if __name__ == "__main__":
     parser.add_argument("broker")
     parser.add_argument("checkpoint")
     parser.add_argument("--once", action="store_true")
+    parser.add_argument("--pattern", default=PATTERN)
+    parser.add_argument("--option", action="append", default=[])
     given = parser.parse_args()
-    main(given.folder.resolve(), given.broker, given.checkpoint, is_once=given.once)
+    main(
+        given.folder.resolve(),
+        given.broker,
+        given.checkpoint,
+        is_once=given.once,
+        pattern=given.pattern,
+        options=given.option,
+    )

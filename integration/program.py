@@ -34,6 +34,11 @@ class Program:
         self.starts += 1
         self._process = started(self.module, *self.arguments, environ=self.environ, log=self._log)
 
+    def failure(self) -> str | None:
+        """Return the end of its log if it has failed; None while it runs."""
+        assert self._process is not None
+        return self._words() if self._process.poll() else None
+
     def kill(self) -> None:
         """Kill it with its Java and its Python workers."""
         if self._process is not None:

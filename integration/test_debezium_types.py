@@ -116,35 +116,44 @@ def as_record(message: Message) -> dict[str, Any]:
 
 
 class Topic:
-    """What is in the topic of a mode, written into a table as far as it has come."""
+    """A topic, and the table into which it is written as far as it has come."""
 
-    def __init__(self, mode: str, broker: Broker, path: Path, **more: str) -> None:
-        _, options = MODES[mode]
-        self._options = {"envelope": "debezium", "keys": "id", "sequenceBy": "source.lsn"}
-        schema = SCHEMA if mode == "bare" else SCHEMA + ANY_SCALE
-        self._options |= {"valueFormat": "json", "valueSchema": schema, **options, **more}
-        self._clock_in_millis = "connect" in mode
+    def __init__(self, name: str, broker: Broker, path: Path, **options: str) -> None:
+        usual = {"envelope": "debezium", "keys": "id", "valueFormat": "json"}
+        self._options = {**usual, **options}
         self._path = path
         settings = {"bootstrap.servers": broker.address, "group.id": uuid4().hex}
         # A topic that is not there yet is looked for again so often.
         fresh = {"auto.offset.reset": "earliest", "topic.metadata.refresh.interval.ms": 500}
         self._consumer = Consumer(settings | fresh)
-        self._consumer.subscribe([f"{prefix(mode)}.public.kinds"])
+        self._consumer.subscribe([name])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Take what has come; returns the table."""
+        """Write the new records; return the rows of the table."""
         messages = self._consumer.consume(100, timeout=0.5)
-        found = [as_record(message) for message in messages if not message.error()]
-        if found:
-            write(self._path, pa.Table.from_pylist(found, schema=KAFKA), **self._options)
+        new = [as_record(message) for message in messages if not message.error()]
+        if new:
+            write(self._path, pa.Table.from_pylist(new, schema=KAFKA), **self._options)
         rows = rows_of(self._path) if self._path.exists() else []
-        for row in rows:
-            if self._clock_in_millis and row["clock"] is not None:
-                row["clock"] *= 1000
         return sorted(rows, key=lambda row: int(row["id"]))
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def topic_of(mode: str, broker: Broker, path: Path, **more: str) -> Topic:
+    """Return the topic of a mode."""
+    schema = SCHEMA if mode == "bare" else SCHEMA + ANY_SCALE
+    usual = {"sequenceBy": "source.lsn", "valueSchema": schema}
+    return Topic(
+        f"{prefix(mode)}.public.kinds", broker, path, **{**usual, **MODES[mode][1], **more}
+    )
+
+
+def in_micros(rows: list[dict[str, Any]], mode: str) -> list[dict[str, Any]]:
+    """Return rows with times of day in microseconds: `connect` writes milliseconds."""
+    factor = 1000 if "connect" in mode else 1
+    return [{**r, "clock": None if r["clock"] is None else r["clock"] * factor} for r in rows]
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +185,7 @@ def kinds(
 def test_a_table_holds_what_the_database_does(
     kinds: list[dict[str, Any]], broker: Broker, mode: str, tmp_path: Path
 ) -> None:
-    topic = Topic(mode, broker, tmp_path / "table")
+    topic = topic_of(mode, broker, tmp_path / "table")
     try:
         # The last change of each row has come.
         last = [(1, "Zoë"), (2, "!"), (3, None), (22, None)]
@@ -187,7 +196,7 @@ def test_a_table_holds_what_the_database_does(
         answer = kinds
         if mode == "bare":
             answer = [{n: v for n, v in row.items() if n != "any_scale"} for row in kinds]
-        assert topic.rows() == answer
+        assert in_micros(topic.rows(), mode) == answer
     finally:
         topic.close()
     assert_sound(tmp_path / "table")
@@ -195,7 +204,7 @@ def test_a_table_holds_what_the_database_does(
 
 @pytest.mark.usefixtures("kinds")
 def test_a_scale_that_is_not_said_is_an_error(broker: Broker, tmp_path: Path) -> None:
-    topic = Topic("bare", broker, tmp_path / "table", valueSchema=SCHEMA + ANY_SCALE)
+    topic = topic_of("bare", broker, tmp_path / "table", valueSchema=SCHEMA + ANY_SCALE)
 
     def is_refused() -> bool:
         try:

@@ -125,6 +125,42 @@ def _pom(coordinates: Sequence[str], *, transitive: bool) -> str:
     )
 
 
+def debian_program(names: Sequence[str], package: str) -> Path:
+    """Return a program; as root, and where there is `apt-get`, its package is installed first."""
+    remedy = f"install it (Debian: `apt install {package}`)."
+    if (program := _program(names)) is not None:
+        return program
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        pytest.fail(f"there is no {', '.join(names)} on the PATH: {remedy}", pytrace=False)
+    with alone(package):
+        if _program(names) is None:
+            _apt_get(remedy, "update")
+            _apt_get(remedy, "install", "--yes", "--no-install-recommends", package)
+    if (program := _program(names)) is None:
+        pytest.fail(f"the package {package} has no {names[0]} on the PATH: {remedy}", pytrace=False)
+    return program
+
+
+def _program(names: Sequence[str]) -> Path | None:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    programs = (shutil.which(name, path=path) for name in names)
+    return next((Path(program) for program in programs if program), None)
+
+
+def _apt_get(remedy: str, *arguments: str) -> None:
+    done = subprocess.run(
+        ["apt-get", "--quiet", *arguments],
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        capture_output=True,
+        text=True,
+        timeout=FETCH_SECONDS_MAX,
+        check=False,
+    )
+    if done.returncode:
+        output = (done.stdout + done.stderr).strip()[-1000:]
+        pytest.fail(f"`apt-get {arguments[0]}` failed; {remedy}\n{output}", pytrace=False)
+
+
 def go_program(name: str, package: str, version: str) -> Path:
     """Return a program that Go has built, as for debugging: to optimize takes half as long again."""
     folder = fetched(

@@ -6,7 +6,7 @@ import functools
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,12 @@ CONNECT = (
     f"org.apache.kafka:connect-runtime:{VERSION}",
     f"org.apache.kafka:connect-json:{VERSION}",
     "io.debezium:debezium-connector-postgres:3.3.1.Final",
+    LOGGER,
+)
+CONNECT_MARIADB = (
+    *CONNECT[:2],
+    # Debezium's connector for MySQL runs against a MariaDB, too, but loses a row when it restarts.
+    "io.debezium:debezium-connector-mariadb:3.5.0.Final",
     LOGGER,
 )
 CONNECTOR = (
@@ -88,6 +94,11 @@ def broker_jars() -> list[Path]:
 def connect_jars() -> list[Path]:
     """Return the class path of Kafka Connect with Debezium's connector for PostgreSQL."""
     return jars("kafka-connect", CONNECT)
+
+
+def connect_mariadb_jars() -> list[Path]:
+    """Return the class path of Kafka Connect with Debezium's connector for MariaDB."""
+    return jars("kafka-connect-mariadb", CONNECT_MARIADB)
 
 
 def spark_jars() -> list[Path]:
@@ -206,13 +217,18 @@ class Connect:
         for name in self.names:
             self.server.wait_until(functools.partial(self._ask, name))
 
-    def _ask(self, name: str) -> None:
+    def status(self, name: str) -> dict[str, Any]:
+        """Return the status of a connector; an OSError if there is none yet."""
         url = f"http://127.0.0.1:{self.port}/connectors/{name}/status"
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                status: dict[str, Any] = json.load(answer)
-        except urllib.error.HTTPError as error:  # It does not know the connector yet.
+            with urllib.request.urlopen(url, timeout=5) as response:
+                status: dict[str, Any] = json.load(response)
+        except urllib.error.HTTPError as error:
             raise OSError(str(error)) from error
+        return status
+
+    def _ask(self, name: str) -> None:
+        status = self.status(name)
         states = [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
         if "FAILED" in states:
             pytest.fail(f"the connector failed: {status}")
@@ -222,7 +238,11 @@ class Connect:
 
 @contextmanager
 def running_connect(
-    folder: Path, environ: Mapping[str, str], broker: Broker, *connectors: Mapping[str, Any]
+    folder: Path,
+    environ: Mapping[str, str],
+    broker: Broker,
+    *connectors: Mapping[str, Any],
+    jars: Callable[[], Sequence[Path]] = connect_jars,
 ) -> Iterator[Connect]:
     """Start Kafka Connect with connectors. Of this one there is no container: it is a client."""
     folder.mkdir(parents=True)
@@ -236,7 +256,7 @@ def running_connect(
 
     def command() -> list[str]:
         main = "org.apache.kafka.connect.cli.ConnectStandalone"
-        return [*java(), "-cp", _class_path(connect_jars()), main, str(worker), *map(str, files)]
+        return [*java(), "-cp", _class_path(jars()), main, str(worker), *map(str, files)]
 
     program = Program(
         name="Kafka Connect", log=folder / "connect.log", command=command, environ=environ
