@@ -270,7 +270,7 @@ def test_routed_tables_equal_the_database_through_rotations_and_another_base_nam
 ) -> None:
     environ = from_checkout(plain_environ)
     mariadb = pipeline.mariadb
-    query = (str(tmp_path), broker.address, "checkpoint", "--pattern", PATTERN)
+    query: tuple[str, ...] = (str(tmp_path), broker.address, "checkpoint", "--pattern", PATTERN)
     query += ("--option", f"sequenceBy={ORDER}")
     program = Program(tmp_path, MODULE, query, environ)
     flow = Flow(pipeline, program, random.Random(1))

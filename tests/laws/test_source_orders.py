@@ -131,7 +131,7 @@ def sql_server(topic: Topic) -> None:
         return f"{log:08x}:{block:08x}:{slot:04x}"
 
     for number in list(topic.rows):
-        place = {"commit_lsn": lsn(1, 1), "change_lsn": None, "event_serial_no": None}
+        place: Place = {"commit_lsn": lsn(1, 1), "change_lsn": None, "event_serial_no": None}
         topic.read(number, {**place, "snapshot": "true"})
     for _ in range(6):
         log += dice.randrange(1, 3)

@@ -247,7 +247,11 @@ def test_a_table_ordered_by_change_lsn_goes_on_and_takes_rows_of_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "t"
-    place = {"commit_lsn": "00000025:00000d98:00a2", "change_lsn": None, "event_serial_no": None}
+    place: dict[str, Any] = {
+        "commit_lsn": "00000025:00000d98:00a2",
+        "change_lsn": None,
+        "event_serial_no": None,
+    }
     read = records([change("r", number, "read", **place) for number in (1, 2)])
     with monkeypatch.context() as patch:
         patch.setattr("spark_upsert.envelopes.write_plan.require_ordered", lambda *_, **__: None)
