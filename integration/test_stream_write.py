@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import shutil
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -95,6 +96,40 @@ def write(spark: SparkSession, feed: Feed, path: Path, checkpoint: Path, **optio
     """Run the usual query over what the feed holds."""
     source = options.pop("source", "upsertflow")
     drain(upserts(feed.stream(spark), path, checkpoint, source=source, **(options or KEYED)))
+
+
+@pytest.fixture
+def start_check(spark: SparkSession) -> Iterator[Callable[[bool], None]]:
+    """Switch Spark's check of a new checkpoint on or off."""
+    name = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
+    before = spark.conf.get(name)
+    yield lambda is_on: spark.conf.set(name, f"{is_on}".lower())
+    assert before is not None
+    spark.conf.set(name, before)
+
+
+def test_a_driver_that_was_killed_at_its_first_offset_starts_again_by_a_setting(
+    spark: SparkSession,
+    feed: Feed,
+    path: Path,
+    checkpoint: Path,
+    start_check: Callable[[bool], None],
+) -> None:
+    """The limit of P6 in the README."""
+    feed.add([row(1, 10, 1)])
+    offsets = checkpoint / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / f".0.{uuid.uuid4()}.tmp").write_text("v1\n{")
+    for _ in range(2):
+        start_check(True)
+        with pytest.raises(
+            StreamingQueryException, match="STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+        ):
+            write(spark, feed, path, checkpoint)
+    start_check(False)
+    write(spark, feed, path, checkpoint)
+    assert contents(path) == {1: 10}
+    assert_sound(path)
 
 
 def test_each_micro_batch_does_to_the_table_what_it_does_to_a_dict(
