@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.errors import UpsertFlowError
+from spark_upsert.errors import DataLossError, OptionError, UpsertFlowError
 from spark_upsert.metadata import summary
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.facts import default_mirror, facts_below
@@ -226,7 +226,7 @@ class Losses:
                 return "refused as before"
             if is_named(error, lost) or self._is_lease_gone(error, lost):
                 return "named"
-            is_newer = error.code in ("DATA_LOSS", "OPTION")
+            is_newer = isinstance(error, (DataLossError, OptionError))
             if memory is not None and is_newer and self._is_near(memory, lost):
                 return "not seen yet"
             raise WrongResultError(f"{use} after {lost}: {error}") from error
@@ -259,7 +259,7 @@ class Losses:
         return found in [canonical(table.snapshot(each)) for each in (memory, memory + 1)]
 
     def _is_lease_gone(self, error: UpsertFlowError, lost: str) -> bool:
-        return "_consumers/" in lost and error.code == "DATA_LOSS"
+        return "_consumers/" in lost and isinstance(error, DataLossError)
 
     def _must_be_found(self, lost: str) -> bool:
         """Return whether a check must name an object: a commit of a readable version."""
