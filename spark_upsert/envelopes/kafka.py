@@ -119,9 +119,11 @@ class KafkaForm:
 
     @cached_property
     def others(self) -> pa.Schema:
-        """The columns of the records themselves."""
+        """The columns of the records themselves, and the field that marks deletes."""
         names = {name.lower() for name in self.columns.names}
-        return pa.schema([field for field in self.rows if field.name.lower() not in names])
+        marks = [] if self._mark is None else [self.value.fields.field(self._mark)]
+        rest = [field for field in self.rows if field.name.lower() not in names]
+        return pa.schema([*marks, *(field for field in rest if field.name != self._mark)])
 
     @cached_property
     def orders(self) -> pa.Schema:

@@ -163,6 +163,14 @@ def test_a_field_of_the_value_orders_events_and_is_not_stored(tmp_path: Path) ->
         assert rows_of(path) == [{"id": 1, "v": "b"}]
 
 
+def test_a_mark_of_deletes_is_stored_if_it_is_named(tmp_path: Path) -> None:
+    options = {**DECLARED, "valueSchema": "v STRING, gone BOOLEAN", "applyAsDeletes": "gone"}
+    options = {**options, "exceptColumnList": "", "columnList": "id,v,gone"}
+    pairs = [(key(1), bare({"v": "a", "gone": False})), (key(2), bare({"v": "b", "gone": True}))]
+    write(tmp_path / "t", records(pairs), **options)
+    assert rows_of(tmp_path / "t") == [{"id": 1, "v": "a", "gone": False}]
+
+
 def test_a_mark_of_deletes_is_a_truth_value_or_a_text(tmp_path: Path) -> None:
     schema = DECLARED["valueSchema"].replace("__deleted STRING", "__deleted BIGINT")
     options = {**DECLARED, "valueSchema": schema, "applyAsDeletes": "__deleted"}
