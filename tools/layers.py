@@ -112,7 +112,7 @@ def _imported(path: Path) -> tuple[str, ...]:
 def named(tree: ast.AST) -> Iterator[str]:
     """Yield the modules of ours whose names are texts of a file.
 
-    A text that is a package with a dot, as in ``f"spark_upsert.{homes[name]}"``, stands before each
+    A text that is a package with a dot, as in ``f"spark_upsert.{homes[name]}"``, is a prefix of each
     other text. The bare name of a package may be that of a distribution, and counts in a call that
     loads it alone.
     """

@@ -147,7 +147,7 @@ def publish(
     return MIRRORS.of(source, target).publish(asked, rebuild=rebuild)
 
 
-def follow(table: Table, version: int | None, told: Iterable[Ahead]) -> None:
+def follow(table: Table, version: int | None, prepared: Iterable[Ahead]) -> None:
     """Bring the mirror of a table up to date, as far as is cheap and due; raises no error.
 
     Parameters
@@ -155,7 +155,7 @@ def follow(table: Table, version: int | None, told: Iterable[Ahead]) -> None:
     table : Table
     version : int, optional
         The version that was committed; None if it may have been several.
-    told : iterable of Ahead
+    prepared : iterable of Ahead
         What the writers of its runs have made for the mirror.
     """
     mirror: Mirror | None = None
@@ -163,7 +163,7 @@ def follow(table: Table, version: int | None, told: Iterable[Ahead]) -> None:
         head = table.log.seen or table.log.head()
         shown = settled_below(table) if keeps_groups(head) else table
         mirror = MIRRORS.of(shown, target_of(table.store, head.properties))
-        mirror.prepared.add(head.version if version is None else version, told)
+        mirror.prepared.add(head.version if version is None else version, prepared)
         _follow(table, mirror, head)
     except Exception as error:  # noqa: BLE001 - a mirror is never worth a commit
         MIRRORS.note(table, error)

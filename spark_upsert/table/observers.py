@@ -43,10 +43,10 @@ class CommitObserver(Protocol):
         """Publish the newest version of a table."""
         ...
 
-    def follow(self, table: Table, version: int | None, told: Iterable[Ahead]) -> None:
+    def follow(self, table: Table, version: int | None, prepared: Iterable[Ahead]) -> None:
         """Follow a commit, as far as that is cheap; called after each one, and raises no error.
 
-        ``version`` is None if there may have been several; ``told`` is what the tasks prepared.
+        ``version`` is None if there may have been several; ``prepared`` is from the tasks.
         """
         ...
 

@@ -236,7 +236,7 @@ class Look:
         if version < 0:
             first, asked = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
             raise VersionNotFoundError(
-                f"the table has no version at {asked}: its first version is of {first}.",
+                f"the table has no version at {asked}: its first version was committed at {first}.",
                 hint=f"give a time at or after {first}, or version 0.",
             )
         return self.at(version)
