@@ -423,20 +423,14 @@ class WriteOptions:
             "good. Default `0`: any number."
         ),
         Option("rowTtl", Options.text, PROPERTY).means(
-            "How long rows stay, such as `30 days`: those whose `rowTtlBy` is older are deleted "
-            "behind a commit, each once and as a change of the changelog (docs/row-ttl.md). "
+            "How long rows stay, such as `30 days`: an expiry (`upsertflow expire`) deletes those "
+            "whose `rowTtlBy` is older, each as a change of the changelog (docs/row-ttl.md). "
             "`none`: they stay. A property of the table. Default `none`."
         ),
         Option("rowTtlBy", Options.text, PROPERTY).means(
             "With `rowTtl`: the column of a timestamp or a date from which a row ages; a row "
             "without one stays. `_commit_timestamp`: the time of the commit that wrote the row "
             "last; then the table keeps its versions of the last `rowTtl`. A property of the table."
-        ),
-        Option("rowTtlInterval", Options.text, PROPERTY).means(
-            "With `rowTtl`: the time between two looks for rows that must go, each of which reads "
-            "the keys and `rowTtlBy` of all rows (by `_commit_timestamp`: the keys, and changes of "
-            "the last `rowTtl`). A property of the table. Default: a 24th of "
-            "`rowTtl`, a day at most."
         ),
         Option("onFull", Options.text, PROPERTY).means(
             "What becomes of a write for which there is no room. `wait`: it waits for consumers, "

@@ -1,24 +1,20 @@
-"""Row TTL: rows that are older than the table keeps them are deleted, each by one epoch.
+"""Row TTL: an expiry deletes the rows that are older than the table keeps them.
 
 A row is as old as the time in one of its columns says, or the commit that wrote it last. An expiry
 has a *cutoff*: all rows whose time is at or before it go, by deletes like any others, so that the
 changelog has each of them as a retraction, once. No compaction ever leaves a row out.
 
-Runs do not know when each of their rows came. So by the time of commits the rows go that no epoch
+Runs do not store when each of their rows came. So by the time of commits the rows go that no epoch
 has written since the last version at the cutoff: these epochs are still there, because retention
 keeps the versions of a TTL (`ages_ms`).
 
-The cutoff of an expiry behind a commit is the recorded time of that commit less the TTL, and the
-epoch of the expiry records it as its transaction: which rows went follows from the log alone, and
-an expiry that is repeated finds nothing to do. Rows that come meanwhile are judged, too: deletes
-are put only behind a version whose rows are those that were looked at.
-
-A row stays at most its TTL, the interval of expiries and the time to the next commit long.
+The epoch of an expiry records its cutoff as its transaction: the log says which rows went, and a
+repeated expiry finds nothing to do. Deletes are committed only if the rows did not change since
+they were looked at; else they are looked at again.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,9 +22,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import ContentionError, OptionError, SchemaError, UpsertFlowError, masked
+from spark_upsert.errors import ContentionError, OptionError, SchemaError, UpsertFlowError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.names import find_column
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.plan.kernels.equal_keys import is_among
@@ -46,7 +41,6 @@ from spark_upsert.table.log.properties import (
     COMMITTED,
     ROW_TTL,
     ROW_TTL_BY,
-    ROW_TTL_INTERVAL,
     ages_ms,
     parse_ttl,
 )
@@ -58,19 +52,13 @@ from spark_upsert.table.write.write_set import WriteSet
 if TYPE_CHECKING:
     from spark_upsert.table.table import Table
 
-_LOGGER = logging.getLogger(__name__)
-
 KEYS_MAX = 1 << 20
 """Rows that one epoch deletes at most: their keys are in memory together."""
 
 TRIES_MAX = 16
 """Attempts to put the deletes behind a version that has not changed meanwhile."""
 
-_INTERVALS = 24
-"""An expiry is due after this part of the TTL, `_INTERVAL_MS_MAX` at most, unless it is told."""
-
 _DAY_MS = 86_400_000
-_INTERVAL_MS_MAX = _DAY_MS
 
 _WRITER = "rowTtl:"
 """The prefix of the names of writers that are expiries; a month of cutoffs follows."""
@@ -86,7 +74,6 @@ class RowTtl:
     """How long a table keeps its rows."""
 
     ttl_ms: int
-    interval_ms: int
     column: str | None
     """None: rows age from the commit that wrote them last."""
 
@@ -118,18 +105,7 @@ class RowTtl:
                 option=ROW_TTL,
             )
         require_deletes_win(schema)
-        told_ms = parse_ttl(ROW_TTL_INTERVAL, properties.get(ROW_TTL_INTERVAL, "none"))
-        own_ms = max(1, min(ttl_ms // _INTERVALS, _INTERVAL_MS_MAX))
-        return cls(ttl_ms=ttl_ms, interval_ms=told_ms or own_ms, column=column)
-
-    def cutoff_ms(self, now_ms: int) -> int:
-        """Return the time at or before which rows are too old."""
-        return max(0, now_ms - self.ttl_ms)
-
-    def is_due(self, head: Manifest) -> bool:
-        """Return whether the last expiry is an interval ago, by the times of the log."""
-        cutoff_ms = self.cutoff_ms(head.timestamp_ms)
-        return cutoff_ms > 0 and cutoff_ms - last_cutoff_ms(head) >= self.interval_ms
+        return cls(ttl_ms=ttl_ms, column=column)
 
     def expired(self, rows: pa.RecordBatch, cutoff_ms: int) -> pa.RecordBatch:
         """Return the rows of a batch that are too old; null is never too old."""
@@ -180,42 +156,25 @@ def last_cutoff_ms(head: Manifest) -> int:
 
 def expire_rows(table: Table) -> ExpiredRows | None:
     """Delete the rows that are too old by now (`Table.expire_rows`)."""
-    # By a clock that is far ahead all rows would be too old.
-    require_clock(table.store, table.log.now_ms())
     head = table.log.head()
-    return _expire(table, head, max(table.log.now_ms(), head.timestamp_ms))
-
-
-def follow(table: Table) -> None:
-    """Delete the rows that are too old behind a commit, if that is due; raises no error."""
-    try:
-        head = table.log.seen or table.log.head()
-        ttl = RowTtl.of(head.schema, head.properties)
-        if ttl is not None and ttl.is_due(head):
-            _expire(table, head, head.timestamp_ms)
-    except Exception as error:  # noqa: BLE001 - the commit stands, and the next one tries again
-        told = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
-        fields = Fields(path=table.store.url)
-        _LOGGER.warning("rows not expired: %s error=%s", fields, masked(told))
-
-
-def _expire(table: Table, head: Manifest, now_ms: int) -> ExpiredRows | None:
     ttl = RowTtl.of(head.schema, head.properties)
     if ttl is None:
         return None
-    cutoff_ms = max(ttl.cutoff_ms(now_ms), last_cutoff_ms(head))
+    # By a clock that is far ahead all rows would be too old.
+    require_clock(table.store, table.log.now_ms())
+    now_ms = max(table.log.now_ms(), head.timestamp_ms)
+    cutoff_ms = max(0, now_ms - ttl.ttl_ms, last_cutoff_ms(head))
     pieces = _keys(table, Snapshot(table.store, head), ttl, cutoff_ms)
     piece, deletes, versions = next(pieces, None), 0, []
-    while True:
-        following = None if piece is None else next(pieces, None)
-        recorded = None if following is not None else _transaction(cutoff_ms)
+    while piece is not None:
+        following = next(pieces, None)
+        recorded = _transaction(cutoff_ms) if following is None else None
         done = _delete(table, ttl, piece, head.version, cutoff_ms, recorded)
         if done is not None:
             deletes += done.counters.get("deletes", 0)
             versions.append(done.version)
-        if following is None:
-            return ExpiredRows(cutoff_ms=cutoff_ms, deletes=deletes, versions=tuple(versions))
         piece = following
+    return ExpiredRows(cutoff_ms=cutoff_ms, deletes=deletes, versions=tuple(versions))
 
 
 def _transaction(cutoff_ms: int) -> Transaction:
@@ -303,25 +262,23 @@ def _still(
 def _delete(
     table: Table,
     ttl: RowTtl,
-    keys: pa.RecordBatch | None,
+    keys: pa.RecordBatch,
     seen: int,
     cutoff_ms: int,
     recorded: Transaction | None,
 ) -> Commit | None:
     """Delete those of some rows, too old at the version ``seen``, that still are, as one epoch.
 
-    None if there is nothing to delete or to record, or another expiry has recorded this cutoff.
+    None if there is nothing to delete, or another expiry has recorded this cutoff.
     """
     for _ in range(TRIES_MAX):
         snapshot = Snapshot(table.store, table.log.head())
         if recorded is not None and snapshot.manifest.has(recorded):
             return None
-        commands: Iterator[pa.RecordBatch] = iter(())
-        if keys is not None:
-            rows = deletes_of(snapshot, _still(table, snapshot, ttl, keys, seen, cutoff_ms))
-            if not rows.num_rows and recorded is None:
-                return None
-            commands = commands_of(snapshot.manifest, rows, GONE, None)
+        rows = deletes_of(snapshot, _still(table, snapshot, ttl, keys, seen, cutoff_ms))
+        if not rows.num_rows:
+            return None
+        commands = commands_of(snapshot.manifest, rows, GONE, None)
         staged = stage(snapshot, commands, threads=table.threads)
         guard = Unchanged(snapshot.manifest)
         epoch = WriteSet(
@@ -341,5 +298,5 @@ def _delete(
     raise ContentionError(
         f"others changed the rows of '{table.store.url}' {TRIES_MAX} times between a look and a "
         "commit. No row was expired.",
-        hint="try again when fewer write; the next commit that is due does.",
+        hint="try again when fewer write; the next expiry does.",
     )

@@ -181,7 +181,6 @@ class Table:
         self._pressure = pressure or (lambda: self._gauge.pressure(self.log.now_ms()))
         self._watchers = Watchers(self.log, self.changes)
         self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
-        self._expiring = Lock()
         self._made_appends: appends.Appends | None = None
         self._making = Lock()
 
@@ -593,11 +592,6 @@ class Table:
         if committed is not None:
             self._indexes.follow(committed)
         seen = self.log.seen or self.log.head()
-        if committed is not None and ROW_TTL in seen.properties and self._expiring.acquire(False):
-            try:
-                row_ttl.follow(self)
-            finally:
-                self._expiring.release()
         if is_published(seen.properties):
             version = None if committed is None else committed.version
             commit_observer().follow(self, version, ahead)
@@ -697,7 +691,8 @@ class Table:
     ) -> Expiry:
         """Give up versions that no reader needs any more; see `retention.expire`.
 
-        Nothing is removed yet: `vacuum` does that.
+        Then delete the rows that are too old (`expire_rows`), if the table has a ``rowTtl``. No
+        file is removed yet: `vacuum` does that.
         """
         return upkeep.expire(
             self,
@@ -710,11 +705,9 @@ class Table:
     def expire_rows(self) -> ExpiredRows | None:
         """Delete the rows that are older than the property ``rowTtl`` says; None without it.
 
-        Each is a retraction in the changelog, once. Behind each commit that is due this happens by
-        itself (`table.row_ttl`).
+        Each is a retraction in the changelog, once. `expire` does so, too.
         """
-        with self._expiring:
-            return row_ttl.expire_rows(self)
+        return row_ttl.expire_rows(self)
 
     def repair_clock(self) -> Commit | None:
         """Repair the times of versions that lie far in the future; see `Log.repair_clock`."""

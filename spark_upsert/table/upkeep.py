@@ -73,7 +73,7 @@ def expire(
     safety_ms: int,
     writers_ms: int,
 ) -> Expiry:
-    """Give up versions of a table (`Table.expire`), and the past of its indexes."""
+    """Give up versions of a table and the past of its indexes; delete old rows (`Table.expire`)."""
     done = worker.expire(
         table.store,
         table.log,
@@ -87,7 +87,8 @@ def expire(
         lambda index: index.expire(retain_versions=0, safety_ms=safety_ms)
     ):
         continue
-    return done
+    rows = table.expire_rows()
+    return done if rows is None else replace(done, rows_deleted=rows.deletes)
 
 
 def hold_all(table: Table, consumer: str, ttl_ms: int) -> Lease:

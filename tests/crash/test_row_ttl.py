@@ -18,7 +18,7 @@ def test_an_expiry_that_fails_anywhere_leaves_each_row_or_deletes_it_once(
     kind: type[BaseException], moment: Moment
 ) -> None:
     for step in itertools.count():
-        life = Life(ordered=True, interval="1 second")
+        life = Life(ordered=True)
         life.append([(key, life.now_us + key * 1_000_000, key) for key in range(4)])
         life.advance(TTL_S + 1)
         steps = Steps(Fault(step, moment, kind))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.table import row_ttl
 from spark_upsert.table.changes.modes import ChangeOptions
-from spark_upsert.table.log.properties import COMMITTED, ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL
+from spark_upsert.table.log.properties import COMMITTED, ROW_TTL, ROW_TTL_BY
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.stores import Fault, FaultyStore, KilledError, Moment, Steps
@@ -46,14 +46,14 @@ Model = dict[int, tuple[int, int]]
 class Life:
     """A table and what it should hold, act by act."""
 
-    def __init__(self, *, ordered: bool, interval: str, by: str = "at") -> None:
+    def __init__(self, *, ordered: bool, by: str = "at") -> None:
         self.now = Now()
         self.store = ClockedStore(self.now)
         self.table = Table(self.store, clock=self.now)
         order = [COLUMNS.field("seq")] if ordered else []
         scope = Scope.TABLE if ordered else Scope.ARRIVAL
         schema = TableSchema.of(COLUMNS, keys=["k"], order=order, scope=scope)
-        ttl = {ROW_TTL: f"{TTL_S} seconds", ROW_TTL_BY: by, ROW_TTL_INTERVAL: interval}
+        ttl = {ROW_TTL: f"{TTL_S} seconds", ROW_TTL_BY: by}
         self.by_commit = by == COMMITTED
         self.written: dict[int, int] = {}
         """The time of the commit that wrote a key last, in us."""
@@ -196,13 +196,12 @@ AGED = st.lists(
         ("advance", 600),
     ],
     ordered=False,
-    interval="1 second",
 )
-@given(acts=AGED, ordered=st.booleans(), interval=st.sampled_from(["1 second", "300 seconds"]))
+@given(acts=AGED, ordered=st.booleans())
 def test_by_the_time_of_commits_rows_go_that_were_not_written_since(
-    acts: list[tuple[str, Any]], ordered: bool, interval: str
+    acts: list[tuple[str, Any]], ordered: bool
 ) -> None:
-    life = Life(ordered=ordered, interval=interval, by=COMMITTED)
+    life = Life(ordered=ordered, by=COMMITTED)
     for what, how in acts:
         life.act(what, how)
     life.act("expire", None)
@@ -210,12 +209,12 @@ def test_by_the_time_of_commits_rows_go_that_were_not_written_since(
     assert life.table.check().is_sound
 
 
-@example(acts=[("write", [(1, -999), (2, -1_000)])], ordered=True, interval="1 second")
-@given(acts=ACTS, ordered=st.booleans(), interval=st.sampled_from(["1 second", "300 seconds"]))
+@example(acts=[("write", [(1, -999), (2, -1_000)])], ordered=True)
+@given(acts=ACTS, ordered=st.booleans())
 def test_rows_that_are_too_old_go_once_and_no_others(
-    acts: list[tuple[str, Any]], ordered: bool, interval: str
+    acts: list[tuple[str, Any]], ordered: bool
 ) -> None:
-    life = Life(ordered=ordered, interval=interval)
+    life = Life(ordered=ordered)
     for what, how in acts:
         life.act(what, how)
     life.act("expire", None)
@@ -224,23 +223,9 @@ def test_rows_that_are_too_old_go_once_and_no_others(
     assert life.table.check().is_sound
 
 
-@given(acts=ACTS.map(lambda acts: [*acts, ("advance", 1_400), ("write", [(9, 0)])]))
-def test_a_row_is_never_later_than_the_interval_behind_a_commit(
-    acts: list[tuple[str, Any]],
-) -> None:
-    life = Life(ordered=False, interval="300 seconds")
-    for what, how in acts:
-        life.act(what, how)
-        if what != "write" or not how:
-            continue
-        bound_us = life.now_us - (TTL_S + 300) * 1_000_000
-        fresh = {key for key, _ in how}
-        assert all(at > bound_us or key in fresh for key, (at, _) in life.model.items())
-
-
 def test_what_expired_follows_from_the_log_alone() -> None:
     """Two processes that repeat the same expiry delete each row once."""
-    life = Life(ordered=True, interval="1 second")
+    life = Life(ordered=True)
     dice = random.Random(3)
     life.write([(key, -dice.randrange(500)) for key in range(6)])
     life.advance(900)
@@ -255,7 +240,7 @@ def test_a_row_that_is_refreshed_meanwhile_stays() -> None:
     """Another writer refreshes the row behind each step of an expiry, in turn."""
     for ordered, by in itertools.product((False, True), ("at", COMMITTED)):
         for step in itertools.count():
-            life = Life(ordered=ordered, interval="1 second", by=by)
+            life = Life(ordered=ordered, by=by)
             life.append([(1, life.now_us, 1), (2, life.now_us, 1)])
             life.advance(TTL_S + 1)
             fresh = table_of([(1, life.now_us, 2)])
@@ -268,8 +253,7 @@ def test_a_row_that_is_refreshed_meanwhile_stays() -> None:
                 came: Iterator[int] = came,
             ) -> None:
                 if next(came) == step:
-                    with life.table._expiring:  # Its own commit is followed by no expiry.
-                        life.table.append(fresh)
+                    life.table.append(fresh)
 
             steps = Steps(watch=refresh)
             done = Table(FaultyStore(life.store, steps), clock=life.now).expire_rows()

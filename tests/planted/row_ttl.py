@@ -23,10 +23,6 @@ def test_p1_rows_age_from_their_commits() -> None:
     laws.test_by_the_time_of_commits_rows_go_that_were_not_written_since()
 
 
-def test_p1_old_rows_are_not_late() -> None:
-    laws.test_a_row_is_never_later_than_the_interval_behind_a_commit()
-
-
 def test_p1_fresh_rows_stay() -> None:
     laws.test_a_row_that_is_refreshed_meanwhile_stays()
 
@@ -63,11 +59,6 @@ def _() -> Patch:
         return None
 
     return wrapped(row_ttl, "_transaction", unnamed)
-
-
-@bug("an expiry is due only when the table is at rest", test_p1_old_rows_are_not_late)
-def _() -> Patch:
-    return patch.object(RowTtl, "is_due", lambda *_: False)
 
 
 @bug("by commits, rows go that were written since", test_p1_rows_age_from_their_commits)

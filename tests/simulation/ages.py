@@ -15,9 +15,6 @@ def expired_by(
     transaction: Transaction,
     standing: Mapping[Identity, Placed],
     times_ms: Mapping[int, int],
-    since: int,
-    *,
-    is_empty: bool,
 ) -> list[Command]:
     """Return the deletes that an expiry of rows must consist of.
 
@@ -29,14 +26,8 @@ def expired_by(
         The command of each row at the version before.
     times_ms : mapping
         The time of each version.
-    since : int
-        The first version that can be read at the version before.
-    is_empty : bool
-        Whether it has deleted nothing, as one whose past was expired may.
     """
     last = max((v for v, ms in times_ms.items() if ms <= transaction.number), default=-1)
-    if last < 0 or (last < since and is_empty):
-        return []
     return [
         Command(key, None, placed.command.order)
         for key, placed in standing.items()

@@ -32,7 +32,6 @@ from spark_upsert.table.log import checkpoints
 from spark_upsert.table.log.memory import LOGS
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
-from tests.simulation.ager import has_ages
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import CHECKPOINT_EVERY, World, simulate
 from tests.support.clocked import ClockedStore
@@ -161,8 +160,6 @@ class Losses:
         envelope = Wire(table.log.head().schema, self.world.columns)
         rows = pa.Table.from_batches([self.batch])
         table.append(rows, envelope=envelope, late_rows=LateRows.REJECT)
-        if has_ages(self.world):  # After an append an expiry of rows may fail, and does it later.
-            table.expire_rows()
         return self._rows_after(table, None)
 
     def _expire(self, table: Table) -> list[str]:

@@ -77,7 +77,6 @@ class Observer:
         self._retentions = {world.retention}
         """For how long deletes are kept, at any version so far."""
         self._times_ms: dict[int, int] = {}
-        self._since: dict[int, int] = {}
         self._identities: dict[str, list[tuple[int, Identity]]] = {}
 
     @property
@@ -152,7 +151,6 @@ class Observer:
     def _check(self, table: Table, version: int, commit: Commit) -> None:
         manifest = table.log.at(version)
         self._times_ms[version] = commit.timestamp_ms
-        self._since[version] = manifest.since
         self._retentions.add(manifest.properties[PROPERTY])
         self._reference.policy = manifest.schema.on_error
         if commit.restored is not None:
@@ -230,13 +228,7 @@ class Observer:
     def _expired(self, commit: Commit, transaction: Transaction) -> list[Command]:
         """Return the deletes that an expiry of rows must consist of."""
         times_ms = {v: ms for v, ms in self._times_ms.items() if v < commit.version}
-        return ages.expired_by(
-            transaction,
-            self._reference.standing(),
-            times_ms,
-            self._since[commit.version - 1],
-            is_empty=not commit.counters.get("rows"),
-        )
+        return ages.expired_by(transaction, self._reference.standing(), times_ms)
 
     def _forget_what_hides_no_row(self, head: int, script: Iterable[Iterable[Command]]) -> None:
         """Forget deletes that the table has forgotten, of keys of which a command has no order.

@@ -20,7 +20,7 @@ from spark_upsert.table.table import Table
 
 WITHOUT_JSON = {"completion": "a shell reads it"}
 
-LONG = {"check", "compact", "expire", "expire-rows", "vacuum"}
+LONG = {"check", "compact", "expire", "vacuum"}
 LONG |= {"find", "index", "keep-history", "publish", "restore", "unpark"}
 """Commands that read or write as much as a table holds."""
 

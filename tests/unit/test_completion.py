@@ -51,7 +51,7 @@ def completed(shell: str, words: str, folder: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_completes_commands_and_options(shell: str, tmp_path: Path) -> None:
-    assert {"expire", "expire-rows", "explain"} <= {*completed(shell, "upsertflow exp", tmp_path)}
+    assert {"expire", "explain"} <= {*completed(shell, "upsertflow exp", tmp_path)}
     assert "info" not in completed(shell, "upsertflow exp", tmp_path)
     assert "--retain-versions" in completed(shell, "upsertflow expire --ret", tmp_path)
 

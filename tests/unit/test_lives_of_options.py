@@ -314,7 +314,6 @@ OF_WRITES: dict[str, Changed] = {
     "publishGuard": ({}, {"publishGuard": "false"}),
     "rowTtl": ({}, {"rowTtl": "none"}),
     "rowTtlBy": ({}, {"rowTtlBy": "n"}),
-    "rowTtlInterval": ({}, {"rowTtlInterval": "1 minute"}),
     "priority": ({}, {"priority": "7"}),
     "binlogNames": ({}, {"binlogNames": "mysql-bin,binlog"}),
     "lateRows": ({}, {"lateRows": "apply"}),

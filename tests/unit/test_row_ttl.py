@@ -1,7 +1,8 @@
-"""Which rows are too old, when that is looked for, and what is refused."""
+"""Which rows are too old, what an expiry deletes, and what is refused."""
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import OptionError, SchemaError, TableFullError
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.model.schema import TableSchema, Ties
 from spark_upsert.table import row_ttl
-from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL
+from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY
 from spark_upsert.table.row_ttl import RowTtl, last_cutoff_ms
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
@@ -37,6 +40,13 @@ def made(
 
 def days_ago(now: Now, days: float) -> datetime:
     return datetime.fromtimestamp(now(), UTC) - timedelta(days=days)
+
+
+def expired(table: Table) -> int:
+    """Expire the rows, and return how many were deleted."""
+    done = table.expire_rows()
+    assert done is not None
+    return done.deletes
 
 
 def keys(table: Table) -> list[int]:
@@ -67,13 +77,9 @@ def test_a_row_goes_when_its_time_is_the_ttl_ago(type_: pa.DataType) -> None:
     at = [days_ago(now, 10), days_ago(now, 10) + timedelta(seconds=1), None]
     naive = [None if each is None or type_.tz else each.replace(tzinfo=None) for each in at]
     append(table, dict(enumerate(at if type_.tz else naive)))
-    done = table.expire_rows()
-    assert keys(table) == [1, 2]
-    assert done is None or done.deletes == 0  # It went behind the append.
+    assert (expired(table), keys(table)) == (1, [1, 2])
     now.advance(1)
-    again = table.expire_rows()
-    assert again is not None
-    assert (again.deletes, keys(table)) == (1, [2])
+    assert (expired(table), keys(table)) == (1, [2])
 
 
 def test_a_date_counts_from_its_first_moment() -> None:
@@ -81,7 +87,7 @@ def test_a_date_counts_from_its_first_moment() -> None:
     table = made(now, pa.date32())
     today = datetime.fromtimestamp(now(), UTC).date()
     append(table, {1: today - timedelta(days=10), 2: today - timedelta(days=9), 3: date.max})
-    assert keys(table) == [2, 3]
+    assert (expired(table), keys(table)) == (1, [2, 3])
 
 
 def test_each_row_that_goes_is_a_delete_of_the_changelog() -> None:
@@ -89,7 +95,7 @@ def test_each_row_that_goes_is_a_delete_of_the_changelog() -> None:
     table = made(now)
     append(table, {1: days_ago(now, 0), 2: days_ago(now, -5)})
     now.advance(10 * DAY_S)
-    append(table, {3: days_ago(now, 0)})
+    assert expired(table) == 1
     version = table.log.head().version
     [gone] = table.changes(version, version + 1).to_pylist()
     assert (gone["k"], gone["_change_type"], gone["_diff"]) == (1, "delete", -1)
@@ -102,43 +108,37 @@ def test_a_delete_of_an_ordered_table_is_no_tie(caplog: pytest.LogCaptureFixture
     table = made(now, order=[pa.field("at", TIME)])
     with caplog.at_level(logging.WARNING):
         append(table, {1: days_ago(now, 20)})
-    assert keys(table) == []
+        assert (expired(table), keys(table)) == (1, [])
     assert table.log.commit(table.log.head().version).counters.get("tied", 0) == 0
     assert caplog.messages == []
 
 
-def test_rows_are_looked_for_once_in_an_interval() -> None:
+def test_an_expiry_of_versions_expires_rows_and_finds_nothing_the_next_time() -> None:
     now = Now()
-    table = made(now, properties={**TTL, ROW_TTL_INTERVAL: "1 hour"})
-    append(table, {1: days_ago(now, 0)})
-    first = last_cutoff_ms(table.log.head())
-    versions = []
-    for _ in range(4):
-        now.advance(1801)
-        append(table, {1: days_ago(now, 0)})
-        versions.append(table.log.head().version)
-    assert last_cutoff_ms(table.log.head()) > first + 2 * 3600 * 1000
-    assert versions[-1] == versions[0] + 3 + 2  # Appends, and an epoch for each look.
+    table = made(now)
+    append(table, {1: days_ago(now, 11), 2: days_ago(now, 0)})
+    assert table.expire(retain_versions=100).rows_deleted == 1
+    head = table.log.head()
+    assert (keys(table), last_cutoff_ms(head) > 0) == ([2], True)
+    assert table.expire(retain_versions=100).rows_deleted == 0
+    assert table.log.head().version == head.version, "no empty epoch"
 
 
-def test_an_interval_is_a_part_of_the_ttl_unless_it_is_told() -> None:
-    told = {name: of(SCHEMA, **{ROW_TTL: name}) for name in ("24 hours", "1 ms", "900 days")}
-    assert [each.interval_ms for each in told.values() if each] == [3_600_000, 1, DAY_S * 1000]
-    own = of(SCHEMA, **{ROW_TTL_INTERVAL: "5 s"})
-    assert own is not None
-    assert own.interval_ms == 5000
+def test_the_command_expires_rows(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), SCHEMA.columns, keys=["k"], properties=TTL)
+    append(table, {1: datetime(2020, 1, 1, tzinfo=UTC)})
+    done = CliRunner().invoke(upsertflow, ["expire", table.store.url, "--retain", "7d", "--json"])
+    assert json.loads(done.stdout)["rows_deleted"] == 1
+    assert keys(table) == []
 
 
 def test_many_rows_go_in_several_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_ttl, "KEYS_MAX", 1)
     now = Now()
     table = made(now)
-    with table._expiring:
-        for key in range(5):
-            append(table, {key: days_ago(now, 11)})
-    done = table.expire_rows()
-    assert done is not None
-    assert done.deletes == 5
+    for key in range(5):
+        append(table, {key: days_ago(now, 11)})
+    assert expired(table) == 5
     assert keys(table) == []
 
 
@@ -153,19 +153,16 @@ def test_without_the_property_rows_stay() -> None:
     assert keys(table) == [1, 2]
 
 
-def test_a_commit_stands_when_rows_cannot_be_expired(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_table_keeps_its_rows() -> None:
     now = Now()
     table = made(now, properties={**TTL, "maxBacklogEpochs": "1", "onFull": "reject"})
     table.hold("slow", table.log.head().version)
     append(table, {1: days_ago(now, 11)})  # There is no room for another epoch.
-    assert keys(table) == [1]
-    assert "rows not expired" in caplog.text
     with pytest.raises(TableFullError):
         table.expire_rows()
+    assert keys(table) == [1]
     table.hold("slow", table.log.head().version)
-    done = table.expire_rows()
-    assert done is not None
-    assert done.deletes == 1
+    assert (expired(table), keys(table)) == (1, [])
 
 
 def test_an_expiry_outlives_the_memory_of_writers() -> None:
@@ -174,9 +171,8 @@ def test_an_expiry_outlives_the_memory_of_writers() -> None:
     for _ in range(5):
         append(table, {1: days_ago(now, 0)})
         now.advance(60 * DAY_S)
-        table.expire(retain_versions=0, safety_ms=0, writers_ms=DAY_S * 1000)
-    assert table.expire_rows() is not None
-    assert keys(table) == []
+        done = table.expire(retain_versions=0, safety_ms=0, writers_ms=DAY_S * 1000)
+        assert (done.rows_deleted, keys(table)) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -186,7 +182,6 @@ def test_an_expiry_outlives_the_memory_of_writers() -> None:
         ({ROW_TTL_BY: "k"}, "expected a timestamp or a date"),
         ({ROW_TTL: "soon"}, "soon"),
         ({ROW_TTL: "0 days"}, "0 days"),
-        ({ROW_TTL_INTERVAL: "x"}, "x"),
     ],
 )
 def test_what_makes_no_ttl_is_refused(
@@ -231,13 +226,11 @@ def test_by_commit_a_row_ages_from_the_commit_that_wrote_it_last() -> None:
     table.compact(full=True)
     now.advance(5 * DAY_S)
     append(table, {4: None})
-    assert keys(table) == [2, 3, 4]
+    assert (expired(table), keys(table)) == (1, [2, 3, 4])
     [*_, gone] = table.changes().to_pylist()
     assert (gone["k"], gone["_change_type"]) == (1, "delete")
     now.advance(6 * DAY_S)
-    done = table.expire_rows()
-    assert done is not None
-    assert (done.deletes, keys(table)) == (2, [4])
+    assert (expired(table), keys(table)) == (2, [4])
 
 
 def test_by_commit_an_update_to_the_same_values_is_a_write() -> None:
@@ -248,7 +241,7 @@ def test_by_commit_an_update_to_the_same_values_is_a_write() -> None:
     append(table, {1: None})
     now.advance(9 * DAY_S)
     append(table, {2: None})
-    assert keys(table) == [1, 2]
+    assert (expired(table), keys(table)) == (0, [1, 2])
 
 
 def test_by_commit_a_late_row_that_lost_refreshes_nothing() -> None:
@@ -264,7 +257,7 @@ def test_by_commit_a_late_row_that_lost_refreshes_nothing() -> None:
     put(1, 3)
     now.advance(2 * DAY_S)
     put(2, 1)
-    assert keys(table) == [2]
+    assert (expired(table), keys(table)) == (1, [2])
 
 
 def test_by_commit_the_versions_of_a_ttl_stay_whatever_is_to_be_retained() -> None:
@@ -277,7 +270,7 @@ def test_by_commit_the_versions_of_a_ttl_stay_whatever_is_to_be_retained() -> No
     assert bound == "rowTtl=10 days by the time of commits"
     now.advance(2 * DAY_S)
     append(table, {9: None})
-    assert keys(table) == [4, 5, 6, 7, 9]
+    assert (expired(table), keys(table)) == (1, [4, 5, 6, 7, 9])
 
 
 def test_by_commit_rows_from_before_the_first_readable_version_stay_for_a_ttl() -> None:
@@ -291,7 +284,7 @@ def test_by_commit_rows_from_before_the_first_readable_version_stay_for_a_ttl() 
     since_ms = table.log.at(table.log.head().since).timestamp_ms
     table.alter(table.schema, BY_COMMIT)
     append(table, {3: None})
-    assert keys(table) == [1, 2, 3]
+    assert (expired(table), keys(table)) == (0, [1, 2, 3])
     now.seconds = since_ms / 1000 + 10 * DAY_S
-    append(table, {4: None})
+    assert expired(table) > 0
     assert 1 not in keys(table)

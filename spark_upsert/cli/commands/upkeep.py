@@ -21,7 +21,7 @@ from spark_upsert.cli.render import print_facts, print_rows
 from spark_upsert.cli.routed import NEVER_WHOLE, THREADS, for_each_table, open_in
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.facts import default_mirror
-from spark_upsert.model.durations import render_ms, render_time
+from spark_upsert.model.durations import render_ms
 from spark_upsert.table.compaction import Compacted, Job, compact_runs
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.retention.policy import GRACE_MS, SAFETY_MS
@@ -188,7 +188,10 @@ def expire(
     retain_versions: int | None,
     as_json: bool,
 ) -> None:
-    """Give up old versions that no consumer needs. Files go with the next vacuum."""
+    """Give up old versions that no consumer needs. Files go with the next vacuum.
+
+    In a table with the property rowTtl, delete the rows that are older than it says.
+    """
     if retain is None and retain_versions is None:
         raise click.UsageError("Say how much to keep: --retain 7d, or --retain-versions 1000.")
 
@@ -211,34 +214,7 @@ def expire(
         doing="expire",
         of_root=of_root,
         as_json=as_json,
-        is_news=lambda facts: facts["has_advanced"],
-        threads=THREADS,
-    )
-
-
-@upsertflow.command("expire-rows")
-@on_table
-@all_tables_option
-@json_option
-def expire_rows(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
-    """Delete the rows that are older than the property rowTtl says, as behind a commit."""
-
-    def work(table: Table, _: Told) -> dict[str, Any]:
-        done = table.expire_rows()
-        return {
-            "cutoff": None if done is None else render_time(done.cutoff_ms),
-            "deletes": 0 if done is None else done.deletes,
-            "versions": [] if done is None else list(done.versions),
-        }
-
-    _keep_in_order(
-        path,
-        storage,
-        work,
-        doing="expire rows",
-        of_root=of_root,
-        as_json=as_json,
-        is_news=lambda facts: facts["deletes"],
+        is_news=lambda facts: facts["has_advanced"] or facts["rows_deleted"],
         threads=THREADS,
     )
 

@@ -61,7 +61,7 @@ def parse_retention(text: str) -> int:
     return milliseconds
 
 
-ROW_TTL, ROW_TTL_BY, ROW_TTL_INTERVAL = "rowTtl", "rowTtlBy", "rowTtlInterval"
+ROW_TTL, ROW_TTL_BY = "rowTtl", "rowTtlBy"
 """How long rows stay, from which time on, and how often those are looked for that must go."""
 
 
@@ -104,7 +104,6 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     PUBLISH_GUARD: partial(parse_flag, PUBLISH_GUARD),
     ROW_TTL: partial(parse_ttl, ROW_TTL),
     ROW_TTL_BY: str,
-    ROW_TTL_INTERVAL: partial(parse_ttl, ROW_TTL_INTERVAL),
     BINLOG_NAMES: parse_binlog_names,
 }
 

@@ -73,6 +73,8 @@ class Expiry:
     """The newest version when it was chosen."""
     bound_by: str
     """The reason why ``since`` did not go further."""
+    rows_deleted: int = 0
+    """Rows that were older than the property ``rowTtl`` says."""
 
     @property
     def has_advanced(self) -> bool:
