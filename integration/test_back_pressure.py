@@ -20,7 +20,7 @@ from integration.queries import END_SECONDS, end, wait_until
 from pyspark_upsertflow.limited import LimitedStreamReader
 from spark_upsert.merge import CHANNEL_EVENTS
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.inputs.input import Backlog, Input, ReadPiece
 from spark_upsert.streams.inputs.inputs import NamedInputs
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.planner.stream import Stream
@@ -41,7 +41,7 @@ UNDER_WAY_BYTES_MAX = 6 << 20
 """In sockets and in that batch. On Unix sockets (`conf/`) 0.5 to 3 MB, on TCP sockets 8 to 17."""
 
 
-class Counting:
+class Counting(Input):
     """An input whose reader notes each batch that is taken of it, in a file."""
 
     def __init__(self, folder: Path, name: str) -> None:

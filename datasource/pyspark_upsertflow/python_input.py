@@ -56,7 +56,7 @@ from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.parse import Options
 from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.streams.inputs.agreement import Described
-from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.inputs.input import Backlog, Input, ReadPiece
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.reads.columns import chosen
 from spark_upsert.streams.reads.explain_words import columns_field, counted
@@ -113,7 +113,7 @@ def _source(options: InputOptions) -> tuple[PythonSource, Options]:
     return PythonSource(named, dict(options.own)), Options(options.shared, READ_OPTIONS)
 
 
-class PythonInput:
+class PythonInput(Input):
     """The rows of a Python stream source.
 
     Parameters

@@ -285,7 +285,9 @@ class _Builder:
 
     def _operator(self, node: Node, schema: pa.Schema, rights: Mapping[str, Consumer]) -> Operator:
         right, lookup = rights.get(node.id), self._settings.lookups.get(node.id)
-        return choice.operator_of(node, schema, right=right, lookup=lookup, context=self.built)
+        return choice.operator_of(
+            node, schema, right=right, lookup=lookup, drop_input=self.built.drop_input
+        )
 
     # -- feeds
 

@@ -24,6 +24,7 @@ from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.words import Words
 from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import Scan
+from spark_upsert.table.index.index import Index
 from spark_upsert.views.pairs import Pairs, RelationRows
 from spark_upsert.views.relation import (
     At,
@@ -39,20 +40,6 @@ from spark_upsert.views.relation import (
 from spark_upsert.views.spans import Spans
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class IndexLookup(Protocol):
-    """Finds the keys of rows by the values of one column."""
-
-    def iter_keys_having(
-        self, values: pa.Array, *, near: int | None = None
-    ) -> tuple[int, Iterator[RelationRows]]:
-        """Return the version that it shows, and piece by piece the keys of rows with some values.
-
-        Values are different and not NULL. Near is the version that is asked about: what lies
-        between both is to be read besides.
-        """
-        ...
 
 
 class BaseTable(Protocol):
@@ -71,7 +58,7 @@ class BaseTable(Protocol):
         """Return whether there is an index on a column, whatever state it is in."""
         ...
 
-    def index(self, column: str) -> IndexLookup | None:
+    def index(self, column: str) -> Index | None:
         """Return the index on a column, if there is one that can be asked at present."""
         ...
 

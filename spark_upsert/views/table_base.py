@@ -22,11 +22,11 @@ from spark_upsert.table.changes.read import changes_by_piece
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.kept_position import keeps_rows
 from spark_upsert.table.table import Table
 from spark_upsert.views.pairs import Pairs, RelationRows, concat, taken
 from spark_upsert.views.relation import Looked
-from spark_upsert.views.scan import IndexLookup
 
 
 class TableBase:
@@ -60,7 +60,7 @@ class TableBase:
         """Return whether there is an index on a column (`Base.is_indexed`)."""
         return any(index.column == column for index in self._newest.indexes())
 
-    def index(self, column: str) -> IndexLookup | None:
+    def index(self, column: str) -> Index | None:
         """Return the index on a column (`Base.index`)."""
         return self._newest.index_of(column)
 

@@ -105,7 +105,7 @@ def merge(kind: How, right: Scripted, **settings: Any) -> MergeJoinRows:
         on=On.pairs(("a",), ("b",)),
         **settings,
     )
-    return MergeJoinRows(plan, LEFT, right, Dropping(right=right))
+    return MergeJoinRows(plan, LEFT, right, Dropping(right=right).drop_input)
 
 
 def test_p5_rows_out_of_order_are_refused() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spark_upsert.streams.planner.poller import DaemonThreads
 from tests.support.clocked import Now
 
 _WORKS_MAX = 1_000_000
 
 
-class ByHand:
-    """Does the work of threads in the calling one, and lets a clock go on meanwhile (`Crew`).
+class ByHand(DaemonThreads):
+    """Does the work of threads in the calling one, and lets a clock go on meanwhile.
 
     Parameters
     ----------
@@ -19,24 +20,25 @@ class ByHand:
     """
 
     def __init__(self, now: Now) -> None:
+        super().__init__(0)
         self.now = now
         self.is_stopped = False
-        self._work: Callable[[], float | None] | None = None
+        self._task: Callable[[], float | None] | None = None
 
     def start(self, work: Callable[[], float | None]) -> None:
-        self._work = work
+        self._task = work
 
     def go(self, seconds: float) -> None:
         """Let so much time pass, in which they work."""
         self.wait(lambda: False, seconds)
 
     def wait(self, is_over: Callable[[], bool], seconds: float) -> None:
-        assert self._work is not None
+        assert self._task is not None
         end_s = self.now() + seconds
         for _ in range(_WORKS_MAX):
             if is_over() or self.now() > end_s:
                 return
-            rest_s = self._work()
+            rest_s = self._task()
             if rest_s is None or self.now() + rest_s > end_s:
                 if not is_over():
                     self.now.seconds = max(self.now(), end_s)

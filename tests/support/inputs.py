@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.inputs.input import Backlog, Input, ReadPiece
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.reads.steps import CountedStep, StreamStep
 
@@ -29,7 +29,7 @@ def _behind(epoch: int, steps: int = 1) -> Position:
     return at(epoch + steps)
 
 
-class Told:
+class Told(Input):
     """An input of some epochs, each of which has so many rows: ``a1``, ``a2`` and so on.
 
     Parameters

@@ -97,7 +97,7 @@ def merge_joined(world: World, kind: How, *, is_waiting: bool) -> list[list[Row]
         rights = [with_waits(world.random, batches) for batches in rights]
     source = Scripted(world.right, rights)
     plan = world.join(MergeJoin, kind)
-    operator = MergeJoinRows(plan, world.left, source, Dropping(right=source))
+    operator = MergeJoinRows(plan, world.left, source, Dropping(right=source).drop_input)
     # The rows that a step looks at are cut, too.
     with patch.object(merge_join, "_STEP_ROWS", world.random.choice([1, 3, 1024])):
         given = Chain([operator], [source]).run(lefts)

@@ -32,9 +32,10 @@ from spark_upsert.plan.nodes import (
     Scan,
     Unnest,
 )
+from spark_upsert.table.index.index import Index
 from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.relation import Looked
-from spark_upsert.views.scan import BaseTable, IndexLookup
+from spark_upsert.views.scan import BaseTable
 from tests.support.view_cases import TABLES, Epoch, Row, Shape
 
 Key = tuple[Any, ...]
@@ -288,7 +289,7 @@ class DictBase:
     contents: dict[int, dict[Key, Row]]
     commands: dict[int, set[Key]]
     """The keys that the commands of each version touched."""
-    indexes: Mapping[str, IndexLookup]
+    indexes: Mapping[str, Any]
 
     @property
     def may_lack_key(self) -> bool:
@@ -300,7 +301,7 @@ class DictBase:
     def is_indexed(self, column: str) -> bool:
         return column in self.indexes
 
-    def index(self, column: str) -> IndexLookup | None:
+    def index(self, column: str) -> Index | None:
         return self.indexes.get(column)
 
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:

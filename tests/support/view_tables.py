@@ -24,6 +24,7 @@ from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import Group, Node, Scan
 from spark_upsert.store import LocalStore
+from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
@@ -32,7 +33,7 @@ from spark_upsert.views.bases import open_base
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.refresh import refresh
-from spark_upsert.views.scan import BaseTable, IndexLookup
+from spark_upsert.views.scan import BaseTable
 from spark_upsert.views.table_base import TableBase
 from spark_upsert.views.view import View, last_epoch
 from tests.support.stores import MemoryStore, forget_runs_and_logs
@@ -383,12 +384,12 @@ def _key(shape: Shape, row: Row) -> Key:
 class _IndexedBase(TableBase):
     """A real table with indexes that are played."""
 
-    def __init__(self, scan: Scan, table: Table, indexes: Mapping[str, IndexLookup]) -> None:
+    def __init__(self, scan: Scan, table: Table, indexes: Mapping[str, Any]) -> None:
         super().__init__(scan, table)
         self._indexes = indexes
 
     def is_indexed(self, column: str) -> bool:
         return column in self._indexes
 
-    def index(self, column: str) -> IndexLookup | None:
+    def index(self, column: str) -> Index | None:
         return self._indexes.get(column)

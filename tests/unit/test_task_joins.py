@@ -17,7 +17,7 @@ from spark_upsert.plan.nodes import Join as PlainJoin
 from spark_upsert.task.operators import join_rows, merge_join
 from spark_upsert.task.operators.hash_join import HashJoinRows
 from spark_upsert.task.operators.merge_join import MergeJoinRows, side_to_drop
-from spark_upsert.task.operators.operator import Context, Operator, Signal
+from spark_upsert.task.operators.operator import Operator, Signal
 from spark_upsert.task.task import Task
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 
@@ -58,9 +58,9 @@ def joining(
     )
 
 
-def merging(node: MergeJoin, right: Scripted, context: Context) -> Operator:
+def merging(node: MergeJoin, right: Scripted, context: Dropping) -> Operator:
     assert isinstance(node.left, ArrowScan)
-    return MergeJoinRows(node, node.left.schema, right, context)
+    return MergeJoinRows(node, node.left.schema, right, context.drop_input)
 
 
 def hashing(node: HashJoin, right: Scripted) -> Operator:

@@ -31,8 +31,6 @@ from spark_upsert.options.inputs import UNNAMED, listed_twice
 from spark_upsert.streams.inputs.discovery import Discovery
 from spark_upsert.streams.inputs.input import (
     Backlog,
-    Begins,
-    Decided,
     Input,
     Pollable,
     Polled,
@@ -243,7 +241,7 @@ class FoundInputs:
         )
 
 
-class Forgiving:
+class Forgiving(Input):
     """An input with a table that may be gone when a batch is replayed; its rows are lost then."""
 
     def __init__(self, wrapped: Input, is_there: Callable[[], bool], name: str) -> None:
@@ -286,12 +284,12 @@ class Forgiving:
         return self._wrapped.steps(start, end)
 
     def decides(self) -> Mapping[str, Json]:
-        """Return what decides which rows a step has (`Decided.decides`)."""
-        return self._wrapped.decides() if isinstance(self._wrapped, Decided) else {}
+        """Return what decides which rows a step has (`Input.decides`)."""
+        return self._wrapped.decides()
 
     def begins(self) -> Mapping[str, Json]:
-        """Return how it begins (`Begins.begins`)."""
-        return self._wrapped.begins() if isinstance(self._wrapped, Begins) else {}
+        """Return how it begins (`Input.begins`)."""
+        return self._wrapped.begins()
 
     def split_bytes(self, split: Any) -> int:
         """Estimate the bytes that a split reads (`Input.split_bytes`)."""

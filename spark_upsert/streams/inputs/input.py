@@ -140,6 +140,45 @@ class Input(Protocol):
         """Release what lies before a position: no batch begins there any more."""
         ...
 
+    # -- with defaults, for classes that derive from this one ----------------------------------
+
+    def freeze(self) -> None:
+        """End at what there is now; called once, before anything else is asked.
+
+        For an input whose head does not say where it ends, as that of a Python source.
+        """
+        return
+
+    def priority(self) -> int | None:
+        """Return its own priority, None if it has none; called after `backlog`, and next to free."""
+        return None
+
+    def last_read_ms(self) -> int | None:
+        """Return when another query last read it, in ms since 1970; None: never, or not known.
+
+        May be called in another thread, for several inputs at once, and read the storage.
+        """
+        return None
+
+    def newest(self) -> Mapping[str, int] | None:
+        """Return the version and counters of its newest version, without zeros; None: not known.
+
+        Called after `head`, again and again; next to free while nothing comes, and never fails.
+        """
+        return None
+
+    def press(self, pressure: StreamPressure | None) -> None:
+        """Report the stream's pressure to its writers; None: no longer. Never fails."""
+        return
+
+    def decides(self) -> Mapping[str, Json]:
+        """Return the options that decide how many rows a step has; equal values have one form."""
+        return {}
+
+    def begins(self) -> Mapping[str, Json]:
+        """Return the options that say how it begins, which its positions do not contain."""
+        return {}
+
 
 @runtime_checkable
 class Pollable(Protocol):
@@ -150,70 +189,6 @@ class Pollable(Protocol):
 
         A replacement that did not make the input grow may be noticed some looks later.
         """
-        ...
-
-
-@runtime_checkable
-class Freezable(Protocol):
-    """An input that must be told to end: that of a Python source, whose head does not say where."""
-
-    def freeze(self) -> None:
-        """End at what there is now; called once, before anything else is asked."""
-        ...
-
-
-@runtime_checkable
-class Ranked(Protocol):
-    """An input that has an urgency of its own: `TableInput`."""
-
-    def priority(self) -> int | None:
-        """Return its priority, None if it has none; called behind `backlog`, and next to free."""
-        ...
-
-    def last_read_ms(self) -> int | None:
-        """Return when another query last read it, in ms since 1970; None: never, or not known.
-
-        May be called in another thread, for several inputs at once, and read the storage.
-        """
-        ...
-
-
-@runtime_checkable
-class Counted(Protocol):
-    """An input that can tell the counters of its newest version: `TableInput`."""
-
-    def newest(self) -> Mapping[str, int] | None:
-        """Return its ``version`` and counters, without zeros; None if it is not known.
-
-        Called behind `head`, again and again; next to free while nothing comes, and never fails.
-        """
-        ...
-
-
-@runtime_checkable
-class Pressable(Protocol):
-    """An input that can slow down its writers: `TableInput`."""
-
-    def press(self, pressure: StreamPressure | None) -> None:
-        """Tell its writers how pressed the stream is; None: no longer. Never fails."""
-        ...
-
-
-@runtime_checkable
-class Decided(Protocol):
-    """An input with options that decide how many rows a step has."""
-
-    def decides(self) -> Mapping[str, Json]:
-        """Return these options by name; values that mean the same have one form."""
-        ...
-
-
-@runtime_checkable
-class Begins(Protocol):
-    """An input with options that say how it begins, which its positions do not tell."""
-
-    def begins(self) -> Mapping[str, Json]:
-        """Return these options by name; values that mean the same have one form."""
         ...
 
 

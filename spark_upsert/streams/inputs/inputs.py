@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, cast, runtime_checkable
+from typing import Any, NoReturn, Protocol, cast
 
 import pyarrow as pa
 
@@ -71,22 +71,6 @@ class KnownInputs:
     names: Collection[str]
     requests: int
     """Requests that were made to the storage."""
-
-
-@runtime_checkable
-class Batched(Protocol):
-    """Inputs that one query writes, batch by batch: `GroupInputs`."""
-
-    def within(self, standing: Heads, rows_max: int) -> Heads | None:
-        """Return where the inputs end at the last batch that a limit admits; one batch at least.
-
-        None: that is the newest batch that was seen.
-        """
-        ...
-
-    def complete(self, positions: Heads) -> int | None:
-        """Return the newest batch that a stream at these positions has whole; None: none yet."""
-        ...
 
 
 class PolledInputs(Protocol):
@@ -186,7 +170,7 @@ class NamedInputs:
             return self._inputs[name].head()
 
 
-class Removed:
+class Removed(Input):
     """An input that is not named any more, in a batch that was planned when it was."""
 
     def __init__(self, name: str) -> None:

@@ -30,7 +30,7 @@ from spark_upsert.options.declared import counted
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.schedule.priority import priority_in
 from spark_upsert.store.resolve import open_store
-from spark_upsert.streams.inputs.input import Backlog, Polled, ReadPiece, StreamPressure
+from spark_upsert.streams.inputs.input import Backlog, Input, Polled, ReadPiece, StreamPressure
 from spark_upsert.streams.inputs.rest import Rest
 from spark_upsert.streams.inputs.table_position import TablePosition
 from spark_upsert.streams.inputs.table_steps import TableSteps, snapshot_ranges
@@ -136,7 +136,7 @@ _NEWEST_AMONG = 8
 
 
 def _newest_epoch(table: Table, head: Manifest) -> Mapping[str, int] | None:
-    """Return the newest epoch and its counters (`Counted.newest`)."""
+    """Return the newest epoch and its counters (`Input.newest`)."""
     versions = range(head.version, max(head.since - 1, head.version - _NEWEST_AMONG), -1)
     commits = (table.log.commit(version) for version in versions)
     with suppress(UpsertFlowError):  # An error that matters, planning will meet, too.
@@ -171,7 +171,7 @@ def _kept(look: Look, position: TablePosition) -> TablePosition:
     return TablePosition.at_changes(position.origin, kept + 1)
 
 
-class TableInput:
+class TableInput(Input):
     """The rows of one table and the changes behind them, whole or their new values.
 
     Parameters
@@ -269,11 +269,11 @@ class TableInput:
         )
 
     def priority(self) -> int | None:
-        """Return the table's own priority (`Ranked.priority`)."""
+        """Return the table's own priority (`Input.priority`)."""
         return priority_in(self._opened().log.last_look().head().properties)
 
     def last_read_ms(self) -> int | None:
-        """Return when another consumer last renewed its lease (`Ranked.last_read_ms`).
+        """Return when another consumer last renewed its lease (`Input.last_read_ms`).
 
         The lease of this stream says nothing: to be served would make it more urgent.
         """
@@ -282,7 +282,7 @@ class TableInput:
         return max((each.renewed_ms for each in others), default=None)
 
     def newest(self) -> Mapping[str, int] | None:
-        """Return the newest epoch, and what became of its rows (`Counted.newest`)."""
+        """Return the newest epoch, and what became of its rows (`Input.newest`)."""
         table = self._opened()
         head = table.log.seen
         if head is None:
@@ -345,7 +345,7 @@ class TableInput:
         return {"startingVersion": None if self._begins_with_snapshot else "given"}
 
     def decides(self) -> Mapping[str, Json]:
-        """Return what decides which rows an epoch has (`Decided.decides`)."""
+        """Return what decides which rows an epoch has (`Input.decides`)."""
         return {
             "deduplicationMode": self._options.deduplication.value,
             **counted(self._options),
@@ -361,7 +361,7 @@ class TableInput:
             self._renew(self._opened(), TablePosition.unpacked(position).version)
 
     def press(self, pressure: StreamPressure | None) -> None:
-        """Tell the writers of the table, if it heeds its consumers (`Pressable.press`)."""
+        """Tell the writers of the table, if it heeds its consumers (`Input.press`)."""
         consumer, table = self._options.consumer, self._opened()
         seen = table.log.seen
         if consumer is None or seen is None or not heeds_pressure(seen.properties):

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import HASH_END
 from spark_upsert.options.view import ViewOptions
-from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.inputs.input import Backlog, Input, ReadPiece
 from spark_upsert.streams.inputs.rest import Rest
 from spark_upsert.streams.inputs.view_bounds import Start, start_of
 from spark_upsert.streams.inputs.view_position import ViewPosition
@@ -39,7 +39,7 @@ _RENEWALS = 4
 """An idle stream renews its leases this many times before they would lapse."""
 
 
-class ViewInput:
+class ViewInput(Input):
     """A view as an input: its rows, and how they change (`Input`).
 
     Parameters

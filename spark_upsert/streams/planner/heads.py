@@ -26,7 +26,7 @@ from spark_upsert.streams.inputs.input import Backlog
 from spark_upsert.streams.inputs.inputs import Heads, Inputs, SeenHeads
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.planner.poll_schedule import PollBounds
-from spark_upsert.streams.planner.poller import THREADS, THREADS_REMOTE, Crew, DaemonThreads, Poller
+from spark_upsert.streams.planner.poller import THREADS, THREADS_REMOTE, DaemonThreads, Poller
 
 REST = 4.0
 """The pause between two looks, as a multiple of the length of the first."""
@@ -64,7 +64,7 @@ class InputHeads:
         clock: Callable[[], float] = time.monotonic,
         busy_clock: Callable[[], float] = time.thread_time,
         sleep: Callable[[float], None] = time.sleep,
-        crew: Callable[[int], Crew] = DaemonThreads,
+        crew: Callable[[int], DaemonThreads] = DaemonThreads,
     ) -> None:
         self._inputs = inputs
         self._bounds = bounds or PollBounds()

@@ -6,9 +6,9 @@ change, and stand in the offset:
 
 - *How an input began*, with a snapshot or with changes, if the batch began an input. Such a batch
   has no position to begin at, and its end may be the same for both. ``began`` has what each of
-  these inputs says (`Begins`), and is in no other offset.
+  these inputs says (`Input.begins`), and is in no other offset.
 - *Which rows a step has*, under an exact order, which counts the rows of a step that is begun:
-  ``reads`` of its state (`exact`) has what each input says that decides (`Decided`), each
+  ``reads`` of its state (`exact`) has what each input says that decides (`Input.decides`), each
   different answer once.
 
 Offsets that were written before these were kept are taken as they are. An option that they do not
@@ -24,7 +24,7 @@ from typing import Any
 from spark_upsert.errors import OptionError
 from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.store.records import MALFORMED, whole
-from spark_upsert.streams.inputs.input import Begins, Decided
+from spark_upsert.streams.inputs.input import Input
 from spark_upsert.streams.offsets.offset import without
 from spark_upsert.streams.offsets.position import Json, canonical
 
@@ -41,14 +41,14 @@ Reads = Mapping[str, Mapping[str, Json]]
 """The options that decide which rows the steps of inputs have, by the inputs' names."""
 
 
-def with_began(state: Mapping[str, Json], fresh: Mapping[str, object]) -> dict[str, Json]:
+def with_began(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[str, Json]:
     """Return the state of an offset of a batch that is the first of some inputs."""
     kept = without(state, BEGAN)
-    begins = {name: each.begins() for name, each in fresh.items() if isinstance(each, Begins)}
+    begins = {name: own for name, each in fresh.items() if (own := each.begins())}
     return {**kept, BEGAN: reads_record(begins)} if begins else kept
 
 
-def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, object]) -> None:
+def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> None:
     """Refuse to replay the first batch of inputs by other options than it was planned by.
 
     Parameters
@@ -72,7 +72,7 @@ def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, object
             f"the checkpoint holds {record!r:.500}, which does not say how inputs began.",
             hint="the checkpoint was altered; give the query a new checkpointLocation.",
         ) from error
-    now = {name: each.begins() for name, each in fresh.items() if isinstance(each, Begins)}
+    now = {name: own for name, each in fresh.items() if (own := each.begins())}
     for name, option, was, is_ in _different(known, now):
         raise OptionError(
             f"the first batch{_of(name)} was planned and not delivered, with '{option}' {was}, and "
@@ -84,9 +84,9 @@ def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, object
         )
 
 
-def reads_of(inputs: Mapping[str, object]) -> dict[str, Mapping[str, Json]]:
-    """Return what decides, for each input that says so (`Decided`)."""
-    return {name: each.decides() for name, each in inputs.items() if isinstance(each, Decided)}
+def reads_of(inputs: Mapping[str, Input]) -> dict[str, Mapping[str, Json]]:
+    """Return what decides, for each input that says so (`Input.decides`)."""
+    return {name: own for name, each in inputs.items() if (own := each.decides())}
 
 
 def reads_record(reads: Reads) -> dict[str, Json]:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
 
 from spark_upsert.errors import StorageError
 from spark_upsert.streams.inputs.input import Polled
@@ -42,34 +41,8 @@ _FIND_S = 1.0
 _FIND_REMOTE_S = 10.0
 
 
-class Crew(Protocol):
-    """Threads that work until they are stopped."""
-
-    def start(self, work: Callable[[], float | None]) -> None:
-        """Let threads call something again and again.
-
-        Parameters
-        ----------
-        work : callable
-            Returns after how many seconds it is to be called again, None at the end.
-        """
-        ...
-
-    def wait(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Let them work until something is over, but not for longer than some time."""
-        ...
-
-    def tell(self) -> None:
-        """Wake the waiting callers, which test their condition; called by a thread that works."""
-        ...
-
-    def stop(self) -> None:
-        """Let the threads end; does not wait for those that ask the storage."""
-        ...
-
-
 class DaemonThreads:
-    """Threads that never keep a process alive (`Crew`)."""
+    """Threads that work until they are stopped, and never keep a process alive."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -79,7 +52,13 @@ class DaemonThreads:
         self._due_s = 0.0
 
     def start(self, work: Callable[[], float | None]) -> None:
-        """Start the threads (`Crew.start`)."""
+        """Let the threads call something again and again.
+
+        Parameters
+        ----------
+        work : callable
+            Returns after how many seconds it is to be called again, None at the end.
+        """
         for number in range(self._count):
             name = f"upsertflow-discovery-{number}"
             threading.Thread(target=self._work, args=(work,), name=name, daemon=True).start()
@@ -97,17 +76,17 @@ class DaemonThreads:
             self._due_s = time.monotonic() + rest_s
 
     def wait(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Wait (`Crew.wait`)."""
+        """Let them work until something is over, but not for longer than some time."""
         with self._told:
             self._told.wait_for(is_over, seconds)
 
     def tell(self) -> None:
-        """Wake the waiting callers (`Crew.tell`)."""
+        """Wake the waiting callers, which test their condition; called by a thread that works."""
         with self._told:
             self._told.notify_all()
 
     def stop(self) -> None:
-        """Let the threads end (`Crew.stop`)."""
+        """Let the threads end; does not wait for those that ask the storage."""
         self._stopped.set()
 
 
@@ -148,7 +127,7 @@ class Poller:
     bounds : Bounds
     is_remote : bool, optional
         Whether a look is a request over a network.
-    crew : Crew
+    crew : DaemonThreads
         The threads that look.
     clock, busy_clock : callable, optional
         In seconds; the second one is that of the calling thread, while it keeps a processor busy.
@@ -161,7 +140,7 @@ class Poller:
         bounds: PollBounds,
         *,
         is_remote: bool = False,
-        crew: Crew,
+        crew: DaemonThreads,
         clock: Callable[[], float] = time.monotonic,
         busy_clock: Callable[[], float] = time.thread_time,
     ) -> None:

@@ -47,7 +47,7 @@ from spark_upsert.schedule.governor import (
     Sample,
 )
 from spark_upsert.store.records import MALFORMED, whole
-from spark_upsert.streams.inputs.input import Backlog, Pressable, StreamPressure
+from spark_upsert.streams.inputs.input import Backlog, Input, StreamPressure
 from spark_upsert.streams.inputs.inputs import Inputs
 from spark_upsert.streams.offsets.offset import Offset, no_offset, without
 from spark_upsert.streams.offsets.position import Json
@@ -89,7 +89,7 @@ class StreamGauge:
         wanted_ms = 0 if query.rows_min is None else query.delay_ms
         self._target_ms = query.latency_target_ms + wanted_ms
         self._slots = query.slots
-        self._told: dict[str, tuple[int, Pressable]] = {}
+        self._told: dict[str, tuple[int, Input]] = {}
         """When each input was told last."""
         self._begin_anew()
         self._has_kept_up = False
@@ -220,10 +220,9 @@ class StreamGauge:
         due = [name for name in backlogs if self._is_due(name, now_ms)]
         for name in due[:TOLD_MAX]:
             each = self._inputs[name]
-            if isinstance(each, Pressable):
-                self._told.pop(name, None)  # Those that were told last stand last.
-                self._told[name] = now_ms, each
-                each.press(said)
+            self._told.pop(name, None)  # The latest report is the last entry.
+            self._told[name] = now_ms, each
+            each.press(said)
         for name in list(self._told)[:-TOLD_MAX]:
             del self._told[name]  # It expires by itself.
 

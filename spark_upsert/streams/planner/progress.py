@@ -32,8 +32,9 @@ from heapq import nlargest
 from typing import Any
 
 from spark_upsert.schedule.governor import Governor
-from spark_upsert.streams.inputs.input import Backlog, Counted
-from spark_upsert.streams.inputs.inputs import Batched, Heads, Inputs
+from spark_upsert.streams.inputs.group import GroupInputs
+from spark_upsert.streams.inputs.input import Backlog
+from spark_upsert.streams.inputs.inputs import Heads, Inputs
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.planner.poll_schedule import PollSchedule
 
@@ -87,7 +88,7 @@ def report(
         found["newest"] = _newest(inputs, heads)
     if last is not None:
         found |= last.told
-    if isinstance(inputs, Batched):
+    if isinstance(inputs, GroupInputs):
         found["complete"] = inputs.complete({} if last is None else last.positions)
     if schedule is not None:
         found["discovery"] = {
@@ -105,9 +106,8 @@ def report(
 
 
 def _newest(inputs: Inputs, heads: Heads) -> dict[str, Mapping[str, int]]:
-    asked = ((name, inputs[name]) for name in sorted(heads))
-    told = ((name, each.newest()) for name, each in asked if isinstance(each, Counted))
-    return {name: newest for name, newest in told if newest is not None}
+    newest = ((name, inputs[name].newest()) for name in sorted(heads))
+    return {name: counters for name, counters in newest if counters is not None}
 
 
 def _lag(backlogs: Mapping[str, Backlog], positions: Mapping[str, Position]) -> dict[str, Any]:

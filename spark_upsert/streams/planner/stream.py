@@ -18,8 +18,9 @@ import pyarrow as pa
 from spark_upsert.errors import about
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.query import QueryOptions
-from spark_upsert.streams.inputs.input import Freezable, Input
-from spark_upsert.streams.inputs.inputs import Batched, Heads, Inputs, SeenHeads
+from spark_upsert.streams.inputs.group import GroupInputs
+from spark_upsert.streams.inputs.input import Input
+from spark_upsert.streams.inputs.inputs import Heads, Inputs, SeenHeads
 from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets, without
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.planner.debounce import Debounce
@@ -104,10 +105,8 @@ class Stream:
         """Let the stream end at what there is now, whatever comes."""
         self._frozen = self._heads.look()
         for name in self._frozen:
-            each = self._inputs[name]
-            if isinstance(each, Freezable):
-                with about("input", name):
-                    each.freeze()
+            with about("input", name):
+                self._inputs[name].freeze()
 
     def latest(self, start: Mapping[str, Any], *, everything: bool = False) -> Mapping[str, Any]:
         """Return where a batch ends that begins at an offset; the very offset if it is empty.
@@ -168,7 +167,7 @@ class Stream:
         It takes one batch at least, and each as a whole, so that no limit is left within them.
         """
         inputs = self._inputs
-        if limits is None or limits.is_none or not isinstance(inputs, Batched):
+        if limits is None or limits.is_none or not isinstance(inputs, GroupInputs):
             return seen, limits
         heads = inputs.within(standing, max(limits.rows or 0, self._query.rows_min or 0))
         return (seen if heads is None else SeenHeads(heads)), Limits()

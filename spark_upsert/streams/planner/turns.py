@@ -37,7 +37,6 @@ from spark_upsert.schedule.dirty import DirtySet
 from spark_upsert.schedule.priority import Urgency
 from spark_upsert.schedule.scheduler import Schedule, Turn
 from spark_upsert.store.records import MALFORMED, UNREADABLE, text, whole
-from spark_upsert.streams.inputs.input import Ranked
 from spark_upsert.streams.inputs.inputs import Inputs
 from spark_upsert.streams.offsets.offset import no_offset, without
 from spark_upsert.streams.offsets.position import Json
@@ -93,11 +92,8 @@ class Urgencies:
         told = self._query.priorities.get(name)
         if told is not None:
             return told
-        each = self._inputs[name]
-        if not isinstance(each, Ranked):
-            return None
         with about("input", name):
-            return each.priority()
+            return self._inputs[name].priority()
 
     # -- when other queries read an input ---------------------------------------------
 
@@ -116,12 +112,9 @@ class Urgencies:
         return asked is None or not asked[0] <= now_ms < asked[0] + REST_MS
 
     def _last_read_ms(self, name: str) -> int | None:
-        each = self._inputs[name]
-        if not isinstance(each, Ranked):
-            return None
         try:
             with about("input", name):
-                return each.last_read_ms()
+                return self._inputs[name].last_read_ms()
         except UNREADABLE as error:
             # Not knowing the other readers of an input is no reason to stop.
             _LOGGER.warning(

@@ -6,6 +6,8 @@ It knows all operators, so that it is loaded when a plan has a node above its sc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError
@@ -28,7 +30,7 @@ from spark_upsert.task.operators.join_rows import SHOWS_RIGHT_ALONE
 from spark_upsert.task.operators.lookup_join import LookupJoinRows
 from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.merge_join import MergeJoinRows
-from spark_upsert.task.operators.operator import BatchSource, Context, Operator, Streaming
+from spark_upsert.task.operators.operator import BatchSource, Operator, Streaming
 from spark_upsert.task.operators.rows import limited, numbered, unnested
 
 
@@ -38,7 +40,7 @@ def operator_of(
     *,
     right: BatchSource | None,
     lookup: Lookup | None,
-    context: Context,
+    drop_input: Callable[[str], None],
 ) -> Operator:
     """Return the operator that runs a node.
 
@@ -51,8 +53,8 @@ def operator_of(
         The rows of the right side, of a join.
     lookup : Lookup, optional
         The place where an index lookup join looks keys up.
-    context : Context
-        The pipelines that the operator is a part of.
+    drop_input : callable
+        Makes all below a node give nothing until the barrier (`Pipelines.drop_input`).
 
     Raises
     ------
@@ -75,7 +77,7 @@ def operator_of(
         case Join():
             assert right is not None, "a join without the rows of its right side"
             if isinstance(node, MergeJoin):
-                return MergeJoinRows(node, schema, right, context)
+                return MergeJoinRows(node, schema, right, drop_input)
             return HashJoinRows(node, schema, right)
         case IndexLookupJoin():
             if lookup is None:

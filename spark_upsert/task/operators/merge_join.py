@@ -24,6 +24,7 @@ sides advance together, so that a side without held rows has met every key that 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -45,7 +46,7 @@ from spark_upsert.task.operators.join_rows import (
     Shape,
     Side,
 )
-from spark_upsert.task.operators.operator import BatchSource, Context, Signal
+from spark_upsert.task.operators.operator import BatchSource, Signal
 
 MEMORY_BYTES_MAX = 256 << 20
 """Bytes that the right rows of one key may take, if the plan does not say."""
@@ -201,14 +202,18 @@ class MergeJoinRows:
     """
 
     def __init__(
-        self, node: MergeJoin, left: pa.Schema, right: BatchSource, context: Context
+        self,
+        node: MergeJoin,
+        left: pa.Schema,
+        right: BatchSource,
+        drop_input: Callable[[str], None],
     ) -> None:
         self._node = node
         with about("node", node.id):
             self._shape = Shape.of(node, left, right.schema)
         self.schema = self._shape.schema
         self._source = right
-        self._context = context
+        self._drop_node = drop_input
         self._memory_bytes_max = (
             MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
         )
@@ -422,7 +427,7 @@ class MergeJoinRows:
         )
         if side is not None and not self._was_dropped:
             self._was_dropped = True
-            self._context.drop_input(getattr(self._node, side).id)
+            self._drop_node(getattr(self._node, side).id)
 
     def _require_memory(self) -> None:
         """Check what is held: it is the rows of one key, and more of it are waited for."""

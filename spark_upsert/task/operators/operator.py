@@ -24,8 +24,8 @@ polls by itself, within `output` and `start_drain` only; it is behind a batch or
 own barrier whenever it likes. It has drained when both sides have and what follows from them is
 given.
 
-**Giving up early.** An operator that needs no more rows of a side until the barrier says so
-(`Context.drop_input`); what is under way may still come.
+**Giving up early.** A merge join that needs no more rows of a side until the barrier says so
+(`Pipelines.drop_input`); what is under way may still come.
 """
 
 from __future__ import annotations
@@ -117,17 +117,6 @@ class Operator(Protocol):
 
     def close(self) -> None:
         """Release everything; also after an error, and twice. Nothing is called behind it."""
-        ...
-
-
-class Context(Protocol):
-    """The requests of an operator to the task that runs it; `Pipelines` implements them."""
-
-    def drop_input(self, node: str) -> None:
-        """Throw away what the plan node ``node`` and all below it give until the barrier.
-
-        Scans stop reading; their splits count as finished. Behind the barrier, all is as before.
-        """
         ...
 
 

@@ -15,12 +15,12 @@ from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.index.index import Index
 from spark_upsert.table.table import Table
 from spark_upsert.views.groups.grouping import Grouping
 from spark_upsert.views.groups.shown import ShownGroups, whole_groups
 from spark_upsert.views.pairs import Pairs, RelationRows, concat
 from spark_upsert.views.relation import Looked, aligned
-from spark_upsert.views.scan import IndexLookup
 from spark_upsert.views.table_base import require_columns
 
 
@@ -55,7 +55,7 @@ class KeptBase:
         """Return False: groups are found by their columns (`Base.is_indexed`)."""
         return False
 
-    def index(self, column: str) -> IndexLookup | None:
+    def index(self, column: str) -> Index | None:
         """Return None (`Base.index`)."""
         return None
 
