@@ -59,7 +59,7 @@ from spark_upsert.streams.inputs.agreement import Described
 from spark_upsert.streams.inputs.input import Backlog, Input, ReadPiece
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.reads.columns import chosen
-from spark_upsert.streams.reads.explain_words import columns_field, counted
+from spark_upsert.streams.reads.explain import columns_field, counted
 from spark_upsert.streams.reads.steps import CountedStep, StreamStep, refuse_gaps
 from spark_upsert_sink.releases import arrow_of
 

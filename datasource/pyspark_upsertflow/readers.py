@@ -26,7 +26,7 @@ from spark_upsert.streams.inputs.table import open_table
 from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, shared_columns
 from spark_upsert.streams.planner.merged_read import MergedRead
 from spark_upsert.streams.reads.columns import shown_grouping
-from spark_upsert.streams.reads.explain_merge import tell_merge
+from spark_upsert.streams.reads.explain import tell_merge
 from spark_upsert.streams.reads.splits import RowsSplit
 from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.run.file import RUNS

@@ -22,7 +22,7 @@ from spark_upsert.streams.planner.kinds import (
     stream_offsets,
 )
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.streams.reads.explain_merge import tell_merge
+from spark_upsert.streams.reads.explain import tell_merge
 from spark_upsert.streams.reads.splits import RowsSplit
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert_sink.deferred import put_off, without_split

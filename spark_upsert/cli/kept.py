@@ -9,7 +9,7 @@ from spark_upsert.errors import UpsertFlowError
 from spark_upsert.plan.nodes import Node, Scan
 from spark_upsert.plan.text import plan_from_json
 from spark_upsert.store.resolve import open_store
-from spark_upsert.streams.reads.explain_view import plan_lines
+from spark_upsert.streams.reads.explain import plan_lines
 from spark_upsert.table.log.kept_position import VIEW_PLAN, VIEW_RESULT, KeptPosition
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.table import Table

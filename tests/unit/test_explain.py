@@ -78,7 +78,6 @@ def test_the_rows_of_a_version(table: Table) -> None:
         "  columns   id, v\n"
         "  files     2 files, 1,100 entries\n"
         "  runs      2: entries of one key are compared, the winner is read\n"
-        "  plan      table_scan, a barrier behind the rows of a split\n"
         "2 splits\n"
         "  [0000000000000000, 8000000000000000) reads 2 files, 550 entries\n"
         "  [8000000000000000, 10000000000000000) reads 2 files, 548 entries"
@@ -95,7 +94,6 @@ def test_changes_say_where_they_are_cut_and_why(table: Table) -> None:
         "  columns   v\n"
         "  mode      dropCarryovers: updates that leave all values as they were are left out\n"
         "  shown     an update as update_preimage and update_postimage\n"
-        "  plan      change_scan, a barrier behind each stretch of a split\n"
         "stretch 1: versions 1 to 3\n"
         "  because   the first epoch with rows that is asked for\n"
         "  before    version 0: nothing\n"
@@ -155,7 +153,6 @@ def test_the_mode_is_told(table: Table) -> None:
         "  columns   id, v\n"
         "  mode      netChanges: at most one change per key, at the last of its epochs\n"
         "  shown     an update as update_preimage and update_postimage\n"
-        "  plan      change_scan, a barrier behind each stretch of a split\n"
         "stretch 1: versions 1 to 5\n"
         "  because   net changes over an overwrite or late rows compare what was with what is\n"
     )

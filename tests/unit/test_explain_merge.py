@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.reads.explain_merge import explain_merge, tell_merge
+from spark_upsert.streams.reads.explain import explain_merge, tell_merge
 
 TWO = {"inputs": "a,b", "input.a.path": "/a", "input.b.path": "/b", "parallelism": "4"}
 

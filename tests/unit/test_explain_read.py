@@ -73,7 +73,6 @@ def test_it_says_how_inputs_are_merged_what_is_read_of_each_and_the_tasks(lake: 
         "    columns   id, v\n"
         "    files     2 files, 1,100 entries, ? bytes\n"
         "    runs      2: entries of one key are compared, the winner is read\n"
-        "    plan      table_scan, a barrier behind the rows of a split\n"
         "  1 split\n"
         f"    {ALL} reads 2 files, 1,100 entries, ? bytes\n"
         "input 'west'\n"
@@ -81,7 +80,6 @@ def test_it_says_how_inputs_are_merged_what_is_read_of_each_and_the_tasks(lake: 
         "    columns   id, v\n"
         "    files     1 file, 100 entries, ? bytes\n"
         "    runs      1: read through\n"
-        "    plan      table_scan, a barrier behind the rows of a split\n"
         "  1 split\n"
         f"    {ALL} reads 1 file, 100 entries, ? bytes\n"
         "2 tasks, packed by bytes\n"
@@ -105,7 +103,6 @@ def test_an_exact_order_is_one_task_and_takes_epoch_by_epoch(
         "    columns   id, v\n"
         "    mode      dropCarryovers: updates that leave all values as they were are left out\n"
         "    shown     an update as update_preimage and update_postimage\n"
-        "    plan      change_scan, a barrier behind each stretch of a split\n"
         "  stretch 1: version 1\n"
         "    because   the first epoch with rows that is asked for\n"
     ) in text

@@ -12,7 +12,7 @@ import pytest
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.options.view import ViewOptions
 from spark_upsert.plan import agg
-from spark_upsert.streams.reads.explain_view import explain_view
+from spark_upsert.streams.reads.explain import explain_view
 from spark_upsert.streams.reads.view_reads import open_view
 from spark_upsert.streams.reads.view_splits import step_splits
 from spark_upsert.table.table import Table

@@ -26,7 +26,7 @@ from spark_upsert.streams.planner.kinds import with_found_inputs
 from spark_upsert.table.table import Table
 
 _FACT = re.compile(r"  (?P<name>[a-z-]{1,9}) +(?<=^.{12})(?P<value>\S.*)")
-"""A line of an explanation that is a field (`explain_words.field`)."""
+"""A line of an explanation that is a field (`explain.field`)."""
 
 
 @upsertflow.command()

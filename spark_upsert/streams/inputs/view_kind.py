@@ -14,7 +14,7 @@ from spark_upsert.streams.inputs.agreement import Described
 from spark_upsert.streams.inputs.input import Input
 from spark_upsert.streams.inputs.view import ViewInput
 from spark_upsert.streams.inputs.view_bounds import end_of, position_of, require_bounds, start_of
-from spark_upsert.streams.reads.explain_view import explain_view
+from spark_upsert.streams.reads.explain import explain_view
 from spark_upsert.streams.reads.view_reads import open_view, read_view
 from spark_upsert.streams.reads.view_splits import (
     ViewSplit,

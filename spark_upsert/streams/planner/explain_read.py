@@ -7,16 +7,15 @@ rows that the log does not count stay uncounted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from textwrap import indent
 from typing import Any
 
-import pyarrow as pa
-
 from spark_upsert.errors import OptionError
-from spark_upsert.options.inputs import UNNAMED, ReadPlan
+from spark_upsert.options.inputs import UNNAMED, InputOptions, ReadPlan
+from spark_upsert.options.parse import fold
 from spark_upsert.options.read import Metadata
-from spark_upsert.streams.planner.elsewhere import with_elsewhere, without_elsewhere
 from spark_upsert.streams.planner.kinds import (
     KINDS,
     Bounded,
@@ -25,10 +24,12 @@ from spark_upsert.streams.planner.kinds import (
     plan_columns,
     with_found_inputs,
 )
-from spark_upsert.streams.reads.explain_merge import explain_merge
-from spark_upsert.streams.reads.explain_words import SHOWN, counted, more
+from spark_upsert.streams.reads.explain import SHOWN, counted, explain_merge, field, more
 from spark_upsert.streams.reads.packs import InputSplit, Pack, explain_packs, of_each, planned
 from spark_upsert.streams.reads.passage import splits_in_order, steps_of
+
+_PYTHON = "python"
+"""The format that only a process with Spark knows."""
 
 _Splits = Mapping[str, Sequence[Any]]
 """The splits of each input, by its name."""
@@ -45,18 +46,23 @@ def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
     plan.query.require_batch()
     _refuse_of_the_log(plan)
     plan = with_found_inputs(plan)
-    known = without_elsewhere(plan, kinds)
-    columns = plan_columns(known, kinds) if known.inputs else pa.schema([])
-    inputs = batch_inputs(plan, columns, with_elsewhere(kinds))
+    known = replace(plan, inputs=tuple(e for e in plan.inputs if not _needs_spark(e, kinds)))
+    inputs: dict[str, Bounded] = {}
+    if known.inputs:
+        inputs = batch_inputs(known, plan_columns(known, kinds), kinds)
     splits = _planned(inputs, plan)
     if plan.is_unnamed:
         return inputs[UNNAMED].explain(splits[UNNAMED])
     tasks = _packs(inputs, splits, plan)
     how = "packed by bytes" if plan.query.order is None else "in an exact order"
-    lines = [explain_merge(plan), *_inputs(inputs, splits)]
+    lines = [explain_merge(plan), *_inputs(plan, inputs, splits)]
     lines += [f"{counted(len(tasks), 'task')}, {how}"]
     lines += explain_packs(splits, tasks, lambda name, split: inputs[name].split_bytes(split))
     return "\n".join(lines)
+
+
+def _needs_spark(options: InputOptions, kinds: Kinds) -> bool:
+    return fold(options.format.partition(":")[0].strip()) == _PYTHON and _PYTHON not in kinds
 
 
 def _refuse_of_the_log(plan: ReadPlan) -> None:
@@ -79,11 +85,18 @@ def _planned(inputs: Mapping[str, Bounded], plan: ReadPlan) -> _Splits:
     return of_each(named, lambda of: splits_in_order(steps_of(*of)))
 
 
-def _inputs(inputs: Mapping[str, Bounded], splits: _Splits) -> Iterator[str]:
-    for name, read in islice(inputs.items(), SHOWN):
-        yield f"input '{name}'"
-        yield indent(read.explain(splits[name]), "  ")
-    yield from more(len(inputs), " inputs")
+def _inputs(plan: ReadPlan, inputs: Mapping[str, Bounded], splits: _Splits) -> Iterator[str]:
+    for each in islice(plan.inputs, SHOWN):
+        name = each.name
+        text = inputs[name].explain(splits[name]) if name in inputs else _unplanned(each)
+        yield f"input '{name}'\n{indent(text, '  ')}"
+    yield from more(len(plan.inputs), " inputs")
+
+
+def _unplanned(options: InputOptions) -> str:
+    why = "nothing: it is known where Spark runs, and its tasks come on top"
+    source = options.format.partition(":")[2].strip()
+    return "\n".join([f"the Python source '{source}'", *field("planned", why)])
 
 
 def _packs(inputs: Mapping[str, Bounded], splits: _Splits, plan: ReadPlan) -> list[Pack]:

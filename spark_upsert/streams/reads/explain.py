@@ -1,23 +1,24 @@
-"""A planned read, as text: versions and stretches, look-ups, files, splits, and why.
+"""What a planned read will do, as text: versions and stretches, look-ups, files, splits, and why.
 
-The text is a pure function of the splits that the tasks will get, so that it tells what will be
-done. It estimates nothing anew: sizes are those in the log, and hashes are uniform. Whether a
-look-up is dense or sparse is decided by the very rule that the task uses (`lookup.is_sparse`), with
-the number of commands in place of the number of their keys, which is known only when they are read.
+The text is a pure function of the splits that the tasks get. Sizes are those in the log, and hashes
+are taken as uniform. The rule of the tasks (`lookup.is_sparse`) says whether a look-up is dense or
+sparse, with the number of commands in place of the number of their keys, which is known only when
+the commands are read.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
+from textwrap import indent
+from typing import TYPE_CHECKING
 
+from spark_upsert.merge import Seeded
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.log_fields import Fields
-from spark_upsert.options.read import ReadOptions
-from spark_upsert.streams.reads.explain_words import SHOWN, columns_field, counted, field, more
-from spark_upsert.streams.reads.serve import plan_of
+from spark_upsert.plan.nodes import Filter, Group, Join, Node, Project, Reverse, Scan, Unnest
 from spark_upsert.streams.reads.splits import (
     ChangesSplit,
     QuarantineSplit,
@@ -29,7 +30,18 @@ from spark_upsert.streams.reads.splits import (
 from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.changes.stretches import Cut, Stretch
 from spark_upsert.table.entries.lookup import HASHES_PER_BLOCK, is_sparse
-from spark_upsert.table.log.manifest import Slice
+
+if TYPE_CHECKING:
+    from spark_upsert.options.inputs import ReadPlan
+    from spark_upsert.options.query import QueryOptions
+    from spark_upsert.options.read import ReadOptions
+    from spark_upsert.plan.aggregates import Aggregate
+    from spark_upsert.streams.reads.view_splits import ViewSplit
+    from spark_upsert.table.log.manifest import Slice
+    from spark_upsert.views.view import View
+
+SHOWN = 20
+"""Things of one kind that are shown one by one; of more only the first."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -42,14 +54,36 @@ _CUTS: Mapping[Cut, str] = {
     Cut.NET: "net changes over an overwrite or late rows compare what was with what is",
 }
 
-_EPOCH_BY_EPOCH = "an exact order takes epoch by epoch"
-"""Why a stretch begins that is not the first of a read, but the first of a step."""
-
 _MODES: Mapping[Deduplication, str] = {
     Deduplication.NONE: "every change, those included that leave all values as they were",
     Deduplication.DROP_CARRYOVERS: "updates that leave all values as they were are left out",
     Deduplication.NET_CHANGES: "at most one change per key, at the last of its epochs",
 }
+
+# -- the layout -----------------------------------------------------------------------------
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a count with the right form of its noun."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def field(name: str, *texts: str) -> list[str]:
+    """Return the lines of a field: its name is in the first."""
+    return [f"  {name if not at else '':<10}{text}" for at, text in enumerate(texts)]
+
+
+def columns_field(names: Sequence[str]) -> list[str]:
+    """Return the field of the columns that are read."""
+    return field("columns", ", ".join(names) or "none: rows are only counted")
+
+
+def more(count: int, what: str = "") -> list[str]:
+    """Return the line that stands for those that are not shown."""
+    return [f"  and {count - SHOWN:,} more{what}"] if count > SHOWN else []
+
+
+# -- a read of a table ----------------------------------------------------------------------
 
 
 def explain(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) -> str:
@@ -58,7 +92,7 @@ def explain(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str
     Parameters
     ----------
     splits : sequence of Split
-        All that the read was cut into; for a batch of a stream, that of the batch.
+        All splits of the read; for a batch of a stream, those of the batch.
     options : ReadOptions
     columns : sequence of str
         The table's columns that are read.
@@ -76,89 +110,66 @@ def explain(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str
         lines += _changes(changes, options, columns)
     if not lines:
         return "nothing to read: no epoch that is asked for has rows"
-    lines += _splits(splits)
-    return "\n".join(lines)
+    shown = [f"  {split.hash_range} {_within(split)}" for split in splits[:SHOWN]]
+    return "\n".join([*lines, counted(len(splits), "split"), *shown, *more(len(splits))])
 
 
 def tell(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) -> None:
-    """Tell the program's log of a planned read: in one line, and at debug all of `explain`."""
+    """Log a planned read: in one line, and at debug all of `explain`."""
     if _LOGGER.isEnabledFor(logging.INFO):
-        _LOGGER.info("read planned: %s", _fields(splits, options))
+        contents = [split for split in splits if not isinstance(split, ChangesSplit)]
+        stretches = next((s.stretches for s in splits if isinstance(s, ChangesSplit)), ())
+        files, rows, size = _amount(together(each for split in splits for each in read_by(split)))
+        fields = Fields(
+            path=options.path,
+            snapshot=contents[0].manifest.version if contents else None,
+            lower=stretches[0].before.version + 1 if stretches else None,
+            upper=max(stretches[-1].times_ms) + 1 if stretches else None,
+            stretches=len(stretches) or None,
+            splits=len(splits),
+            files=files,
+            rows=rows,
+            bytes=size,
+        )
+        _LOGGER.info("read planned: %s", fields)
     if _LOGGER.isEnabledFor(logging.DEBUG):
         _LOGGER.debug("read planned:\n%s", explain(splits, options, columns))
 
 
-def _fields(splits: Sequence[Split], options: ReadOptions) -> Fields:
-    contents = [split for split in splits if not isinstance(split, ChangesSplit)]
-    stretches = next((s.stretches for s in splits if isinstance(s, ChangesSplit)), ())
-    read = _Amount.of(together(slices for split in splits for slices in read_by(split)))
-    return Fields(
-        path=options.path,
-        snapshot=contents[0].manifest.version if contents else None,
-        lower=stretches[0].before.version + 1 if stretches else None,
-        upper=max(stretches[-1].times_ms) + 1 if stretches else None,
-        stretches=len(stretches) or None,
-        splits=len(splits),
-        files=read.files,
-        rows=read.entries,
-        bytes=read.bytes,
-    )
-
-
-# -- the contents of a version ----------------------------------------------------------
-
-
 def _contents(
-    what: str,
-    splits: Sequence[RowsSplit | QuarantineSplit],
-    note: str,
-    columns: Sequence[str],
+    what: str, splits: Sequence[RowsSplit | QuarantineSplit], note: str, columns: Sequence[str]
 ) -> list[str]:
     manifest = splits[0].manifest
     slices = together(split.manifest.slices for split in splits)
-    read = HashRange(splits[0].hash_range.first, splits[-1].hash_range.end)
+    hashes = HashRange(splits[0].hash_range.first, splits[-1].hash_range.end)
     runs = len({slice_.epochs for slice_ in slices})
     how = "read through" if runs < 2 else "entries of one key are compared, the winner is read"
     return [
         f"{what} of version {manifest.version}{note}",
         *columns_field(columns),
-        *field("files", str(_Amount.of(slices, read))),
+        *field("files", _size(slices, hashes)),
         *field("runs", f"{runs}: {how}"),
-        *field("plan", _plan(splits[0], "the rows of a split")),
     ]
-
-
-# -- changes ----------------------------------------------------------------------------
 
 
 def _changes(
     splits: Sequence[ChangesSplit], options: ReadOptions, columns: Sequence[str]
 ) -> list[str]:
     stretches = list(_stretches(splits))
-    first = stretches[0].before.version + 1
-    last = max(stretches[-1].times_ms)
-    mode = options.deduplication
-    count = counted(len(stretches), "stretch", "stretches")
-    told = [line for each in enumerate(stretches[:SHOWN], 1) for line in _stretch(*each)]
-    if splits[0].history is not None:
-        what, as_told = "history", [("valid", f"by {splits[0].history.by.value}")]
+    versions = _versions(stretches[0].before.version + 1, max(stretches[-1].times_ms))
+    history, mode = splits[0].history, options.deduplication
+    if history is not None:
+        fields = field("valid", f"by {history.by.value}")
     else:
-        what = "changes"
-        as_told = [("mode", f"{mode.value}: {_MODES[mode]}"), ("shown", _shown(options))]
-    of = "all stretches" if splits[0].history is not None else "each stretch"
+        fields = field("mode", f"{mode.value}: {_MODES[mode]}") + field("shown", _shown(options))
+    what = "changes" if history is None else "history"
     return [
-        f"{what} of {_versions(first, last)}, in {count}",
+        f"{what} of {versions}, in {counted(len(stretches), 'stretch', 'stretches')}",
         *columns_field(columns),
-        *(line for each in as_told for line in field(*each)),
-        *field("plan", _plan(splits[0], f"{of} of a split")),
-        *told,
+        *fields,
+        *(line for each in enumerate(stretches[:SHOWN], 1) for line in _stretch(*each)),
         *more(len(stretches)),
     ]
-
-
-def _plan(split: Split, what: str) -> str:
-    """Return the plan of the tasks that read splits, and what ends with a barrier."""
-    return f"{plan_of(split).kind}, a barrier behind {what}"
 
 
 def _shown(options: ReadOptions) -> str:
@@ -171,26 +182,22 @@ def _shown(options: ReadOptions) -> str:
 
 
 def _stretches(splits: Sequence[ChangesSplit]) -> Iterator[Stretch]:
-    """Yield the stretches of a read; in an exact order each step has its own."""
+    """Yield the stretches of a read, whole; in an exact order each step has its own."""
     for _, step in groupby(splits, lambda split: split.stretches[0].before.version):
-        yield from map(_whole, zip(*(split.stretches for split in step), strict=True))
-
-
-def _whole(pieces: Sequence[Stretch]) -> Stretch:
-    """Return a stretch of which each split has what lies in its range."""
-    slices = together(piece.before.slices for piece in pieces)
-    return replace(pieces[0], before=replace(pieces[0].before, slices=slices))
+        for pieces in zip(*(split.stretches for split in step), strict=True):
+            slices = together(piece.before.slices for piece in pieces)
+            yield replace(pieces[0], before=replace(pieces[0].before, slices=slices))
 
 
 def _stretch(number: int, stretch: Stretch) -> list[str]:
-    versions = _versions(stretch.before.version + 1, max(stretch.times_ms))
+    before = stretch.before
     is_step = number > 1 and stretch.cut is Cut.START
-    before, after = _Amount.of(stretch.before.slices), _Amount.of(stretch.after)
+    because = "an exact order takes epoch by epoch" if is_step else _CUTS[stretch.cut]
     return [
-        f"stretch {number}: {versions}",
-        *field("because", _EPOCH_BY_EPOCH if is_step else _CUTS[stretch.cut]),
-        *field("before", f"version {stretch.before.version}: {before}"),
-        *field("after" if stretch.is_comparison else "commands", str(after)),
+        f"stretch {number}: {_versions(before.version + 1, max(stretch.times_ms))}",
+        *field("because", because),
+        *field("before", f"version {before.version}: {_size(before.slices)}"),
+        *field("after" if stretch.is_comparison else "commands", _size(stretch.after)),
         *field("look-ups", *_look_ups(stretch)),
     ]
 
@@ -202,67 +209,135 @@ def _look_ups(stretch: Stretch) -> Iterator[str]:
         return
     if not stretch.before.slices:
         yield "none: there is nothing before"
-    dense: list[Slice] = []
-    sparse: list[Slice] = []
+    found: dict[bool, list[Slice]] = {False: [], True: []}
     for slice_ in stretch.before.slices:
         commands = sum(each.rows_within(slice_.occupied) for each in stretch.after)
-        is_few = is_sparse(commands, slice_.rows_within(slice_.occupied))
-        (sparse if is_few else dense).append(slice_)
-    if dense:
-        yield (
-            f"dense in {_Amount.of(dense)}: a command or more for {HASHES_PER_BLOCK} entries, a "
-            "block of hashes, so that all blocks are read"
-        )
-    if sparse:
-        yield (
-            f"sparse in {_Amount.of(sparse)}: less than a command for {HASHES_PER_BLOCK} entries, "
-            "a block of hashes, so that only blocks are read that a search meets"
-        )
-
-
-# -- splits -----------------------------------------------------------------------------
-
-
-def _splits(splits: Sequence[Split]) -> list[str]:
-    told = [f"  {split.hash_range} {_within(split)}" for split in splits[:SHOWN]]
-    return [counted(len(splits), "split"), *told, *more(len(splits))]
+        found[is_sparse(commands, slice_.rows_within(slice_.occupied))].append(slice_)
+    block = f"for {HASHES_PER_BLOCK} entries, a block of hashes, so that"
+    if found[False]:
+        yield f"dense in {_size(found[False])}: a command or more {block} all blocks are read"
+    if found[True]:
+        few = f"less than a command {block} only blocks are read that a search meets"
+        yield f"sparse in {_size(found[True])}: {few}"
 
 
 def _within(split: Split) -> str:
-    read = f"reads {_Amount.of(together(read_by(split)), split.hash_range)}"
+    read = f"reads {_size(together(read_by(split)), split.hash_range)}"
     if not isinstance(split, ChangesSplit):
         return read
-    searched = (s.before.slices for s in split.stretches if not s.is_comparison)
-    return f"{read}; searches {_Amount.of(together(searched), split.hash_range)}"
+    searched = (each.before.slices for each in split.stretches if not each.is_comparison)
+    return f"{read}; searches {_size(together(searched), split.hash_range)}"
 
 
-# -- words ------------------------------------------------------------------------------
+def _amount(slices: Sequence[Slice], hashes: HashRange = ALL_HASHES) -> tuple[int, int, int]:
+    """Return the files, entries and bytes of slices in a range; estimates where a file is cut."""
+    there = [each for each in slices if each.overlaps(hashes)]
+    entries = sum(each.rows_within(hashes) for each in there)
+    size = sum(each.bytes_within(hashes) for each in there)
+    return len({each.file.path for each in there}), entries, size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Amount:
-    """How much some slices hold in a range of hashes; where a file is cut, about so much."""
-
-    files: int
-    entries: int
-    bytes: int
-
-    @classmethod
-    def of(cls, slices: Sequence[Slice], hash_range: HashRange = ALL_HASHES) -> _Amount:
-        """Measure slices within a range."""
-        there = [slice_ for slice_ in slices if slice_.overlaps(hash_range)]
-        return cls(
-            files=len({slice_.file.path for slice_ in there}),
-            entries=sum(slice_.rows_within(hash_range) for slice_ in there),
-            bytes=sum(slice_.bytes_within(hash_range) for slice_ in there),
-        )
-
-    def __str__(self) -> str:
-        if not self.files:
-            return "nothing"
-        entries = counted(self.entries, "entry", "entries")
-        return f"{counted(self.files, 'file')}, {entries}, {self.bytes:,} bytes"
+def _size(slices: Sequence[Slice], hashes: HashRange = ALL_HASHES) -> str:
+    files, entries, size = _amount(slices, hashes)
+    if not files:
+        return "nothing"
+    return f"{counted(files, 'file')}, {counted(entries, 'entry', 'entries')}, {size:,} bytes"
 
 
 def _versions(first: int, last: int) -> str:
     return f"version {last}" if first == last else f"versions {first} to {last}"
+
+
+# -- a merge of several inputs ----------------------------------------------------------------
+
+
+def explain_merge(plan: ReadPlan) -> str:
+    """Return how a read merges its inputs; the empty text for a read that names none.
+
+    `QueryOptions.order` decides, and is described: a read without an exact order is live.
+    """
+    if plan.is_unnamed:
+        return ""
+    query, count = plan.query, f"{len(plan.inputs):,}"
+    if plan.below is not None and not plan.below.named:
+        below = f"found by '{plan.below.pattern}' below the path"
+        count = f"{count}, {below}" if plan.inputs else below
+    tasks = f"at most {query.slots}, packed by bytes"
+    lines = [
+        f"merge of several inputs: {query.merge.value}",
+        *field("inputs", count),
+        *field("tasks", tasks if query.order is None else "one, in an exact order"),
+        *field("live", _live(query)),
+    ]
+    return "\n".join(lines)
+
+
+def _live(query: QueryOptions) -> str:
+    """Return whether rows come as they are ready, and why."""
+    match query.order:
+        case None:
+            return "yes: rows come as they are ready, through bounded channels"
+        case Seeded(state=seed):
+            return f"no: the seed {seed} gives it an exact order"
+        case _:
+            return f"no: its mode is {query.merge.value}, which has an exact order"
+
+
+def tell_merge(plan: ReadPlan) -> None:
+    """Log how a read merges its inputs."""
+    if not plan.is_unnamed:
+        query, inputs = plan.query, len(plan.inputs) or None
+        fields = Fields(inputs=inputs, merge=query.merge.value, live=_live(query))
+        _LOGGER.info("merge planned: %s", fields)
+
+
+# -- a read of a view -------------------------------------------------------------------------
+
+
+def explain_view(view: View, splits: Sequence[ViewSplit]) -> str:
+    """Return what reading some splits of a view does."""
+    lines = [
+        f"view {view.plan.fingerprint()}",
+        *field("key", ", ".join(view.relation.key or ())),
+        *field("follows", *(view.paths or ("nothing: all tables are pinned",))),
+        indent("\n".join(plan_lines(view.plan)), "  "),
+        counted(len(splits), "task"),
+        *(f"  {each.steps_text()}: {each.rows:,} rows" for each in splits[:SHOWN]),
+        *more(len(splits)),
+    ]
+    return "\n".join(lines)
+
+
+def plan_lines(node: Node) -> Iterator[str]:
+    """Yield a line for each node of a plan, the inputs of one below it."""
+    yield _node(node)
+    for below in node.inputs:
+        yield from (f"  {line}" for line in plan_lines(below))
+
+
+def _node(node: Node) -> str:
+    match node:
+        case Scan():
+            where = "live" if node.version is None else f"at version {node.version}"
+            return f"scan {node.path}, {where}, key {', '.join(node.key)}"
+        case Filter():
+            return f"filter {node.where}"
+        case Project():
+            named = (name if name == text else f"{text} AS {name}" for name, text in node.columns)
+            return f"select {', '.join(named)}"
+        case Unnest():
+            return f"unnest {node.column}"
+        case Join():
+            on = " and ".join(f"{left} = {right}" for left, right in node.on)
+            found = "by scans" if node.reverse is Reverse.SCAN else "by indexes"
+            return f"{node.how.value} join on {on}; partners of changes are found by key or {found}"
+        case Group():
+            wanted = ", ".join(f"{each.name} = {_aggregate(each)}" for each in node.aggregates)
+            return f"group by {', '.join(node.keys) or 'nothing'}: {wanted or 'nothing'}"
+        case _:
+            return node.kind
+
+
+def _aggregate(aggregate: Aggregate) -> str:
+    scale = "" if aggregate.scale is None else f", scale {aggregate.scale}"
+    return f"{aggregate.kind.value}({aggregate.column or '*'}{scale})"

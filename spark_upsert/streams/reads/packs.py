@@ -27,7 +27,7 @@ from spark_upsert.model.log_fields import Fields
 from spark_upsert.model.parallel import in_order
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.streams.reads.conform import conformed
-from spark_upsert.streams.reads.explain_words import SHOWN, counted, more
+from spark_upsert.streams.reads.explain import SHOWN, counted, more
 from spark_upsert.streams.reads.merge_columns import with_input
 from spark_upsert.table.run.shares import shared_by
 

@@ -52,7 +52,7 @@ def serve(
         The columns that the options mean (`columns.read_columns`); where only new values are
         wanted, those of the changelog may come along.
     """
-    with TASKS.taken(plan_of(split)) as task:
+    with TASKS.taken(_plan_of(split)) as task:
         for stretch in _passes(split):
             yield from task.read(READ, _Pass(store, split, stretch, options, columns))
 
@@ -62,7 +62,7 @@ def _passes(split: Split) -> tuple[Stretch | None, ...]:
     return split.stretches if isinstance(split, ChangesSplit) and not split.history else (None,)
 
 
-def plan_of(split: Split) -> TableScan | ChangeScan:
+def _plan_of(split: Split) -> TableScan | ChangeScan:
     """Return the plan of the task that reads a split; what its rows are, the split says."""
     return CHANGES if isinstance(split, ChangesSplit) else ROWS
 

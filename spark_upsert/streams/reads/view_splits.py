@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
@@ -33,6 +32,20 @@ class ViewSplit:
     """The streaming queries that made what is read, as their transactions name them."""
     marker: tuple[str, str] | None = None
     """The positions before and after a batch of a grouped view, in one of its splits."""
+
+    def steps_text(self) -> str:
+        """Return the steps in words, for an explanation."""
+        found = self.steps
+        if not found:
+            return "nothing but the position"
+        if not found[0].step.before:
+            return "all rows"
+        count = f"{len(found)} steps, versions {found[0].version} to {found[-1].version}"
+        compared = [each for each in found if each.choice.way is Way.SNAPSHOTS]
+        if not compared:
+            return f"{count}, by look-ups"
+        few = "" if len(compared) == len(found) else f" for {len(compared)} of them"
+        return f"{count}, by comparing both snapshots{few} ({compared[0].choice})"
 
 
 def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list[ViewSplit]:
@@ -92,17 +105,3 @@ def _cut(
         ViewSplit(found, piece, rows // count, size // count, queries)
         for piece in hash_range.cut(count)
     ]
-
-
-def tell_steps(found: Sequence[Timed]) -> str:
-    """Return the steps of a split in words."""
-    if not found:
-        return "nothing but the position"
-    if not found[0].step.before:
-        return "all rows"
-    told = f"{len(found)} steps, versions {found[0].version} to {found[-1].version}"
-    compared = [each for each in found if each.choice.way is Way.SNAPSHOTS]
-    if not compared:
-        return f"{told}, by look-ups"
-    few = "" if len(compared) == len(found) else f" for {len(compared)} of them"
-    return f"{told}, by comparing both snapshots{few} ({compared[0].choice})"
