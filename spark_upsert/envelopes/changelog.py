@@ -53,7 +53,7 @@ from spark_upsert.model.schema import (
 from spark_upsert.model.words import equal_rows
 from spark_upsert.options.write import no_aggregate_of_changes
 from spark_upsert.table.write.commands import Decoded, rows_as_json, to_commands, with_skipped
-from spark_upsert.table.write.form import order_names
+from spark_upsert.table.write.form import order_names, own_order_names
 
 _DELETE, _PREIMAGE, _UNKNOWN = 0, 1, -1
 _TYPES = ("delete", "update_preimage", "insert", "update_postimage")
@@ -154,10 +154,12 @@ class ChangelogForm:
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> ChangelogEnvelope:
         """Return the envelope for a table."""
         own = schema.columns.names
+        sources = {find_column(name, own, role="column"): name for name in columns.names}
         return ChangelogEnvelope(
             schema=schema,
-            sources={find_column(name, own, role="column"): name for name in columns.names},
+            sources=sources,
             order=order_names(schema, self.orders),
+            own_order=own_order_names(schema, self.orders, sources),
             has_diff=CHANGE_DIFF in self.rows.names,
         )
 
@@ -176,6 +178,8 @@ class ChangelogEnvelope:
     sources: dict[str, str]
     """For each column of the table that the rows have, its name in the rows."""
     order: tuple[str, ...]
+    own_order: Mapping[str, str]
+    """For each column of the rows that has an order of its own, the name of that order."""
     has_diff: bool
     takes_null_keys: bool = False
     """Whether the rows are those of a view, where one may be of the group NULL."""
@@ -211,7 +215,7 @@ class ChangelogEnvelope:
         decoded = Decoded(
             columns={own: batch.column(name) for own, name in self.sources.items()},
             order=[column(name) for name in self.order],
-            own_order={own: column(n) for own, n in self.schema.engine.column_order.items()},
+            own_order={own: column(name) for own, name in self.own_order.items()},
             tombstones=np.isin(kinds, (_DELETE, _PREIMAGE)) & ~is_bad,
             bad_values=reasons if is_bad.any() else None,
             raw_values=lambda rows: rows_as_json(batch, rows),

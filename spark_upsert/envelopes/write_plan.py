@@ -8,7 +8,7 @@ asks it of a table, and changes the table as it says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -26,7 +26,14 @@ from spark_upsert.errors import (
 )
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.names import find_column, joined_names
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type
+from spark_upsert.model.schema import (
+    ErrorPolicy,
+    Scope,
+    TableSchema,
+    Ties,
+    storage_type,
+    widens,
+)
 from spark_upsert.options.write import Operation, Truncates, WriteOptions
 from spark_upsert.table.deletes import columns_of_deletes, deletes_of
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -39,7 +46,7 @@ from spark_upsert.table.published import require_place
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.contributions import as_collected
-from spark_upsert.table.write.form import Form
+from spark_upsert.table.write.form import Form, order_names
 from spark_upsert.table.write.own_rows import envelope_of_rows
 
 ERROR_COLUMN = "error"
@@ -135,7 +142,7 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     schema = replace(manifest.schema, ties=options.ties or manifest.schema.ties)
     if _gains_quarantine(options, schema):
         schema = replace(schema, on_error=ErrorPolicy.QUARANTINE)
-    schema = _accepted(schema, columns, options)
+    schema = _accepted(schema, columns, options, _orders_of(schema, form))
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         return Alter(schema=schema, properties=options.properties)
     envelope = form.envelope(manifest.schema, columns)
@@ -191,7 +198,8 @@ def plan_upon(
                     require_place(table, properties)
                 manifest = table.unborn(schema, properties, table_id=unborn_id)
             case Alter(schema=schema, properties=properties):
-                manifest = table.alter(schema, properties)
+                assert manifest is not None
+                manifest = table.alter(schema, properties, upon=manifest.schema)
     raise ContentionError(
         f"others altered the table at '{table.store.url}' {_ALTERATIONS_MAX} times in a row "
         "while this write was planned.",
@@ -235,10 +243,12 @@ def _stored_fields(form: Form, names: Iterable[str]) -> list[pa.Field]:
     return [field.with_type(storage_type(field.type)) for field in fields]
 
 
-def _accepted(schema: TableSchema, columns: pa.Schema, options: WriteOptions) -> TableSchema:
+def _accepted(
+    schema: TableSchema, columns: pa.Schema, options: WriteOptions, orders: Sequence[pa.Field]
+) -> TableSchema:
     """Return the schema under which the columns can be stored (`TableSchema.accept`)."""
     try:
-        return schema.accept(columns, merge=options.merge_schema)
+        return schema.accept(columns, merge=options.merge_schema, orders=orders)
     except SchemaError as error:
         name = error.fields.get("left_out")
         if options.path and name is not None and name not in schema.keys:
@@ -291,7 +301,7 @@ def _new_schema(
         engine=engine,
         ties=options.ties,
         hash_prefix=options.hash_prefix or 0,
-    )
+    ).widened_by(form.orders)
 
 
 def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:
@@ -317,16 +327,26 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
             schema.ties.value,
             why="rows that lost are gone (only 'last' and 'fail' may become each other)",
         )
-    for field in schema.order:
-        name = find_column(field.name, form.orders.names, role="sequenceBy column")
-        found = storage_type(form.orders.field(name).type)
-        if found != field.type:
+    for field, given in zip(schema.order, _orders_of(schema, form), strict=True):
+        found = storage_type(given.type)
+        if not (widens(found, field.type) or (options.merge_schema and widens(field.type, found))):
             raise SchemaError(
-                f"the sequenceBy column '{name}' is {field.type} in the table, but {found} in the "
-                "rows.",
-                hint=f"cast it to {field.type} before the write.",
-                column=name,
+                f"the sequenceBy column '{field.name}' is {field.type} in the table, but {found} "
+                "in the rows.",
+                hint=f"give {setting('mergeSchema', 'true')}."
+                if widens(field.type, found)
+                else f"cast it to {field.type} before the write.",
+                column=field.name,
             )
+
+
+def _orders_of(schema: TableSchema, form: Form) -> list[pa.Field]:
+    """Return the columns of the rows that a table is ordered by, under the table's names."""
+    names = order_names(schema, form.orders)
+    return [
+        form.orders.field(name).with_name(own.name)
+        for own, name in zip(schema.order, names, strict=True)
+    ]
 
 
 def _require_keys(options: WriteOptions, schema: TableSchema) -> None:

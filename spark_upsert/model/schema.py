@@ -37,7 +37,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as dataclass_field
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,8 @@ REASON = "__reason"
 EPOCH = "__epoch"
 DEAD = "__dead"
 _AT = "__at_"
+_ROW_AT = "__row_at_"
+_OLDER = "__older_"
 _ORDER = "__order"
 ORDER_KNOWN = "__order_known"
 
@@ -151,6 +153,16 @@ def at_column(name: str) -> str:
     return f"{_AT}{name}"
 
 
+def row_at_column(name: str) -> str:
+    """Return the name of the column that holds the order key of the row that a value came in."""
+    return f"{_ROW_AT}{name}"
+
+
+def older_column(name: str) -> str:
+    """Return the name of the column that holds older values of a column (`table.entries.fold`)."""
+    return f"{_OLDER}{name}"
+
+
 def storage_type(type_: pa.DataType) -> pa.DataType:
     """Return the one form in which values of a type are stored.
 
@@ -180,8 +192,8 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-_OWN = ("columns", "hash_seed")
-"""Fields of a schema that are no rules."""
+_OWN = ("columns", "hash_seed", "order")
+"""Fields of a schema that are no rules; the order may be wider."""
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
@@ -196,7 +208,35 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if pa.types.is_decimal128(source) and pa.types.is_decimal128(target):
         return bool(source.scale == target.scale and source.precision <= target.precision)
+    if pa.types.is_struct(source) and pa.types.is_struct(target):
+        pairs = zip(source.fields, target.fields, strict=False)
+        is_alike = [f.name for f in source.fields] == [f.name for f in target.fields]
+        return is_alike and all(widens(one.type, other.type) for one, other in pairs)
+    if pa.types.is_list(source) and pa.types.is_list(target):
+        return widens(source.value_type, target.value_type)
     return False
+
+
+def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type that holds the values of both; the first if neither does."""
+    return other if widens(one, other) else one
+
+
+def _widened_order(
+    order: Iterable[pa.Field], engine: MergeEngine, fields: Iterable[pa.Field]
+) -> tuple[pa.Field, ...]:
+    """Return order fields that hold what columns of the rows hold, by the names of those.
+
+    A column with an order of its own compares it with the order of deletes: one type holds both.
+    """
+    own = {name.lower() for name in engine.column_order.values()}
+    types = [(field.name.lower(), storage_type(field.type)) for field in fields]
+    found = []
+    for each in order:
+        names = {each.name.lower(), *own}
+        alike = (type_ for name, type_ in types if name in names)
+        found.append(each.with_type(reduce(wider, alike, each.type)))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -315,10 +355,11 @@ class TableSchema:
         is_inline = on_error is ErrorPolicy.INLINE
         if is_inline:
             columns = _with_error_column(columns, error_column)
+        fields = [pa.field(f.name, storage_type(f.type), nullable=False) for f in order]
         return cls(
             columns=stored(columns),
             keys=_distinct_keys(names_of(keys, "keys"), columns.names),
-            order=tuple(pa.field(f.name, storage_type(f.type), nullable=False) for f in order),
+            order=_widened_order(fields, engine or DEDUPLICATE, columns),
             scope=scope if order else Scope.ARRIVAL,
             hash_seed=hash_seed,
             on_error=on_error,
@@ -354,6 +395,15 @@ class TableSchema:
         return tuple(name for name in self.columns.names if name not in self.keys)
 
     @cached_property
+    def contents(self) -> tuple[str, ...]:
+        """Names of the columns in which two rows of one key can differ.
+
+        Float keys are among them: 0.0 and -0.0 are one key, and not the same to a reader.
+        """
+        keys = (name for name in self.keys if pa.types.is_floating(self.columns.field(name).type))
+        return (*keys, *self.values)
+
+    @cached_property
     def order_fields(self) -> tuple[pa.Field, ...]:
         """The stored order columns; never null."""
         known = (pa.field(ORDER_KNOWN, pa.bool_(), nullable=False),)
@@ -387,6 +437,11 @@ class TableSchema:
         """An order key as one value."""
         return pa.struct([pa.field(f"{i}", f.type) for i, f in enumerate(self.order)])
 
+    def older_type(self, name: str) -> pa.DataType:
+        """Return the type of the older values of a column with an order of its own."""
+        parts = {"at": self.order_type, "row_at": self.order_type}
+        return pa.list_(pa.struct({**parts, "value": self.columns.field(name).type}))
+
     @cached_property
     def last_columns(self) -> tuple[str, ...]:
         """Value columns that a fold gives their last value, by an order key each."""
@@ -406,6 +461,9 @@ class TableSchema:
     def _fold_fields(self) -> list[pa.Field]:
         """Return what makes folding associative (`table.entries.fold`)."""
         fields = [pa.field(at_column(name), self.order_type) for name in self.last_columns]
+        for name in self.engine.column_order:
+            fields.append(pa.field(row_at_column(name), self.order_type))
+            fields.append(pa.field(older_column(name), self.older_type(name)))
         if self.engine.kind is Engine.PARTIAL_UPDATE:
             fields.append(pa.field(DEAD, self.order_type if self.order else pa.bool_()))
         return fields
@@ -416,16 +474,60 @@ class TableSchema:
         return pa.schema([*self.columns, *CHANGELOG_FIELDS])
 
     def has_rules_of(self, other: TableSchema) -> bool:
-        """Return whether all but the columns and the seed are the same."""
+        """Return whether all but the columns and the seed are the same; orders may be wider."""
         names = [f.name for f in fields(self) if f.compare and f.name not in _OWN]
-        return all(getattr(self, name) == getattr(other, name) for name in names)
+        same = all(getattr(self, name) == getattr(other, name) for name in names)
+        return same and self.has_order_of(other)
+
+    def has_order_of(self, other: TableSchema) -> bool:
+        """Return whether both are ordered by the same columns, one perhaps in wider types."""
+        return len(self.order) == len(other.order) and all(
+            one.name == two.name and (widens(one.type, two.type) or widens(two.type, one.type))
+            for one, two in zip(self.order, other.order, strict=True)
+        )
 
     def select(self, names: Iterable[str], argument: str = "columns") -> tuple[str, ...]:
         """Return the table's columns that the names mean, in the order of the names."""
         available = self.columns.names
         return tuple(find_column(n, available, role="column") for n in names_of(names, argument))
 
-    def accept(self, incoming: pa.Schema, *, merge: bool) -> TableSchema:
+    def widened_to(self, other: TableSchema) -> TableSchema:
+        """Return the same columns and orders, each in the wider of its types in two schemas.
+
+        For a reader of one version that meets entries of another: it needs the columns of the one
+        and types that hold the values of both.
+        """
+        types = {field.name: field.type for field in other.columns}
+        columns = [f.with_type(wider(f.type, types.get(f.name, f.type))) for f in self.columns]
+        order = tuple(
+            own.with_type(wider(own.type, theirs.type))
+            for own, theirs in zip(self.order, other.order, strict=True)
+        )
+        return replace(self, columns=pa.schema(columns), order=order)
+
+    def widened_by(self, orders: Iterable[pa.Field]) -> TableSchema:
+        """Return the same schema with an order that holds what columns of rows hold (`accept`)."""
+        return replace(self, order=_widened_order(self.order, self.engine, orders))
+
+    def rebased(self, upon: TableSchema, newer: TableSchema) -> TableSchema:
+        """Return a schema that was made of ``upon`` for a newer schema of the same table.
+
+        It lacks the columns that were dropped meanwhile and that it does not change itself, and has
+        the newer rule for ties, too, unless it changes that.
+        """
+        dropped = [field for field in upon.columns if field.name not in newer.columns.names]
+        columns = pa.schema([field for field in self.columns if field not in dropped])
+        ties = newer.ties if self.ties is upon.ties else self.ties
+        return replace(self, columns=columns, ties=ties)
+
+    def accept(
+        self,
+        incoming: pa.Schema,
+        *,
+        merge: bool,
+        may_lack: bool = False,
+        orders: Iterable[pa.Field] = (),
+    ) -> TableSchema:
         """Return the schema under which rows of ``incoming`` columns can be stored.
 
         Parameters
@@ -434,6 +536,11 @@ class TableSchema:
             The columns that the writer wants to store.
         merge : bool
             Whether the table may gain columns and widen types (``mergeSchema``).
+        may_lack : bool
+            Whether rows may lack value columns, also without ``merge``.
+        orders : iterable of pyarrow.Field
+            Columns of the rows that may order them, stored or not: with ``merge`` the order of the
+            table is widened to their types, as it is to those of its own columns.
 
         Raises
         ------
@@ -463,8 +570,8 @@ class TableSchema:
         for name in missing:
             if name == self.error_column:
                 continue
-            may_lack = merge or self.engine.kind is Engine.PARTIAL_UPDATE
-            if name in self.keys or not may_lack:
+            is_partial = self.engine.kind is Engine.PARTIAL_UPDATE
+            if name in self.keys or not (merge or may_lack or is_partial):
                 error = SchemaError.missing_column(name, incoming.names, role="column")
                 if name not in self.keys:
                     error.advise(
@@ -472,7 +579,9 @@ class TableSchema:
                     )
                 raise error
         evolved = pa.schema(list(fields.values()))
-        return self if evolved == self.columns else replace(self, columns=evolved)
+        accepted = self if evolved == self.columns else replace(self, columns=evolved)
+        wide = accepted.widened_by([*evolved, *(orders if merge else ())])
+        return accepted if wide.order == accepted.order else wide
 
     def _accept_type(self, own: pa.Field, field: pa.Field, *, merge: bool) -> pa.Field:
         if widens(field.type, own.type):
@@ -515,13 +624,15 @@ class TableSchema:
         """Rebuild a schema from its form in the log."""
         hash_prefix = _hash_prefix(record["hash"])
         errors = record.get("errors", {})
+        columns, engine = _decode(record["arrow"]), MergeEngine.from_json(record.get("engine"))
         return cls(
-            columns=_decode(record["arrow"]),
+            columns=columns,
             keys=tuple(record["keys"]),
-            order=tuple(_decode(record["order"])),
+            # Earlier releases widened a column and left the order of its name narrow.
+            order=_widened_order(_decode(record["order"]), engine, columns),
             scope=Scope(record["scope"]),
             ties=Ties(record.get("ties", Ties.LAST.value)),
-            engine=MergeEngine.from_json(record.get("engine")),
+            engine=engine,
             hash_seed=int(record["hash"]["seed"], 16),
             on_error=ErrorPolicy(errors.get("policy", ErrorPolicy.FAIL.value)),
             error_column=errors.get("column"),

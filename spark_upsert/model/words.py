@@ -238,27 +238,42 @@ def sort_words(columns: Sequence[pa.Array]) -> list[Words]:
 
 
 def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
-    """Return which rows hold the same values; null equals null and NaN equals NaN.
+    """Return which rows hold equal values; null equals null, NaN equals NaN, -0.0 equals 0.0.
 
     Works for every Arrow type that Spark can send, nested ones included.
     """
+    return _equal_rows(left, right, by_sign=False)
+
+
+def identical_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
+    """Return which rows no expression can tell apart: equal ones with zeros of the same sign.
+
+    By this rule a row is unchanged, or a duplicate. Keys are equal by `equal_rows`.
+    """
+    return _equal_rows(left, right, by_sign=True)
+
+
+def _equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array], *, by_sign: bool) -> Mask:
     result = np.ones(len(left[0]) if left else 0, dtype=np.bool_)
     for one, other in zip(left, right, strict=True):
-        result &= _equal(one, other)
+        result &= _equal(one, other, by_sign)
     return result
 
 
-def _equal(one: pa.Array, other: pa.Array) -> Mask:
+def _equal(one: pa.Array, other: pa.Array, by_sign: bool) -> Mask:
     type_ = one.type
     if pa.types.is_struct(type_):
-        parts = [_equal(a, b) for a, b in zip(one.flatten(), other.flatten(), strict=True)]
+        sides = zip(one.flatten(), other.flatten(), strict=True)
+        parts = [_equal(a, b, by_sign) for a, b in sides]
         same = np.logical_and.reduce(parts) if parts else np.ones(len(one), dtype=np.bool_)
     elif pa.types.is_nested(type_):
-        same = _equal_lists(one, other)
+        same = _equal_lists(one, other, by_sign)
     else:
         filled = pc.equal(one, other).fill_null(False)
         same = np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.bool_)
         if pa.types.is_floating(type_):
+            if by_sign:
+                same &= signs(one) == signs(other)
             nan = pc.and_(pc.is_nan(one), pc.is_nan(other)).fill_null(False)
             same |= np.asarray(nan.to_numpy(zero_copy_only=False), dtype=np.bool_)
     a, b = validity(one), validity(other)
@@ -271,7 +286,13 @@ def _equal(one: pa.Array, other: pa.Array) -> Mask:
     return result
 
 
-def _equal_lists(one: pa.Array, other: pa.Array) -> Mask:
+def signs(array: pa.Array) -> Mask:
+    """Return which floats have a negative sign, -0.0 among them; arbitrary for nulls."""
+    negative: Mask = np.signbit(_primitive(array, f"f{array.type.bit_width // 8}"))
+    return negative
+
+
+def _equal_lists(one: pa.Array, other: pa.Array, by_sign: bool) -> Mask:
     """Compare lists and maps: the same length, and the same elements in the same order."""
     one, other = _as_lists(one), _as_lists(other)
     sizes = [np.asarray(pc.list_value_length(side).fill_null(0)) for side in (one, other)]
@@ -281,7 +302,7 @@ def _equal_lists(one: pa.Array, other: pa.Array) -> Mask:
         return same
     left, right = (side.take(pa.array(rows)).flatten() for side in (one, other))
     begins = np.concatenate([[0], np.cumsum(sizes[0][rows])[:-1]])
-    same[rows] = np.logical_and.reduceat(_equal(left, right), begins)
+    same[rows] = np.logical_and.reduceat(_equal(left, right, by_sign), begins)
     return same
 
 

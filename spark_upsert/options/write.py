@@ -403,7 +403,8 @@ class WriteOptions:
         ),
         Option("sequenceBy.<column>", Options.text, FIXED).means(
             "With `mergeEngine=partial-update`: the column that orders the values of this one, of "
-            "the type of the `sequenceBy` column."
+            "the type of the `sequenceBy` column or of a narrower or wider one. A delete forgets "
+            "the values of all rows that `sequenceBy` orders before it, whatever their own order."
         ),
         default=None,
     )

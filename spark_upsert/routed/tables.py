@@ -260,7 +260,7 @@ def _merged(unborn: Sequence[Manifest]) -> Manifest:
     """Return one table of what the tasks saw of it, each from its own rows: all columns."""
     schema = unborn[0].schema
     for other in unborn[1:]:
-        schema = schema.accept(other.schema.columns, merge=True)
+        schema = schema.accept(other.schema.columns, merge=True, orders=other.schema.order)
     return replace(unborn[0], schema=schema)
 
 

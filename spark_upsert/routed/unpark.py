@@ -314,11 +314,9 @@ def _widened(
     table: Table, base: Manifest, schema: TableSchema, left_out: Collection[str]
 ) -> Manifest:
     """Return a version with the columns of commands that were made for the table, but for some."""
-    if (schema.keys, schema.order, schema.engine) != (
-        base.schema.keys,
-        base.schema.order,
-        base.schema.engine,
-    ):
+    own = base.schema
+    is_alike = schema.keys == own.keys and schema.engine == own.engine
+    if not (is_alike and schema.has_order_of(own)):
         raise SchemaError(
             f"rows were parked as commands of a table with the keys {', '.join(schema.keys)}, and "
             f"the table at '{table.store.url}' has other keys, another order or other rules.",
@@ -328,7 +326,7 @@ def _widened(
     names = {name.lower() for name in left_out} - {key.lower() for key in schema.keys}
     kept = pa.schema([field for field in schema.columns if field.name.lower() not in names])
     try:
-        columns = base.schema.accept(kept, merge=True).columns
+        wide = own.accept(kept, merge=True, orders=schema.order)
     except SchemaError as error:
         name = error.fields.get("left_out")
         if name is not None and name not in schema.keys:
@@ -342,10 +340,9 @@ def _widened(
                 **error.fields,
             ) from error
         raise
-    if columns == base.schema.columns:
+    if wide == own:
         return base
-    wide = replace(base.schema, columns=columns)
-    return replace(base, schema=wide) if base.is_unborn else table.alter(wide)
+    return replace(base, schema=wide) if base.is_unborn else table.alter(wide, upon=own)
 
 
 def _commands(envelope: Envelope | None, batch: pa.RecordBatch) -> pa.RecordBatch:

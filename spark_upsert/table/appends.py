@@ -9,6 +9,7 @@ came before it, such as an overwrite, or that is too large for a small version, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -91,11 +92,15 @@ class Appends:
         late_rows: LateRows,
         full_wait_ms: int,
         heeds_pressure: bool,
+        may_lack: bool,
     ) -> Commit | None:
         """Apply rows as one epoch (`Table.append`)."""
         told: AppendResult = APART
+        commands_at = partial(
+            commands_of, rows=rows, deletes=deletes, envelope=envelope, may_lack=may_lack
+        )
         if not overwrite and late_rows is not LateRows.APPLY and rows.nbytes <= BYTES_MAX:
-            told = self._shared(rows, deletes, envelope, transaction, late_rows)
+            told = self._shared(commands_at, transaction, late_rows)
         if isinstance(told, Exception):
             raise told
         if told is not APART:
@@ -106,9 +111,12 @@ class Appends:
         if transaction is None or not head.has(transaction):
             head = admission.require(head)
         snapshot = Snapshot(table.store, head)
-        commands = commands_of(head, rows, deletes, envelope)
         staged = stage(
-            snapshot, commands, overwrite=overwrite, late_rows=late_rows, threads=table.threads
+            snapshot,
+            commands_at(head),
+            overwrite=overwrite,
+            late_rows=late_rows,
+            threads=table.threads,
         )
         epoch = WriteSet(
             base=snapshot,
@@ -125,9 +133,7 @@ class Appends:
 
     def _shared(
         self,
-        rows: pa.Table,
-        deletes: str | None,
-        envelope: Envelope | None,
+        commands_at: Callable[[Manifest], Iterator[pa.RecordBatch]],
         transaction: Transaction | None,
         late_rows: LateRows,
     ) -> AppendResult:
@@ -136,7 +142,7 @@ class Appends:
         head = self._table.log.last_look().head()
         with Stash(head.schema) as stash:
             try:
-                for batch in commands_of(head, rows, deletes, envelope):
+                for batch in commands_at(head):
                     stash.add(batch)
                 call = sealed(head.schema, stash, transaction, late_rows)
             except UpsertFlowError:
@@ -155,9 +161,14 @@ class Appends:
 
 
 def commands_of(
-    head: Manifest, rows: pa.Table, deletes: str | None, envelope: Envelope | None
+    head: Manifest,
+    rows: pa.Table,
+    deletes: str | None = None,
+    envelope: Envelope | None = None,
+    *,
+    may_lack: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the commands of rows, as a version of the table understands them."""
     if envelope is None:
-        envelope = envelope_of_rows(head.schema, rows.schema, deletes=deletes)
+        envelope = envelope_of_rows(head.schema, rows.schema, deletes=deletes, may_lack=may_lack)
     yield from map(envelope.commands, rows.to_batches())

@@ -12,7 +12,6 @@ import pyarrow as pa
 from spark_upsert.errors import OptionError
 from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.given_rows import filled
 from spark_upsert.table.write.commands import GONE
 
 
@@ -28,7 +27,8 @@ def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
     Returns
     -------
     pyarrow.Table
-        The columns of the table, null but for those of the key; its order columns; and `GONE`.
+        The columns of the key and the order, and `GONE`. No others: until the deletes are applied,
+        another writer may drop a column or add one.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
     orders = {field.name: name for field, name in zip(schema.order, stored, strict=True)}
     arrays |= {name: found.column(of) for name, of in orders.items() if name not in arrays}
     arrays[GONE] = pa.repeat(pa.scalar(True), found.num_rows)
-    return filled(schema, pa.table(arrays))
+    return pa.table(arrays)
 
 
 def columns_of_deletes(schema: TableSchema) -> pa.Schema:
@@ -51,7 +51,7 @@ def columns_of_deletes(schema: TableSchema) -> pa.Schema:
     require_deletes_win(schema)
     fields = [schema.columns.field(name) for name in schema.keys]
     fields += [field for field in schema.order if field.name not in schema.keys]
-    return filled(schema, pa.schema([*fields, pa.field(GONE, pa.bool_())]).empty_table()).schema
+    return pa.schema([*fields, pa.field(GONE, pa.bool_())])
 
 
 def require_deletes_win(schema: TableSchema) -> None:

@@ -1,7 +1,6 @@
 """Rows as a caller of `Table.append` has them: any Arrow, or a frame that gives Arrow.
 
-With ``merge_schema`` the table gains what they have more, and they are filled with nulls where the
-table has more; so whatever comes behind plans rows of the table's own columns.
+With ``merge_schema`` the table gains what they have more.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.engines import Rule
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.write.contributions import as_collected
 
@@ -69,15 +67,5 @@ def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> Tab
     )
     apart |= {name.lower() for name in schema.engine.column_order.values()}
     columns = [field for field in incoming if field.name.lower() not in apart - own]
-    return schema.accept(as_collected(pa.schema(columns), schema.engine), merge=True)
-
-
-def filled(schema: TableSchema, rows: pa.Table) -> pa.Table:
-    """Return rows with nulls in the columns of the table that they lack."""
-    given = {name.lower() for name in rows.column_names}
-    for field in schema.columns:
-        if field.name.lower() not in given and field.name != schema.error_column:
-            is_collected = schema.engine.rule(field.name) is Rule.COLLECT
-            type_ = field.type.value_type if is_collected else field.type
-            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, type_))
-    return rows
+    stored = as_collected(pa.schema(columns), schema.engine)
+    return schema.accept(stored, merge=True, orders=incoming)

@@ -16,8 +16,9 @@ was computed upon, so that of two keepers one begins anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from zlib import crc32
 
 import numpy as np
@@ -29,11 +30,12 @@ from spark_upsert.errors import (
     UpsertFlowError,
     VersionNotFoundError,
 )
+from spark_upsert.model.names import find_column, names_of
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.plan.kernels.equal_keys import codes, firsts
 from spark_upsert.table.appends import commands_of
 from spark_upsert.table.changes.history import (
-    history_stretches,
+    contents_at,
     read_history,
     require_axis,
     valid_fields,
@@ -42,8 +44,8 @@ from spark_upsert.table.changes.modes import VALID_NAMES, HistoryOptions, ValidB
 from spark_upsert.table.changes.stretches import Stretch, cut_into_stretches
 from spark_upsert.table.changes.validity import FROM_VERSION, event_columns, event_names
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.given_rows import filled
 from spark_upsert.table.log.kept_position import HISTORY, HISTORY_OF
+from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.table import Table
@@ -109,20 +111,25 @@ def _kept_up(
 ) -> Commit | None:
     """Take a step, again where another keeper was faster."""
     for _ in range(TRIES_MAX):
-        source = table.log.head()
-        own = source.schema
-        named = own.columns.names if columns is None else own.select(columns)
-        shown = tuple(dict.fromkeys((*own.keys, *named)))
+        look = table.log.look()
+        source = look.head()
+        known = kept.log.try_head()
+        reached = None if known is None else known.transactions.get(_writer(source))
+        lower = min(max(reached or 0, source.since), source.version)
+        spans = schemas_between(look, lower, source)
+        fields = _shown(source.schema, spans, known)
+        named = fields.names if columns is None else _select(columns, fields, "columns")
         wanted = HistoryOptions(
-            columns=shown,
+            columns=tuple(dict.fromkeys((*source.schema.keys, *named))),
             by=by,
-            tracked=own.select(tracked, "tracked"),
-            untracked=own.select(untracked, "untracked"),
+            tracked=_select(tracked, fields, "tracked"),
+            untracked=_select(untracked, fields, "untracked"),
         )
-        head = _made(kept, source, wanted, is_of_all=columns is None)
+        fields = pa.schema([fields.field(name) for name in wanted.columns])
+        head = _made(kept, source, wanted, fields, is_of_all=columns is None)
         guard = Unchanged(head)
         try:
-            return _step(table, kept, source, head, wanted, guard)
+            return _step(table, kept, source, spans, head, wanted, guard)
         except ContentionError:
             if not guard.has_changed:
                 raise
@@ -132,7 +139,70 @@ def _kept_up(
     )
 
 
-def _made(kept: Table, source: Manifest, wanted: HistoryOptions, *, is_of_all: bool) -> Manifest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaSpan:
+    """Consecutive versions of a table between two drops of columns: ``lower <= v < upper``."""
+
+    lower: int
+    upper: int
+    schema: TableSchema
+    """The columns of its last version, in the types of the newest one."""
+
+
+def schemas_between(log: Versions, lower: int, source: Manifest) -> list[SchemaSpan]:
+    """Cut versions up to the newest where columns were dropped.
+
+    Each version is read in columns that it had: of one that is dropped later, it shows the values,
+    and of one that was dropped before, it does not show what older files still hold.
+    """
+    found = [SchemaSpan(lower=lower, upper=source.upper, schema=log.at(lower).schema)]
+    for commit in log.commits(lower + 1, source.upper):
+        if commit.schema is None:
+            continue
+        last = found[-1]
+        if set(last.schema.columns.names) <= set(commit.schema.columns.names):
+            found[-1] = replace(last, schema=commit.schema)
+        else:
+            found[-1] = replace(last, upper=commit.version)
+            found.append(replace(last, lower=commit.version, schema=commit.schema))
+    newest = [*(each.schema for each in found[1:]), source.schema]
+    return [
+        replace(each, schema=reduce(TableSchema.widened_to, newest[index:], each.schema))
+        for index, each in enumerate(found)
+    ]
+
+
+def _shown(newest: TableSchema, spans: Sequence[SchemaSpan], known: Manifest | None) -> pa.Schema:
+    """Return the columns of the source that a history may show, those that were dropped, too."""
+    own = [] if known is None else _of_source(known.schema.columns)
+    fields = {field.name: field for field in newest.columns}
+    for field in (*(field for span in spans for field in span.schema.columns), *own):
+        fields.setdefault(field.name, field)
+    return pa.schema(list(fields.values()))
+
+
+def _of_source(columns: pa.Schema) -> list[pa.Field]:
+    """Return the columns of a kept history that are of its source."""
+    return [field for field in columns if field.name not in (*VALID_NAMES, FROM_VERSION)]
+
+
+def _select(names: Sequence[str], fields: pa.Schema, argument: str) -> tuple[str, ...]:
+    own = fields.names
+    return tuple(find_column(name, own, role="column") for name in names_of(names, argument))
+
+
+def _writer(source: Manifest) -> str:
+    return f"{HISTORY}{source.table_id}"
+
+
+def _made(
+    kept: Table,
+    source: Manifest,
+    wanted: HistoryOptions,
+    fields: Iterable[pa.Field],
+    *,
+    is_of_all: bool,
+) -> Manifest:
     """Return the table that keeps a history, with the columns of the source; make it if needed."""
     own = source.schema
     said = {
@@ -144,7 +214,6 @@ def _made(kept: Table, source: Manifest, wanted: HistoryOptions, *, is_of_all: b
     if wanted.untracked:  # Histories that were kept before there was such a list lack it.
         said["untracked"] = list(wanted.untracked)
     expected = json.dumps(said, separators=(",", ":"))
-    fields = [own.columns.field(name) for name in wanted.columns]
     columns = [*fields, *valid_fields(own, wanted), pa.field(FROM_VERSION, pa.int64())]
     schema = TableSchema.of(
         pa.schema(columns), keys=[*own.keys, FROM_VERSION], hash_prefix=len(own.keys)
@@ -168,11 +237,12 @@ def _step(
     table: Table,
     kept: Table,
     source: Manifest,
+    spans: Sequence[SchemaSpan],
     head: Manifest,
     wanted: HistoryOptions,
     guard: Unchanged,
 ) -> Commit | None:
-    writer = f"{HISTORY}{source.table_id}"
+    writer = _writer(source)
     consumer = f"history-{head.table_id}"
     position = _position(kept, head, writer, source)
     if position is not None:
@@ -183,16 +253,21 @@ def _step(
             raise VersionNotFoundError.expired(
                 f"version {source.version}", since=begin, newest=table.log.head().version
             )
-        stretches = history_stretches(table.log, begin, source.upper, source.schema, wanted)
+        [own] = (each.schema for each in spans if each.lower <= begin < each.upper)
+        stretches = [contents_at(table.log, begin, own)]
+        lower = begin + 1
     else:
+        stretches = []
         lower = _lower(table, position, source)
         table.keep_held(consumer, lower - 1)
-        stretches = cut_into_stretches(table.log, lower, source.upper, source.schema)
-        require_axis(stretches, wanted.by)
-        # Epochs without rows are a step: behind them nothing else tells that nothing was lost.
-        if source.changed <= position:
-            table.hold(consumer, source.version)
-            return None
+    for span in spans:
+        begins = max(lower, span.lower)
+        stretches += cut_into_stretches(table.log, begins, span.upper, span.schema)
+    require_axis(stretches, wanted.by)
+    # Epochs without rows are a step: behind them nothing else tells that nothing was lost.
+    if position is not None and source.changed <= position:
+        table.hold(consumer, source.version)
+        return None
     snapshot = Snapshot(kept.store, head)
     staged = stage(snapshot, _commands(table, snapshot, stretches, wanted), threads=kept.threads)
     reached = Transaction(writer=writer, number=source.version)
@@ -279,13 +354,13 @@ def _commands(
     """Yield the rows that a step opens, and the open ones that it ends, as commands."""
     if not stretches:
         return
-    schema = stretches[0].schema
-    before = partial(_open_rows, snapshot, schema, wanted)
+    shown = snapshot.manifest.schema.columns
+    before = partial(_open_rows, snapshot, stretches[0].schema, wanted)
     for rows in read_history(
-        table.store, stretches, wanted, threads=table.threads, open_rows=before
+        table.store, stretches, wanted, threads=table.threads, shown=shown, open_rows=before
     ):
-        whole = filled(snapshot.manifest.schema, pa.Table.from_batches([rows]))
-        yield from commands_of(snapshot.manifest, whole, None, None)
+        opened = pa.Table.from_batches([rows])
+        yield from commands_of(snapshot.manifest, opened, may_lack=True)
 
 
 def _open_rows(

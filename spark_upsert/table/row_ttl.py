@@ -278,7 +278,7 @@ def _delete(
         rows = deletes_of(snapshot, _still(table, snapshot, ttl, keys, seen, cutoff_ms))
         if not rows.num_rows:
             return None
-        commands = commands_of(snapshot.manifest, rows, GONE, None)
+        commands = commands_of(snapshot.manifest, rows, GONE)
         staged = stage(snapshot, commands, threads=table.threads)
         guard = Unchanged(snapshot.manifest)
         epoch = WriteSet(

@@ -18,6 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -58,7 +59,7 @@ from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.quarantine import read_quarantine
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.given_keys import as_keys
-from spark_upsert.table.given_rows import GivenRows, as_table, filled, merged
+from spark_upsert.table.given_rows import GivenRows, as_table, merged
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.caps import FULL_WAIT_MS
@@ -334,10 +335,24 @@ class Table:
         _require_consistent(seeded, given)
         return Manifest.unborn(seeded, given, table_id=table_id or new_token())
 
-    def alter(self, schema: TableSchema, properties: Mapping[str, str] | None = None) -> Manifest:
+    def alter(
+        self,
+        schema: TableSchema,
+        properties: Mapping[str, str] | None = None,
+        *,
+        upon: TableSchema | None = None,
+    ) -> Manifest:
         """Change the schema, and set some properties, unless all is as asked already.
 
         What another writer has added or widened since stays, and so does a quarantine.
+
+        Parameters
+        ----------
+        schema : TableSchema
+        properties : mapping of str to str, optional
+        upon : TableSchema, optional
+            The schema of the table that ``schema`` was made of. Then only the differences between
+            both are applied, and a column that another writer has dropped since stays dropped.
 
         Raises
         ------
@@ -352,13 +367,15 @@ class Table:
         def propose(head: Manifest) -> Draft | None:
             changed = {**head.properties, **given}
             require_extended(head.properties.get(BINLOG_NAMES), given.get(BINLOG_NAMES))
+            changes = schema if upon is None else schema.rebased(upon, head.schema)
             if DROPPED in changed:
-                drop.require_not_dropped(head, schema.columns)
-            columns = head.schema.accept(schema.columns, merge=True).columns
+                drop.require_not_dropped(head, changes.columns)
+            accepted = head.schema.accept(changes.columns, merge=True, orders=changes.order)
             on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
             wanted = replace(
-                schema,
-                columns=columns,
+                changes,
+                columns=accepted.columns,
+                order=accepted.order,
                 on_error=on_error,
                 hash_seed=head.schema.hash_seed,
                 hash_prefix=head.schema.hash_prefix,
@@ -450,11 +467,8 @@ class Table:
             As of `commit`; all appends that share the version raise. With a transaction, repeat it.
         """
         taken = as_table(rows)
-        if merge_schema and envelope is None:
-            head = self.log.head()
-            schema = merged(head.schema, taken.schema, deletes)
-            taken = filled((head if schema == head.schema else self.alter(schema)).schema, taken)
-        return self._appends.append(
+        apply = partial(
+            self._appends.append,
             taken,
             deletes=deletes,
             envelope=envelope,
@@ -464,6 +478,20 @@ class Table:
             full_wait_ms=duration_argument("full_wait_ms", full_wait_ms),
             heeds_pressure=not disable_backpressure,
         )
+        if not merge_schema or envelope is not None:
+            return apply(may_lack=False)
+        while True:
+            own = self.schema
+            wanted = merged(own, taken.schema, deletes)
+            if wanted != own:
+                self.alter(wanted, upon=own)
+            try:
+                return apply(may_lack=True)
+            except SchemaError:
+                own = self.schema
+                if merged(own, taken.schema, deletes) == own:
+                    raise
+                # Another writer has dropped a column meanwhile: the next merge says so.
 
     @property
     def _appends(self) -> appends.Appends:
@@ -497,7 +525,8 @@ class Table:
         Returns
         -------
         Commit or None
-            None if no row is to be deleted, or the transaction is in the table already.
+            None if no row is to be deleted and there is no transaction to record, or if the
+            transaction is in the table already.
 
         Raises
         ------
@@ -528,8 +557,9 @@ class Table:
             found = self.scan(schema.keys, filter=filter, version=snapshot.manifest.version)
             wanted = as_keys(schema, found.read_all())
         rows = deletes.deletes_of(snapshot, wanted)
-        if not rows.num_rows:
+        if not rows.num_rows and transaction is None:
             return None
+        # Without rows, too: repeated later, the delete must not take rows that came since.
         return self.append(rows, deletes=GONE, transaction=transaction)
 
     def admission(
@@ -1059,7 +1089,7 @@ class Table:
         schema = snapshot.manifest.schema
         [own] = schema.select([column])
         names = schema.columns.names if columns is None else schema.select(columns)
-        type_ = newest.columns.field(own).type
+        type_ = schema.widened_to(newest).columns.field(own).type
         try:
             wanted = array_of(values, type_)
         except pa.ArrowInvalid as error:
@@ -1137,7 +1167,7 @@ class Table:
         names = own.columns.names if columns is None else own.select(columns)
         dedup = Deduplication.NONE if emit_unchanged else Deduplication.DROP_CARRYOVERS
         options = ChangeOptions(columns=tuple(names), deduplication=dedup)
-        batches = self.iter_changes(lower, upper, options)
+        batches = self._changes(own, lower, upper, options)
         shown = pa.schema([*(own.columns.field(name) for name in names), *CHANGELOG_FIELDS])
         return pa.RecordBatchReader.from_batches(shown, batches)
 
@@ -1178,7 +1208,8 @@ class Table:
         """
         lower = optional_whole_argument("lower", lower)
         upper = optional_whole_argument("upper", upper)
-        own = self.schema
+        head = self.log.head()
+        own = head.schema
         names = own.columns.names if columns is None else own.select(columns)
         wanted = HistoryOptions(
             columns=tuple(names),
@@ -1186,7 +1217,6 @@ class Table:
             tracked=own.select(tracked, "tracked"),
             untracked=own.select(untracked, "untracked"),
         )
-        head = self.log.head()
         begins, ends = (
             head.since if lower is None else lower,
             head.upper if upper is None else upper,
@@ -1231,9 +1261,24 @@ class Table:
         *,
         hash_range: HashRange = ALL_HASHES,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of some epochs for a range of hashes."""
+        """Yield the changes of some epochs for a range of hashes, in the columns of the newest."""
         lower, upper = whole_argument("lower", lower), whole_argument("upper", upper)
         schema = self.log.head().schema
+        return self._changes(schema, lower, upper, options, hash_range=hash_range)
+
+    def _changes(
+        self,
+        schema: TableSchema,
+        lower: int,
+        upper: int,
+        options: ChangeOptions,
+        *,
+        hash_range: HashRange = ALL_HASHES,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield changes in a schema that the caller has fixed.
+
+        Another process may alter the table before the first batch is read.
+        """
         net = options.deduplication is Deduplication.NET_CHANGES
         for stretch in cut_into_stretches(self.log, lower, upper, schema, net=net):
             yield from read_changes(

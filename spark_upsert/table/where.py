@@ -23,7 +23,6 @@ from math import prod
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.conversions import convert
 from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
@@ -216,7 +215,7 @@ def _choose_index(snapshot: Snapshot, where: Where, index_of: IndexOf) -> str | 
 
 def _count_proposed(index: Index, values: pa.Array) -> int | None:
     try:
-        return index.count(_widened(index, values))
+        return index.count(values)
     except (DataLossError, CorruptionError):
         return None  # As if there were none; building it anew is for its own commands to say.
 
@@ -225,19 +224,13 @@ def _by_index(
     index: Index, snapshot: Snapshot, values: pa.Array, names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows that have one of some values in the column of an index."""
-    newest = index.table_log.head().schema
-    batches = rows_at(index, snapshot, newest, index.column, _widened(index, values), names)
+    batches = rows_at(index, snapshot, snapshot.manifest.schema, index.column, values, names)
     try:
         first = next(batches, None)
     except CorruptionError:  # Where it is the table that is damaged, that is found again.
         yield from snapshot.read(names)
         return
     yield from () if first is None else chain([first], batches)
-
-
-def _widened(index: Index, values: pa.Array) -> pa.Array:
-    """Return values of a column at some version in the newest type, as the index has them."""
-    return convert(values, index.table_log.head().schema.columns.field(index.column).type)
 
 
 def _keys_within(

@@ -627,7 +627,7 @@ def _(told: Told) -> None:
     assert len(world.rows(world.kept(view, "other"))) == 2
 
 
-@follows("table.index.index:Index._of_no_use")
+@follows("table.index.index:Index.state")
 def _(told: Told) -> None:
     table = write_and_open(told.folder, {**ROW, "c": [7]}, indexBy="c")
     with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):

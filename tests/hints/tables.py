@@ -287,6 +287,15 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         ({**ROW, "n": ["1"]}, {}),
         {"cast it to int64 before the write": ({**ROW, "n": [1]}, {})},
     ),
+    (
+        "envelopes.write_plan:_check_identity",
+        (
+            typed(id=([1], pa.int64()), v=(["a"], pa.string()), n=([1], pa.int32())),
+            {"sequenceBy": "n"},
+        ),
+        (ROW, {}),
+        {"give merge_schema=true": (ROW, {"mergeSchema": "true"})},
+    ),
     # Rows.
     (
         "table.write.commands:_require_covered",

@@ -57,8 +57,8 @@ def partial_update(commands: Sequence[Sent], *, ordered: bool, own: bool) -> tup
     if not any(c.seq > dead for c in puts):
         return None
     a = max(((c.seq, c.a) for c in puts if c.a is not None and c.seq > dead), default=(0, None))
-    by = [(c.own if own else c.seq, -i, c.b) for i, c in enumerate(puts) if c.b is not None]
-    b = max((entry for entry in by if entry[0] > dead), default=(0, 0, None))
+    left = [(i, c) for i, c in enumerate(puts) if c.b is not None and c.seq > dead]
+    b = max(((c.own if own else c.seq, -i, c.b) for i, c in left), default=(0, 0, None))
     return a[1], b[2]
 
 
@@ -215,6 +215,7 @@ def _apply(table: Table, tasks: Sequence[Sequence[Sent]], *, ordered: bool) -> C
         schema=schema,
         sources={name: name for name in schema.columns.names},
         order=("seq",) if ordered else (),
+        own_order=schema.engine.column_order,
         deletes="deleted",
     )
     snapshot = Snapshot(table.store, table.log.head())

@@ -59,14 +59,14 @@ def alter(
     table = open_in(path, storage)
     before = table.log.head().version
     if columns is not None or properties:
-        schema = table.schema
+        schema = upon = table.schema
         if columns is not None:
             given, _ = parse_schema("column", columns, bare_name="column")
             named = {name.lower() for name in given.names}
             kept = [field for field in schema.columns if field.name.lower() not in named]
             schema = schema.accept(pa.schema([*kept, *given]), merge=True)
         try:
-            table.alter(schema, dict(properties))
+            table.alter(schema, dict(properties), upon=upon)
         except UpsertFlowError as error:
             error.name_settings(as_flag)
             raise
@@ -93,7 +93,8 @@ def index(
     """Bring the indexes of a table up to date, and build those that are not there."""
     table = open_in(path, storage)
     if by is not None:
-        table.alter(table.schema, {INDEX_BY: by})
+        schema = table.schema
+        table.alter(schema, {INDEX_BY: by}, upon=schema)
     with progress("index", as_json=as_json):
         table.build_indexes(rebuild=rebuild)
     show_view(Metadata.INDEXES, path, storage, None, as_json=as_json)

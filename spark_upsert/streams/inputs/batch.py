@@ -30,7 +30,7 @@ from spark_upsert.streams.reads.splits import (
 )
 from spark_upsert.streams.reads.steps import CountedStep
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.table import Table
+from spark_upsert.table.log.look import Look
 from spark_upsert.table.versions import (
     EARLIEST,
     first_wanted,
@@ -93,16 +93,17 @@ class BatchRead:
                 option="readHistory",
             )
         steps = TableSteps(table, options, self._columns)
-        if options.change_feed:
-            lower, upper = self._versions(table)
-            require_columns(table.log.head(), self._columns, options)
-            if lower < upper:
-                table.log.require_changes(lower)
-            return [steps.of_changes(version) for version in range(lower, upper)]
-        version, time_ms = options.version_as_of, options.timestamp_as_of_ms
-        manifest = manifest_at(table.log, version=version, time_ms=time_ms)
-        require_columns(manifest, self._columns, options)
-        return [steps.of_snapshot(manifest, due) for due in snapshot_ranges(manifest)]
+        with table.log.look() as look:
+            if options.change_feed:
+                lower, upper = self._versions(look)
+                require_columns(look.head(), self._columns, options)
+                if lower < upper:
+                    look.require_changes(lower)
+                return [steps.of_changes(version, look) for version in range(lower, upper)]
+            version, time_ms = options.version_as_of, options.timestamp_as_of_ms
+            manifest = manifest_at(look, version=version, time_ms=time_ms)
+            require_columns(manifest, self._columns, options)
+            return [steps.of_snapshot(manifest, due) for due in snapshot_ranges(manifest)]
 
     def identity(self) -> str:
         """Return which table it is."""
@@ -118,16 +119,17 @@ class BatchRead:
 
     def _planned(self) -> Sequence[Split]:
         table, options = open_table(self._options), self._options
-        if options.change_feed:
-            lower, upper = self._versions(table)
-            require_columns(table.log.head(), self._columns, options)
-            return changes_splits(table.log, options, lower, upper)
-        if options.history:
-            require_columns(table.log.head(), self._columns, options)
-            own = history_options(options, table_columns(self._columns, options))
-            return history_splits(table.log, options, own, *self._span(table))
-        version, time_ms = options.version_as_of, options.timestamp_as_of_ms
-        manifest = manifest_at(table.log, version=version, time_ms=time_ms)
+        with table.log.look() as look:  # One schema for all that is planned.
+            if options.change_feed:
+                lower, upper = self._versions(look)
+                require_columns(look.head(), self._columns, options)
+                return changes_splits(look, options, lower, upper)
+            if options.history:
+                require_columns(look.head(), self._columns, options)
+                own = history_options(options, table_columns(self._columns, options))
+                return history_splits(look, options, own, *self._span(look))
+            version, time_ms = options.version_as_of, options.timestamp_as_of_ms
+            manifest = manifest_at(look, version=version, time_ms=time_ms)
         if options.metadata is Metadata.QUARANTINE:
             return quarantine_splits(manifest, options)
         require_columns(manifest, self._columns, options)
@@ -136,41 +138,41 @@ class BatchRead:
             return rows_splits(manifest, options)
         return chosen_splits(Snapshot(table.store, manifest), options, where, table.index_of)
 
-    def _versions(self, table: Table) -> tuple[int, int]:
+    def _versions(self, look: Look) -> tuple[int, int]:
         """Return the bounds of the changes to read: those of ``lower <= v < upper``."""
         options = self._options
         lower = first_wanted(
-            table.log,
+            look,
             version=options.starting_version,
             time_ms=options.starting_timestamp_ms,
             is_inclusive=options.starting_inclusive,
         )
         fail = options.fail_on_data_loss
-        newest = table.log.head()
-        upper = self._upper(table)
+        newest = look.head()
+        upper = self._upper(look)
         if options.ending_version is not None or options.ending_timestamp_ms is not None:
             require_ordered((lower or 0) - int(is_open(options)), upper)
         lower = readable_from(newest, lower or 0, path=options.path, fail_on_data_loss=fail)
         return lower, upper
 
-    def _span(self, table: Table) -> tuple[int, int]:
+    def _span(self, look: Look) -> tuple[int, int]:
         """Return the version with which a history begins, and the one before which it ends."""
-        options, since = self._options, table.log.head().since
-        begins = first_wanted(table.log, version=options.starting_version)
+        options, since = self._options, look.head().since
+        begins = first_wanted(look, version=options.starting_version)
         if options.starting_timestamp_ms is not None:  # What held then is wanted, too.
-            table.log.require_past(options.starting_timestamp_ms)
-            begins = max(0, table.log.version_at(options.starting_timestamp_ms))
+            look.require_past(options.starting_timestamp_ms)
+            begins = max(0, look.version_at(options.starting_timestamp_ms))
         if begins is None or options.starting_version == EARLIEST:
             begins = since
         if not options.fail_on_data_loss:
             begins = max(begins, since)
-        return min(begins, table.log.head().version), self._upper(table)
+        return min(begins, look.head().version), self._upper(look)
 
-    def _upper(self, table: Table) -> int:
+    def _upper(self, look: Look) -> int:
         """Return the version before which changes end."""
         options = self._options
         return upper_wanted(
-            table.log,
+            look,
             version=options.ending_version,
             time_ms=options.ending_timestamp_ms,
             is_inclusive=options.ending_inclusive,

@@ -338,7 +338,7 @@ class TableInput(Input):
         if not last.is_in_snapshot:
             for version in range(first.upper, last.upper):
                 behind = TablePosition.at_changes(first.origin, version + 1)
-                yield step(steps.of_changes(version), behind)
+                yield step(steps.of_changes(version, look), behind)
 
     def begins(self) -> Mapping[str, Json]:
         """Return whether the changes since some version are read, and not the whole table first."""

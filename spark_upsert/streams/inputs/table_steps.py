@@ -22,6 +22,7 @@ from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
 from spark_upsert.streams.reads.steps import SNAPSHOT_STEPS, CountedStep, refuse_gaps
 from spark_upsert.table.changes.modes import Deduplication
 from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest
 from spark_upsert.table.table import Table
 
@@ -74,18 +75,18 @@ class TableSteps:
 
         return CountedStep(rows=rows, split=split)
 
-    def of_changes(self, version: int) -> CountedStep:
-        """Return the changes of a version."""
+    def of_changes(self, version: int, look: Look) -> CountedStep:
+        """Return the changes of a version, in the columns of a look whose version is no older."""
 
         def split() -> Split | None:
-            with self._table.log.last_look() as look:
+            with look:
                 found = changes_splits(look, self._options, version, version + 1)
             return found[0] if found else None
 
         def count() -> int:
             known = None
-            if shown_grouping(self._table.log.head(), self._options) is None:
-                known = _known_rows(self._table.log.commit(version), self._options)
+            if shown_grouping(look.head(), self._options) is None:
+                known = _known_rows(look.commit(version), self._options)
             if known is not None:
                 return known
             own = split()

@@ -112,17 +112,22 @@ def history_stretches(
             hint="let 'endingVersion' or 'endingTimestamp' be behind the start, or drop it.",
             option="endingVersion",
         )
-    base = log.at(lower)
-    beginning = Stretch(
-        before=replace(base, version=lower - 1, slices=()),
-        times_ms={lower: base.timestamp_ms},
+    beginning = contents_at(log, lower, schema)
+    stretches = [beginning, *cut_into_stretches(log, lower + 1, upper, schema)]
+    require_axis(stretches, options.by)
+    return stretches
+
+
+def contents_at(log: Versions, version: int, schema: TableSchema) -> Stretch:
+    """Return the contents of a version, as insertions at that version."""
+    base = log.at(version)
+    return Stretch(
+        before=replace(base, version=version - 1, slices=()),
+        times_ms={version: base.timestamp_ms},
         after=base.slices,
         cut=Cut.BEGINNING,
         schema=schema,
     )
-    stretches = [beginning, *cut_into_stretches(log, lower + 1, upper, schema)]
-    require_axis(stretches, options.by)
-    return stretches
 
 
 def read_history(
@@ -132,16 +137,20 @@ def read_history(
     *,
     hash_range: HashRange = ALL_HASHES,
     threads: int = 1,
+    shown: pa.Schema | None = None,
     open_rows: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a history with hashes in a range, as `validity` has them.
 
     Parameters
     ----------
+    shown : pyarrow.Schema, optional
+        The columns of the rows, where some stretches are of versions without some of them.
     open_rows : callable, optional
         Returns the rows that are open before the stretches for the keys of some events, as events.
     """
     schema = stretches[0].schema
+    fields = schema.columns if shown is None else shown
 
     def rows_in(piece: HashRange) -> pa.RecordBatch | None:
         found = [
@@ -150,7 +159,7 @@ def read_history(
             for batch in changes_by_piece(
                 store,
                 stretch,
-                partial(events_of, times_ms=stretch.times_ms, options=options),
+                partial(events_of, times_ms=stretch.times_ms, options=options, shown=fields),
                 net=False,
                 hash_range=piece,
             )

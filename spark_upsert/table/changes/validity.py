@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask
 from spark_upsert.model.schema import CHANGELOG_FIELDS, COMMIT_TIMESTAMP, TableSchema
-from spark_upsert.model.words import equal_rows
+from spark_upsert.model.words import identical_rows
 from spark_upsert.plan.kernels.equal_keys import codes
 from spark_upsert.table.changes.changes import Changes
 from spark_upsert.table.changes.modes import VALID_NAMES, HistoryOptions, ValidBy
@@ -49,13 +49,22 @@ def fields_by(type_: pa.DataType) -> tuple[pa.Field, ...]:
 
 
 def events_of(
-    changes: Changes, times_ms: Mapping[int, int], options: HistoryOptions
+    changes: Changes, times_ms: Mapping[int, int], options: HistoryOptions, shown: pa.Schema
 ) -> pa.RecordBatch:
-    """Return the events of some changes: columns of the table, then `AT`, `VERSION`, `IS_PUT`."""
+    """Return the events of some changes: columns of the table, then `AT`, `VERSION`, `IS_PUT`.
+
+    Columns of ``shown`` that the table did not have then are null.
+    """
     schema, rows, epochs = changes.rows.schema, changes.rows, changes.epochs
     is_put = changes.new != ABSENT
     names = event_columns(schema, options)
-    columns = rows.take(names, np.where(is_put, changes.new, changes.old))
+    stored = [name for name in names if name in schema.columns.names]
+    taken = rows.take(stored, np.where(is_put, changes.new, changes.old))
+    found = dict(zip(stored, taken, strict=True))
+    columns = [
+        found[name] if name in found else pa.nulls(len(epochs), shown.field(name).type)
+        for name in names
+    ]
     if options.by is ValidBy.ORDER:
         # Of a delete it is that of the tombstone: the row that it took away has its own.
         parts = rows.take(schema.order_columns[-len(schema.order) :], changes.made_by)
@@ -143,5 +152,5 @@ def _differs(
     before, now = (
         [events.column(name).take(pa.array(at)) for name in names] for at in (behind - 1, behind)
     )
-    differs[behind] = ~equal_rows(before, now) if names else False
+    differs[behind] = ~identical_rows(before, now) if names else False
     return differs

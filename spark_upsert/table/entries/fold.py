@@ -3,11 +3,20 @@
 Entries stand in the order of `arrange`: by key, and within a key from the oldest row to the
 newest. Besides its columns an entry carries what makes folding associative:
 
-=============  ==============================================================================
-``__at_<c>``   with an order key: the order key of the value in column ``c``; null without it
-``__dead``     with an order key: the greatest order key of a delete, or null; without one:
-               whether a delete lies below the entry, so that nothing older counts
-=============  ==============================================================================
+================  ===========================================================================
+``__at_<c>``      with an order key: the order key of the value in column ``c``; null without it
+``__dead``        with an order key: the greatest order key of a delete, or null; without one:
+                  whether a delete lies below the entry, so that nothing older counts
+``__row_at_<c>``  where column ``c`` has an order of its own (``sequenceBy.<c>``): the order key of
+                  the row that brought its value; null in runs of earlier releases
+``__older_<c>``   there, too: values that come next if a late delete forgets that of the entry
+================  ===========================================================================
+
+A delete forgets the values of all rows before it, by the order of the rows. A column with an order
+of its own shows, of the values that are left, the greatest by that order. Where the two orders
+disagree, a late delete may forget this value and leave one of a lower order that a later row
+brought. So an entry has its values ``v1, v2, ...`` with falling orders and rising orders of their
+rows: any other is below one that no delete can forget before it. Mostly there is one.
 
 All rules work on whole columns: the best of each group is found by a few ``reduceat`` passes,
 sums and extremes by Arrow's grouped aggregation.
@@ -28,7 +37,17 @@ from spark_upsert.errors import DataError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine, Rule
 from spark_upsert.model.precedence import NONE, EpochOf, Precedence
-from spark_upsert.model.schema import DEAD, DIFF, HASH, PUT, TOMBSTONE, TableSchema, at_column
+from spark_upsert.model.schema import (
+    DEAD,
+    DIFF,
+    HASH,
+    PUT,
+    TOMBSTONE,
+    TableSchema,
+    at_column,
+    older_column,
+    row_at_column,
+)
 from spark_upsert.model.words import Words, compare, keep_greatest, ordered_words, validity
 from spark_upsert.table.entries.content import content_words
 from spark_upsert.table.entries.multiplicity import vanished
@@ -107,7 +126,9 @@ class _Groups:
         alive = self._alive(result)
         for name in schema.values:
             rule = schema.engine.rule(name)
-            if rule is Rule.LAST:
+            if name in schema.engine.column_order:
+                self._fold_own(name, result)
+            elif rule is Rule.LAST:
                 self._fold_last(name, alive, result)
             elif rule is Rule.COLLECT:
                 result[name] = self._collect(name)
@@ -171,6 +192,81 @@ class _Groups:
         best = self._greatest(at, candidate)
         result[name] = _take(column, best)
         result[at_column(name)] = _take(at, best)
+
+    def _fold_own(self, name: str, result: dict[str, pa.Array]) -> None:
+        """Choose the greatest value by the own order of a column, and keep those behind it."""
+        values = self._values_of(name)
+        group = self._group[values.entry]
+        dead = result[DEAD].field(0).filter(result[DEAD].is_valid())
+        deleted = np.asarray(result[DEAD].is_valid())
+        limit = pa.array(np.cumsum(deleted) - 1)
+        is_left = ~deleted[group]
+        at_risk = np.flatnonzero(deleted[group])
+        limits = dead.take(limit.take(pa.array(group[at_risk])))
+        is_left[at_risk] = compare([values.row_at.take(pa.array(at_risk))], [limits]) > 0
+        later = values.entry if self._precedence.later_wins_ties else -values.entry
+        ranks = _words(values.at)
+        order = np.lexsort([values.place, -later, *(~word for word in ranks[::-1]), group])
+        order = order[is_left[order]]
+        # Of the rows' orders alone it counts how they compare: a number each.
+        rows = _dense_ranks(_words(values.row_at))
+        keys = group[order] * (len(rows) + 1) + rows[order]
+        reached = np.maximum.accumulate(keys)
+        kept = order[np.append(True, keys[1:] > reached[:-1])[: len(keys)]]
+        begins = np.diff(group[kept], prepend=-1) != 0
+        first = np.full(len(self._firsts), NONE)
+        first[group[kept[begins]]] = kept[begins]
+        result[name] = _take(values.value, first)
+        for column, source in ((at_column, values.at), (row_at_column, values.row_at)):
+            fields = list(self._schema.order_type)
+            taken = pa.StructArray.from_arrays([_take(source, first)], fields=fields)
+            result[column(name)] = _take(
+                taken, np.where(first == NONE, NONE, np.arange(len(first)))
+            )
+        result[older_column(name)] = self._older(name, values, kept[~begins], group)
+
+    def _values_of(self, name: str) -> _Values:
+        """Return the values of a column that entries have: those that they show, then the older."""
+        column, at, row_at, older = (
+            self._columns[each]
+            for each in (name, at_column(name), row_at_column(name), older_column(name))
+        )
+        [own_row] = (self._columns[each] for each in self._schema.order_columns)
+        shown = np.flatnonzero(np.asarray(pc.and_(column.is_valid(), at.is_valid())))
+        chosen = pa.array(shown)
+        nested = older.flatten()
+        behind = np.asarray(pc.list_parent_indices(older))
+        starts = np.flatnonzero(np.diff(behind, prepend=-1))
+        place = np.arange(len(behind)) - np.repeat(starts, np.diff(starts, append=len(behind)))
+        row_at = pc.coalesce(pc.struct_field(row_at, [0]), own_row)
+        sides = (
+            (at.field(0).take(chosen), pc.struct_field(nested, [0, 0])),
+            (row_at.take(chosen), pc.struct_field(nested, [1, 0])),
+            (column.take(chosen), pc.struct_field(nested, [2])),
+        )
+        return _Values(
+            np.concatenate([shown, behind]),
+            np.concatenate([np.zeros(len(shown), dtype=np.int64), 1 + place]),
+            *(pa.concat_arrays(side) for side in sides),
+        )
+
+    def _older(self, name: str, values: _Values, kept: Positions, group: Positions) -> pa.Array:
+        """Return values, group by group, as lists; null for none."""
+        type_ = self._schema.older_type(name)
+        chosen = pa.array(kept)
+        own = list(self._schema.order_type)
+        parts = [
+            pa.StructArray.from_arrays([each.take(chosen)], fields=own)
+            for each in (values.at, values.row_at)
+        ]
+        records = pa.StructArray.from_arrays(
+            [*parts, values.value.take(chosen)], fields=list(type_.value_type)
+        )
+        counts = np.bincount(group[kept], minlength=len(self._firsts))
+        offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
+        return pa.ListArray.from_arrays(
+            pa.array(offsets), records, type=type_, mask=pa.array(counts == 0)
+        )
 
     def _greatest(self, keys: pa.Array, candidate: Mask) -> Positions:
         """Return per group the candidate with the greatest order key, of equals as `Ties` say."""
@@ -238,6 +334,30 @@ class _Groups:
         values = unique["value"].combine_chunks()
         lists = pa.ListArray.from_arrays(pa.array(offsets), values, type=column.type)
         return pc.if_else(pa.array(valid > 0), lists, pa.nulls(len(lists), column.type))
+
+
+class _Values(NamedTuple):
+    """Values of a column with an order of its own, with the entries that hold them."""
+
+    entry: Positions
+    place: Positions
+    """Among those of its entry, the greatest by the own order first."""
+    at: pa.Array
+    """By the order of the column."""
+    row_at: pa.Array
+    """By the order of the rows."""
+    value: pa.Array
+
+
+def _dense_ranks(words: Sequence[Words]) -> Positions:
+    """Return the place of each sequence of words among the different ones."""
+    order = np.lexsort(words[::-1])
+    differs = np.zeros(len(order), dtype=np.bool_)
+    for word in words:
+        differs[1:] |= word[order[1:]] != word[order[:-1]]
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.cumsum(differs)
+    return ranks
 
 
 def _take(column: pa.Array, places: Positions) -> pa.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -31,6 +31,18 @@ class KeysHaving(NamedTuple):
     """Keys of the table, each once, as columns in the order of its key."""
     shows_version: int
     """The version of the table at which the rows with a wanted value have exactly these keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """A readable state of an index, with the newest version of its table.
+
+    The table is looked at after the index, so that its types hold each key of the index.
+    """
+
+    own: Manifest
+    shows: TableVersion
+    table: Manifest
 
 
 class Index:
@@ -84,16 +96,39 @@ class Index:
 
     def usable(self, own: Manifest) -> TableVersion | None:
         """Return the version that a state of the index shows, if that is of use."""
-        place = shown(own)
         # The table is looked at behind the index, which it must not be behind.
-        head = self.table_log.head()
-        if place is None or place.version < head.since:
+        state = self._readable(own, self.table_log.head())
+        return None if state is None else state.shows
+
+    def state(self, *, near: int | None = None) -> IndexState:
+        """Return the newest state of the index, or one that is nearer to a version of the table.
+
+        Raises
+        ------
+        DataLossError
+            The index is of no use at present (`place`).
+        """
+        own = self.try_head()
+        state = None if own is None else self._readable(own, self.table_log.head())
+        if state is None:
+            raise DataLossError(
+                f"the index on '{self.column}' at '{self.store.url}' shows no version of the table "
+                "that could be compared with others.",
+                hint="build it anew: upsertflow index PATH.",
+            )
+        return state if near is None or near >= state.shows.version else self._as_of(near, state)
+
+    def _readable(self, own: Manifest, table: Manifest) -> IndexState | None:
+        """Return a state of the index if it can be read by a later version of the table."""
+        place = shown(own)
+        is_expired = place is None or place.version < table.since
+        if place is None or is_expired or self.column not in table.schema.columns.names:
             return None
         try:
-            self.table_log.require_descent(head, place, "the index")
+            self.table_log.require_descent(table, place, "the index")
         except OtherTableError:
             return None
-        return place
+        return IndexState(own, place, table)
 
     def keys_having(self, values: pa.Array) -> KeysHaving:
         """Return the keys of the rows that have one of some values in the column.
@@ -118,20 +153,19 @@ class Index:
         DataLossError
             The index is of no use at present (`place`).
         """
-        shows, pieces = self.iter_keys_having(values)
-        table = pa.Table.from_batches(pieces, schema=self._keys()).combine_chunks()
+        state = self.state()
+        fields = pa.schema([state.table.schema.columns.field(n) for n in state.table.schema.keys])
+        table = pa.Table.from_batches(self.keys_in(state, values), schema=fields).combine_chunks()
         columns = [column.combine_chunks() for column in table.columns]
-        return KeysHaving(pa.RecordBatch.from_arrays(columns, schema=table.schema), shows)
+        keys = pa.RecordBatch.from_arrays(columns, schema=table.schema)
+        return KeysHaving(keys, state.shows.version)
 
     def count(self, values: pa.Array) -> int:
         """Return about how many keys it proposes for some values; raises as `keys_having`.
 
         The cost follows the number of values, not of the keys.
         """
-        own = self.try_head()
-        if own is None or self.usable(own) is None:
-            raise self._of_no_use()
-        return self._shown(own).count_having_prefix([values.drop_null()])
+        return self._shown(self.state()).count_having_prefix([values.drop_null()])
 
     def iter_keys_having(
         self, values: pa.Array, *, near: int | None = None
@@ -147,52 +181,33 @@ class Index:
             The version of the table that is asked about. An index that shows a later one is read
             as it was (`_as_of`), so that little lies between.
         """
-        own = self.try_head()
-        place = None if own is None else self.usable(own)
-        if own is None or place is None:
-            raise self._of_no_use()
-        if near is not None and near < place.version:
-            own, place = self._as_of(near, own, place)
-        keys = self.table_log.head().schema.keys
-        return place.version, self._shown(own).having_prefix([values.drop_null()], keys)
+        state = self.state(near=near)
+        return state.shows.version, self.keys_in(state, values)
 
-    def _shown(self, own: Manifest) -> Snapshot:
+    def keys_in(self, state: IndexState, values: pa.Array) -> Iterator[pa.RecordBatch]:
+        """Return the keys that a state of the index has for some values, piece by piece."""
+        return self._shown(state).having_prefix([values.drop_null()], state.table.schema.keys)
+
+    def _shown(self, state: IndexState) -> Snapshot:
         """Return a state of the index in the newest types, which may be wider, of equal hashes."""
-        schema = self.table_log.head().schema
-        wide = index_schema(schema, self.column, hash_seed=own.schema.hash_seed)
-        return Snapshot(self.store, replace(own, schema=wide))
+        seed = state.own.schema.hash_seed
+        wide = index_schema(state.table.schema, self.column, hash_seed=seed)
+        return Snapshot(self.store, replace(state.own, schema=wide))
 
-    def _of_no_use(self) -> DataLossError:
-        return DataLossError(
-            f"the index on '{self.column}' at '{self.store.url}' shows no version of the table "
-            "that could be compared with others.",
-            hint="build it anew: upsertflow index PATH.",
-        )
-
-    def _as_of(
-        self, version: int, own: Manifest, place: TableVersion
-    ) -> tuple[Manifest, TableVersion]:
+    def _as_of(self, version: int, newest: IndexState) -> IndexState:
         """Return the newest state of the index that shows no later version of its table.
 
         By bisection: what an index shows only grows. If there is none that can be read, the one
         that shows the next version.
         """
-        lower, upper = own.since, own.version
-        found, later = None, (own, place)
+        lower, upper = newest.own.since, newest.own.version
+        found, later = None, newest
         while lower < upper:
             middle = (lower + upper) // 2
-            state = self.log.at(middle)
-            at = shown(state)
-            usable = None if at is None else self.usable(state)
+            own = self.log.at(middle)
+            at, state = shown(own), self._readable(own, newest.table)
             if at is not None and at.version > version:
-                upper = middle
-                later = later if usable is None else (state, usable)
+                upper, later = middle, state or later
             else:
-                lower = middle + 1
-                found = found if usable is None else (state, usable)
+                lower, found = middle + 1, state or found
         return found or later
-
-    def _keys(self) -> pa.Schema:
-        """The key columns of the table, in its newest types."""
-        schema = self.table_log.head().schema
-        return pa.schema([schema.columns.field(name) for name in schema.keys])

@@ -22,51 +22,12 @@ from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.plan.kernels.equal_keys import codes, firsts, is_among
 from spark_upsert.table.entries.snapshot import CHUNK_ROWS, Snapshot
-from spark_upsert.table.index.index import Index
+from spark_upsert.table.index.index import Index, IndexState
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest
 from spark_upsert.table.run.rows import Rows
 
 KeyBatch: TypeAlias = pa.RecordBatch
 """Keys of a table, in the order of its key columns."""
-
-
-def rows_having(
-    index: Index | None, snapshot: Snapshot, column: str, values: pa.Array, names: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a version that have one of some values in a column.
-
-    Memory holds the bridge and one piece of the keys, however many rows have a value.
-
-    Parameters
-    ----------
-    index : Index, optional
-        Without one all rows are read.
-    snapshot : Snapshot
-        The table at the version, in the newest schema: the commands in between may have wider
-        types.
-    column : str
-    values : pyarrow.Array
-        Equal as keys are; a null finds nothing.
-    names : sequence of str
-        Columns of the table.
-
-    Raises
-    ------
-    CorruptionError
-        The table is damaged, or the index is. The index may be found damaged after the first rows
-        were given, since its pieces are read one by one; without it all rows are found.
-    """
-    values = values.drop_null()
-    pieces = None if index is None else proposed(index, values, snapshot.manifest)
-    wanted = [*names, *({column} - set(names))]
-    if pieces is None:
-        batches = snapshot.read(wanted)
-    else:
-        batches = (snapshot.look_up(keys.columns, wanted).rows for keys in pieces)
-    for batch in batches:
-        chosen = is_among([batch.column(column)], [values])
-        if bool(chosen.any()):
-            yield batch.filter(pa.array(chosen)).select(list(names))
 
 
 def rows_at(
@@ -79,33 +40,69 @@ def rows_at(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a version, in its own types, that have one of some values in a column.
 
+    Memory holds the bridge and one piece of the keys, however many rows have a value. The table is
+    read in the columns of the version, in types that hold also the keys that the index and the
+    bridge have from other versions.
+
     Parameters
     ----------
-    index, column, names
-        As of `rows_having`, which says what is raised, too.
+    index : Index, optional
+        Without one all rows are read.
     snapshot : Snapshot
     newest : TableSchema
-        Of the table: keys that came later may not fit into the types of an old version.
+        A newer schema of the table; may lack columns of the version.
+    column : str
     values : pyarrow.Array
-        In the newest type.
+        In a type from that of the version to that of the newer schema. Equal as keys are; a null
+        finds nothing.
+    names : sequence of str
+        Columns of the version.
+
+    Raises
+    ------
+    CorruptionError
+        The table is damaged, or the index is. The index may be found damaged after the first rows
+        were given, since its pieces are read one by one; without it all rows are found.
     """
-    fields = pa.schema([snapshot.manifest.schema.columns.field(name) for name in names])
-    wide = replace(snapshot, manifest=replace(snapshot.manifest, schema=newest))
-    for batch in rows_having(index, wide, column, values, names):
-        yield batch if batch.schema == fields else batch.cast(fields)
+    at = snapshot.manifest
+    wide = at.schema.widened_to(newest)
+    state = None if index is None else _state(index, near=at.version)
+    if state is not None:
+        wide = wide.widened_to(state.table.schema)
+    values = values.drop_null().cast(wide.columns.field(column).type)
+    snapshot = replace(snapshot, manifest=replace(at, schema=wide))
+    pieces = None
+    if index is not None and state is not None:
+        pieces = proposed(index, state, values, snapshot.manifest)
+    wanted = [*names, *({column} - set(names))]
+    if pieces is None:
+        batches = snapshot.read(wanted)
+    else:
+        batches = (snapshot.look_up(keys.columns, wanted).rows for keys in pieces)
+    fields = pa.schema([at.schema.columns.field(name) for name in names])
+    for batch in batches:
+        chosen = is_among([batch.column(column)], [values])
+        if bool(chosen.any()):
+            found = batch.filter(pa.array(chosen)).select(list(names))
+            yield found if found.schema == fields else found.cast(fields)
 
 
-def proposed(index: Index, values: pa.Array, at: Manifest) -> Iterator[KeyBatch] | None:
+def _state(index: Index, *, near: int) -> IndexState | None:
+    try:
+        return index.state(near=near)
+    except (DataLossError, CorruptionError):
+        return None
+
+
+def proposed(
+    index: Index, state: IndexState, values: pa.Array, at: Manifest
+) -> Iterator[KeyBatch] | None:
     """Return pieces of keys, each once, among which are those of all rows with a value.
 
     None if only the version itself can tell.
     """
-    try:
-        shows, pieces = index.iter_keys_having(values, near=at.version)
-    except (DataLossError, CorruptionError):
-        return None
-    between = keys_between(index, shows, at)
-    return None if between is None else _bridged(pieces, between)
+    between = keys_between(index, state.shows.version, at)
+    return None if between is None else _bridged(index.keys_in(state, values), between)
 
 
 def _bridged(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyBatch]:

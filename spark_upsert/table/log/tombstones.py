@@ -20,18 +20,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import product
 
 import pyarrow as pa
 
 from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.model.durations import EXPECTED, try_parse_ms
-from spark_upsert.model.schema import ORDER_KNOWN, TableSchema
+from spark_upsert.model.schema import ORDER_KNOWN, TableSchema, widens
 from spark_upsert.model.words import compare
 
 PROPERTY = "tombstoneRetention"
 """Name of the write option and of the table's property."""
 
 DEFAULT = "7 days"
+
+_NARROWER = (pa.int32(), pa.int16(), pa.int8(), pa.float32())
+"""The types of which a wider one takes more bytes, the widest first."""
 
 _EPOCHS = re.compile(r"\s*(\d{1,18})\s*epochs?\s*", re.ASCII)
 
@@ -99,15 +103,34 @@ def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
     layout = pa.schema([pa.field(field.name, field.type) for field in schema.order_fields])
     try:
         data = pa.py_buffer(base64.b64decode(text, validate=True))
-        batch = _read_mark(data, layout)
-        batch.validate(full=True)
+        batch = _read_wide_mark(data, layout)
         if batch.num_rows != 1:
             raise ValueError(f"{batch.num_rows} rows")
     except (ValueError, EOFError, MemoryError, OSError, pa.ArrowException) as error:
         raise CorruptionError.in_file("_log", "a low-water mark, one order key", f"{error}") from (
             error
         )
-    return list(batch.columns)
+    return [column.cast(field.type) for column, field in zip(batch.columns, layout, strict=True)]
+
+
+def _read_wide_mark(data: pa.Buffer, layout: pa.Schema) -> pa.RecordBatch:
+    """Return a mark that may be from before the types of the order were widened.
+
+    A type that is wider than that of the mark asks for more bytes than the mark has, so that the
+    widest types that it can be read as are its own.
+    """
+    types = ([f.type, *(t for t in _NARROWER if widens(t, f.type) and t != f.type)] for f in layout)
+    problems: list[Exception] = []
+    for own in product(*types):
+        fields = [field.with_type(type_) for field, type_ in zip(layout, own, strict=True)]
+        try:
+            batch = _read_mark(data, pa.schema(fields))
+            batch.validate(full=True)
+        except (ValueError, OSError, pa.ArrowException) as error:
+            problems.append(error)
+        else:
+            return batch
+    raise problems[0]
 
 
 def _read_mark(data: pa.Buffer, layout: pa.Schema) -> pa.RecordBatch:

@@ -560,6 +560,8 @@ class UpsertEnvelope:
         Names of the order columns in the rows.
     deletes : str or None
         Name of the boolean column that marks tombstones.
+    own_order : mapping of str to str
+        For each column of the rows that has an order of its own, the name of that order.
     nulls_as_deletes : bool
         Whether a row without values is a tombstone. Goes without ``deletes``.
     reader : RowReader or None
@@ -575,6 +577,7 @@ class UpsertEnvelope:
     sources: Mapping[str, str]
     order: tuple[str, ...]
     deletes: str | None
+    own_order: Mapping[str, str] = field(default_factory=dict)
     nulls_as_deletes: bool = False
     reader: RowReader | None = None
 
@@ -614,10 +617,7 @@ class UpsertEnvelope:
             order=[batch.column(name) for name in self.order],
             tombstones=self._tombstones(batch, given) if tombstones is None else tombstones,
             bad_values=reasons,
-            own_order={
-                column: batch.column(source)
-                for column, source in schema.engine.column_order.items()
-            },
+            own_order={own: batch.column(name) for own, name in self.own_order.items()},
             raw_values=lambda rows: rows_as_json(batch, rows),
             hint="" if self.reader is None else self.reader.hint,
         )

@@ -53,6 +53,10 @@ def contributions(
         if own is not None:
             _require_own_order(name, schema.engine, own, no_value)
         found.append(_keys(keys, no_value, schema))
+    for name in schema.engine.column_order:
+        no_value = pc.or_(columns[name].is_null(), pa.array(deletes))
+        found.append(_keys(order, no_value, schema))
+        found.append(pa.nulls(len(deletes), schema.older_type(name)))
     if schema.engine.kind is Engine.PARTIAL_UPDATE:
         found.append(_keys(order, pa.array(~deletes), schema) if order else pa.array(deletes))
     return found

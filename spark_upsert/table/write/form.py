@@ -7,7 +7,7 @@ tasks. All errors in options and columns are found here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -133,10 +133,12 @@ class UpsertForm:
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> UpsertEnvelope:
         """Return the envelope for a table."""
         own = schema.columns.names
+        sources = {find_column(name, own, role="column"): name for name in columns.names}
         return UpsertEnvelope(
             schema=schema,
-            sources={find_column(name, own, role="column"): name for name in columns.names},
+            sources=sources,
             order=order_names(schema, self.orders),
+            own_order=own_order_names(schema, self.orders, sources),
             deletes=self.deletes,
             nulls_as_deletes=self.nulls_as_deletes,
             reader=self.reader,
@@ -170,6 +172,23 @@ def order_names(schema: TableSchema, orders: pa.Schema) -> tuple[str, ...]:
     return tuple(
         find_column(field.name, orders.names, role="sequenceBy column") for field in schema.order
     )
+
+
+def own_order_names(
+    schema: TableSchema, orders: pa.Schema, stored: Container[str]
+) -> dict[str, str]:
+    """Return the names in the rows of the order columns that stored columns have of their own.
+
+    Raises
+    ------
+    SchemaError
+        The rows have a value, and not the column that orders it.
+    """
+    return {
+        column: find_column(source, orders.names, role=f"sequenceBy.{column} column")
+        for column, source in schema.engine.column_order.items()
+        if column in stored
+    }
 
 
 Path = tuple[str, ...]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_upsert.model.engines import Rule
 from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.write.commands import Envelope
+from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.contributions import as_collected
 from spark_upsert.table.write.form import UpsertForm, order_names
 
@@ -22,6 +22,7 @@ def envelope_of_rows(
     *,
     deletes: str | None = None,
     nulls_as_deletes: bool = False,
+    may_lack: bool = False,
 ) -> Envelope:
     """Return the envelope that makes commands of rows of plain columns, for a table as it is.
 
@@ -38,6 +39,8 @@ def envelope_of_rows(
         The boolean column that marks deletes.
     nulls_as_deletes : bool
         Whether a row of null values is a delete.
+    may_lack : bool
+        Whether rows may lack value columns, which are null then. Deletes by keys alone always do.
 
     Raises
     ------
@@ -54,7 +57,7 @@ def envelope_of_rows(
     form = UpsertForm.of(cast, deletes, nulls_as_deletes=nulls_as_deletes)
     order_names(schema, form.orders)  # Checked first: an order that is missing says most.
     columns = as_collected(_stored(schema, form), schema.engine)
-    accepted = schema.accept(columns, merge=False)
+    accepted = schema.accept(columns, merge=False, may_lack=may_lack or deletes == GONE)
     assert accepted == schema, "a table is not altered by rows of its own columns"
     return form.envelope(schema, columns)
 
