@@ -13,7 +13,8 @@ into                 what is bad
 decimal              what has other digits than `Rounding` allows, or too many; see `decimals`
 whole number         a fraction unless rounded, what is out of range, NaN
 float                a text that is no number or beyond the type, a whole number that the float
-                     cannot tell from its neighbours (unless rounded). Decimals become the nearest
+                     cannot tell from its neighbours (unless rounded). Decimals become the
+                     nearest, each NaN the same one, also of a column that has the type already
 date, timestamp      the years before 0001 and after 9999, in UTC: Python cannot read them. Also
                      of a column that has the type already
 text                 nothing of a decimal, whose digits are all written: ``0.0000001``
@@ -128,10 +129,11 @@ def try_convert(
 
     Notes
     -----
-    An array that has the type already is returned as it is, its times looked through.
+    An array that has the type already is returned as it is, but for its times, which are checked,
+    and its floats, in which every NaN gets the same bits.
     """
     values = _plain(values)
-    if values.type == type_ and not _has_times(type_):
+    if values.type == type_ and not _is_examined(type_):
         return values, _none(values)
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), type_), _none(values)
@@ -142,7 +144,7 @@ def try_convert(
     if rule is not None:
         return rule(values, type_, rounding)
     found = pc.cast(values, type_)
-    return try_convert(found, type_) if _has_times(type_) else (found, _none(values))
+    return try_convert(found, type_) if _is_examined(type_) else (found, _none(values))
 
 
 def readable(values: pa.Array) -> tuple[pa.Array, Mask]:
@@ -400,12 +402,20 @@ _WHOLE: dict[Rounding, Callable[[np.ndarray], np.ndarray]] = {
 def _floats_of_floats(
     numbers: pa.Array, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
-    found = pc.cast(numbers, type_, safe=False)
+    found = _with_one_nan(pc.cast(numbers, type_, safe=False))
     if type_.bit_width >= numbers.type.bit_width or rounding is not Rounding.EXACT:
         return found, _none(numbers)
     is_lost = pc.and_not(pc.is_inf(found), pc.is_inf(numbers))
     bad = np.array(is_lost.fill_null(False))
     return pc.if_else(pa.array(bad), None, found) if bad.any() else found, bad
+
+
+def _with_one_nan(numbers: pa.Array) -> pa.Array:
+    """Return floats in which every NaN has the same bits, as no reader can tell them apart."""
+    is_nan = pc.is_nan(numbers)
+    if not pc.any(is_nan, min_count=0).as_py():
+        return numbers
+    return pc.if_else(is_nan, pa.scalar(float("nan"), numbers.type), numbers)
 
 
 def _decimals_of_integers(
@@ -458,14 +468,14 @@ def _kind(type_: pa.DataType) -> str:
 
 
 @cache
-def _has_times(type_: pa.DataType) -> bool:
+def _is_examined(type_: pa.DataType) -> bool:
     if pa.types.is_struct(type_):
-        return any(_has_times(field.type) for field in type_)
+        return any(_is_examined(field.type) for field in type_)
     if pa.types.is_map(type_):
-        return _has_times(type_.key_type) or _has_times(type_.item_type)
+        return _is_examined(type_.key_type) or _is_examined(type_.item_type)
     if hasattr(type_, "value_type"):
-        return _has_times(type_.value_type)
-    return _kind(type_) in ("date", "time")
+        return _is_examined(type_.value_type)
+    return _kind(type_) in ("date", "time", "float")
 
 
 def _plain(values: pa.Array) -> pa.Array:

@@ -22,7 +22,7 @@ from spark_upsert.mirror.plan import twins_among
 from spark_upsert.mirror.publish import Mirror, shown_of
 from spark_upsert.mirror.twins import id_of, rows_of
 from spark_upsert.mirror.vectors import Vector
-from spark_upsert.model.words import equal_rows
+from spark_upsert.model.words import identical_rows
 from spark_upsert.table.entries.check import Finding, newer_than_the_log
 from spark_upsert.table.entries.snapshot import CHUNK_ROWS
 from spark_upsert.table.log.manifest import Manifest
@@ -145,7 +145,7 @@ def _differing(
             for name in columns.names
         ]
         ours = expected(at, at + batch.num_rows).columns
-        same = equal_rows([c.take(live) for c in ours], [c.take(live) for c in theirs])
+        same = identical_rows([c.take(live) for c in ours], [c.take(live) for c in theirs])
         if not bool(same.all()):
             return f"another row at {at + live[int(np.flatnonzero(~same)[0])].as_py()}"
         at += batch.num_rows

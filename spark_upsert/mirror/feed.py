@@ -28,7 +28,7 @@ from spark_upsert.mirror.vectors import Vector
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hashing import hash_keys
 from spark_upsert.model.schema import CHANGE_TYPE, TableSchema
-from spark_upsert.model.words import equal_rows, sort_words
+from spark_upsert.model.words import identical_rows, sort_words
 from spark_upsert.store import Store
 from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
 from spark_upsert.table.changes.read import read_changes
@@ -197,7 +197,7 @@ def _difference(schema: TableSchema, old: pa.Table, new: pa.Table) -> pa.Table:
         [_whole(side.column(name)).take(pa.array(at)) for name in schema.columns.names]
         for side, at in ((old, before), (new, behind))
     ]
-    differ = ~equal_rows(*columns)
+    differ = ~identical_rows(*columns)
     parts = (
         ("delete", old, _others(before, old.num_rows)),
         ("update_preimage", old, before[differ]),

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.words import equal_rows
+from spark_upsert.model.words import equal_rows, identical_rows
 from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes, firsts, places
 from spark_upsert.plan.kernels.taking import no_rows, values_at
 
@@ -149,7 +149,7 @@ class Pairs:
         return self.where(self.has_old | self.has_new)
 
     def without_same_bits(self) -> Pairs:
-        """Drop pairs of rows that are the same bit by bit: no expression can tell them apart."""
+        """Drop pairs of identical rows: no expression can tell them apart."""
         return self.where(self.differs_by_bits())
 
     def changed(self) -> Pairs:
@@ -162,7 +162,7 @@ class Pairs:
 
     def differs_by_bits(self) -> Mask:
         """Return which pairs an expression may tell apart."""
-        return self._unlike(equal_rows(_bits(self.old), _bits(self.new)))
+        return self._unlike(identical_rows(self.old.columns, self.new.columns))
 
     def _unlike(self, same: Mask) -> Mask:
         return (self.has_old != self.has_new) | (self.has_old & ~same)
@@ -182,27 +182,3 @@ def taken(rows: RelationRows, at: Positions) -> RelationRows:
 def columns_of(rows: RelationRows, names: Sequence[str]) -> list[pa.Array]:
     """Return columns by their names."""
     return [rows.column(name) for name in names]
-
-
-def _bits(rows: RelationRows) -> list[pa.Array]:
-    return [_as_bits(column) for column in rows.columns]
-
-
-def _as_bits(column: pa.Array) -> pa.Array:
-    """Return a column with its floats as the integers of the same bits, nested ones as well."""
-    type_ = column.type
-    if pa.types.is_floating(type_):
-        return column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[type_.bit_width])
-    if pa.types.is_struct(type_):
-        parts = [_as_bits(part) for part in column.flatten()]
-        names = [field.name for field in type_]
-        return pa.StructArray.from_arrays(parts, names, mask=column.is_null()) if parts else column
-    if pa.types.is_map(type_):
-        return _as_bits(column.cast(pa.list_(pa.struct([type_.key_field, type_.item_field]))))
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        # Rebuilt from its lengths: Arrow takes no mask beside offsets that begin in the middle.
-        ends = np.cumsum(np.asarray(pc.list_value_length(column).fill_null(0)))
-        offsets = pa.array(np.append(0, ends), pa.int64())
-        values = _as_bits(column.flatten())
-        return pa.LargeListArray.from_arrays(offsets, values, mask=column.is_null())
-    return column

@@ -246,7 +246,7 @@ def _() -> Patch:
     def all_differ(original: Any, left: Any, right: Any) -> Any:
         return np.zeros(len(original(left, right)), dtype=np.bool_)
 
-    return wrapped(feed, "equal_rows", all_differ)
+    return wrapped(feed, "identical_rows", all_differ)
 
 
 @bug("a feed over an expired past lacks the rows of twins that are gone", SHOWN)

@@ -212,7 +212,7 @@ def test_times_that_python_does_not_know_are_printed(tmp_path: Path) -> None:
         "day": pa.array([10**7], pa.int32()).view(pa.date32()),
     }
     # A table of before holds them: they are not taken any more.
-    with patch.object(door, "_has_times", lambda type_: False):
+    with patch.object(door, "_is_examined", lambda type_: False):
         shown = data(str(tmp_path / "t"), columns)
     assert "11103-08-29 17:22:31.711744Z" in shown
     assert "29349-01-26" in shown

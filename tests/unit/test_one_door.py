@@ -21,7 +21,8 @@ OWN = {
     "cli.commands.rows:_values": (1, SHOWN),
     "flow.hashing:_fixed_codes": (1, "dates in the unit that is hashed; not stored"),
     "table.index.rows:_bridged": (1, STORED),
-    "table.index.rows:rows_at": (1, STORED),
+    "table.index.rows:rows_at": (2, STORED),
+    "table.log.tombstones:decode_mark": (1, WIDER),
     "mirror.check:_differing": (1, "a twin's columns, held against the table's value by value"),
     "mirror.checkpoints:_member": (1, "our own actions, or others' as their log has them"),
     "mirror.feed:_as_now": (1, "a column of an older twin, in the wider type of today"),
@@ -72,7 +73,6 @@ OWN = {
     "views.groups.rounding:_shifted": (1, CHECKED),
     "views.groups.rounding:rounded": (3, "whole doubles within the digits, and wider decimals"),
     "plan.kernels.equal_keys:_plain": (1, BYTES),
-    "views.pairs:_as_bits": (1, "maps as the lists that they are"),
 }
 """Where Arrow casts or rounds outside of the door: how often, and why that is safe."""
 

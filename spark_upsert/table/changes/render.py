@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.schema import CHANGELOG_FIELDS
-from spark_upsert.model.words import equal_rows
+from spark_upsert.model.words import identical_rows
 from spark_upsert.table.changes.changes import Changes
 from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
 from spark_upsert.table.entries.found import ABSENT
@@ -130,11 +130,9 @@ def _changed(rows: Rows, old: Positions, new: Positions) -> Mask:
     changed = np.ones(len(old), dtype=np.bool_)
     pairs = np.flatnonzero((old != ABSENT) & (new != ABSENT))
     if len(pairs):
-        names = rows.schema.values
-        if not names:
-            changed[pairs] = False
-        else:
-            changed[pairs] = ~equal_rows(rows.take(names, old[pairs]), rows.take(names, new[pairs]))
+        names = rows.schema.contents
+        before, now = (rows.take(names, side[pairs]) for side in (old, new))
+        changed[pairs] = ~identical_rows(before, now) if names else False
     return changed
 
 

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.schema import DIFF, REASON, TOMBSTONE, TableSchema
-from spark_upsert.model.words import Words, equal_rows, is_hashable, sort_words
+from spark_upsert.model.words import Words, identical_rows, is_hashable, signs, sort_words
 from spark_upsert.table.run.rows import Rows
 
 
 def _names(schema: TableSchema) -> tuple[str, ...]:
     """Return the columns of a content; `DIFF` is the first."""
-    return (DIFF, *schema.values, *((REASON,) if schema.has_quarantine else ()))
+    return (DIFF, *schema.contents, *((REASON,) if schema.has_quarantine else ()))
 
 
 def content_words(rows: Rows, chosen: Positions) -> list[Words]:
@@ -45,7 +45,8 @@ def _value_words(column: pa.Array) -> list[Words]:
             *(word for child in column.flatten() for word in _value_words(child)),
         ]
     if is_hashable(column.type):
-        return sort_words([column])
+        is_float = pa.types.is_floating(column.type)
+        return sort_words([column, *([pa.array(~signs(column))] if is_float else ())])
     return sort_words([pa.array([repr(value) for value in column.to_pylist()], pa.string())])
 
 
@@ -74,4 +75,4 @@ def have_reasons(one: Rows, chosen: Positions, other: Rows, against: Positions) 
 
 
 def _equal(values: Sequence[pa.Array], others: Sequence[pa.Array], count: int) -> Mask:
-    return equal_rows(values, others) if values else np.ones(count, dtype=np.bool_)
+    return identical_rows(values, others) if values else np.ones(count, dtype=np.bool_)
