@@ -99,9 +99,10 @@ bench: machine $(STAMP) ## the figures in docs, measured on this machine
 conformance: machine $(STAMP) ## what each system gets right: run all, and write docs/conformance.md; ARGS='delta_rs' for one
 	@cd changelog-conformance && $(CURDIR)/$(BIN)/python -m changelog_conformance $(ARGS)
 
-chaos: machine $(STAMP) ## live 5000 simulated worlds, then kill drivers and executors of running queries
+chaos: machine $(STAMP) ## live 5000 simulated worlds and 2000 histories of a schema, then kill drivers and executors of running queries
 	@$(BIN)/python -m tests.simulation --seeds 5000
 	@$(BIN)/python -m tests.simulation --losses 500
+	@$(BIN)/python -m tests.simulation --schema-changes --seeds 2000
 	@$(BIN)/python integration/chaos.py $(ARGS)
 
 topics: machine $(STAMP) ## write a thousand topics of a broker into a table each, under kills, and compare them

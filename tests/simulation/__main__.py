@@ -3,6 +3,7 @@
 python -m tests.simulation --seed 17
 python -m tests.simulation --seeds 100000 --first 5000
 python -m tests.simulation --losses 500
+python -m tests.simulation --schema-changes --seeds 2000
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import itertools
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
+from tests.simulation import schema_changes, world
 from tests.simulation.losses import finding_after_losses
-from tests.simulation.world import World, finding
+from tests.simulation.world import World
 
 
-def live_all(seeds: range, *, jobs: int) -> int:
+def live_all(seeds: range, finding: Callable[[int], str | None], *, jobs: int) -> int:
     """Live many worlds; returns in how many something went wrong."""
     failed = 0
     # Spawned, because Arrow's threads do not survive a fork.
@@ -62,18 +65,27 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5000, help="how many worlds to live")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--losses", type=int, help="lose so many objects of worlds")
+    parser.add_argument(
+        "--schema-changes",
+        action="store_true",
+        help="live histories of a table whose schema another process changes",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at once")
     options = parser.parse_args()
     if options.losses is not None:
         return 1 if lose_all(options.losses, options.first, jobs=options.jobs) else 0
     if options.seed is None:
         seeds = range(options.first, options.first + options.seeds)
-        return 1 if live_all(seeds, jobs=options.jobs) else 0
-    world = World(options.seed)
+        finding = schema_changes.finding if options.schema_changes else world.finding
+        return 1 if live_all(seeds, finding, jobs=options.jobs) else 0
+    if options.schema_changes:
+        sys.stdout.write("\n".join(schema_changes.live(options.seed).trace) + "\n")
+        return 0
+    lived = World(options.seed)
     try:
-        world.run()
+        lived.run()
     finally:
-        sys.stdout.write("\n".join(world.trace) + "\n")
+        sys.stdout.write("\n".join(lived.trace) + "\n")
     return 0
 
 

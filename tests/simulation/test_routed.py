@@ -2,7 +2,7 @@
 
 Within the steps of one driver another one runs: of the same query, as after a restart while the
 old one is still at work, with the same batch divided into other tasks; or of another query, which
-is to be refused. Every table then equals its model, and the group names the versions of each batch.
+is to be refused; or one that adds columns to a table, or drops them. Every table then equals its model, and the group names the versions of each batch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import ContentionError, OtherTableError
+from spark_upsert.model.engines import Engine
+from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.plan import table_below
-from tests.support.routed_worlds import TOPICS, Row, World, divided, rows_of, transaction, write
+from spark_upsert.table.table import Table
+from tests.support.routed_worlds import (
+    ADDED,
+    TOPICS,
+    Row,
+    World,
+    divided,
+    routed_options,
+    rows_of,
+    transaction,
+    write,
+)
 from tests.support.stores import Fault, FaultyStore, KilledError, Moment, Steps
 
 SEEDS = int(os.environ.get("SIMULATION_ROUTED_SEEDS", "4"))
@@ -33,6 +47,7 @@ STEPS = 300
 class Duel(World):
     """A world in which others come between any two steps."""
 
+    options: RoutedOptions = field(default_factory=lambda: routed_options(mergeSchema="true"))
     visits: dict[str, int] = field(default_factory=dict)
     _inside: bool = False
 
@@ -53,17 +68,32 @@ class Duel(World):
 
     def visit(self, rows: Sequence[Row], number: int) -> None:
         """Let another process do something, whole or until it is killed."""
-        who = self.rng.choice(["driver", "driver", "query", "compactor"])
+        who = self.rng.choice(["driver", "driver", "query", "compactor", "alterer"])
         self.visits[who] = self.visits.get(who, 0) + 1
         if who == "driver":
             self.drive(rows, number)
         elif who == "query" and number:
             with pytest.raises(OtherTableError, match="are written by"):
                 write(self.store, self.options, [rows_of(self.rng)], transaction(0, "other"))
+        elif who == "alterer":
+            self.alter(table_below(self.store, self.rng.choice(TOPICS)))
         else:
             table = table_below(self.store, self.rng.choice((*TOPICS, "_group")))
             if table.log.try_head() is not None:
                 table.compact(full=True)
+
+    def alter(self, table: Table) -> None:
+        """Let another process add a column, or drop one that it has added."""
+        if table.log.try_head() is None:
+            return
+        own = table.schema
+        added = [name for name in own.columns.names if name[0] == ADDED]
+        if added and own.engine.kind is Engine.DEDUPLICATE and self.rng.random() < 0.5:
+            table.drop_columns(added[0])
+        else:
+            name = f"{ADDED}{table.log.head().version}"
+            columns = own.columns.append(pa.field(name, pa.string()))
+            table.alter(own.accept(columns, merge=True), upon=own)
 
     def drive(self, rows: Sequence[Row], number: int) -> None:
         """Let a second driver of the query write the same batch."""

@@ -126,12 +126,19 @@ def write(
     return commit_routed(root, options, staged, batch, overwrite=overwrite, late_rows=late)
 
 
+ADDED = "+"
+"""With this begin the names of columns that another process adds to a table."""
+
 Content = list[dict[str, Any]]
 
 
 def content(table: Table, version: int | None = None) -> Content:
-    """Return the rows of a table, in the order of their keys, and what is in its quarantine."""
-    rows = table.snapshot(version).sort_by("id").to_pylist()
+    """Return the rows of a table, in the order of their keys, and what is in its quarantine.
+
+    Without the columns that another process adds.
+    """
+    shown = table.snapshot(version).sort_by("id")
+    rows = shown.select([name for name in shown.column_names if name[0] != ADDED]).to_pylist()
     bad = [each for batch in table.quarantine(version) for each in batch.to_pylist()]
     return [*rows, *({name: each[name] for name in ("id", "_reason")} for each in bad)]
 
