@@ -1264,6 +1264,7 @@ class Table:
         """Yield the changes of some epochs for a range of hashes, in the columns of the newest."""
         lower, upper = whole_argument("lower", lower), whole_argument("upper", upper)
         schema = self.log.head().schema
+        schema.select(options.columns)  # Another process may have dropped one of them.
         return self._changes(schema, lower, upper, options, hash_range=hash_range)
 
     def _changes(

@@ -37,7 +37,7 @@ from spark_upsert.streams.inputs import batch as batch_input
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.streams.inputs.batch import BatchRead
 from spark_upsert.streams.reads.columns import read_columns
-from spark_upsert.table.changes.modes import VALID_NAMES, ValidBy
+from spark_upsert.table.changes.modes import VALID_NAMES, ChangeOptions, ValidBy
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import Commit, Kind, Transaction
@@ -468,7 +468,7 @@ class History:
         with self.disturbed() as (before, behind):
             names = self.some_of(self.at(before))
             try:
-                reader = self.table.scan_changes(lower, upper, columns=names)
+                reader = self.read_changes(lower, upper, names)
                 found = [row for batch in reader for row in batch.to_pylist()]
             except UpsertFlowError:
                 assert self.are_gone(names or ()), f"none of {names} is gone"
@@ -479,6 +479,14 @@ class History:
             for version in range(before, behind[0] + 1)
         ]
         assert rows in expected, f"{rows} are no changes of {lower} to {upper}: {expected[0]}"
+
+    def read_changes(
+        self, lower: int, upper: int | None, names: list[str] | None
+    ) -> Iterable[pa.RecordBatch]:
+        """Return the changes of some versions, read by one of two ways."""
+        if names is None or upper is None or self.dice.random() < 0.5:
+            return self.table.scan_changes(lower, upper, columns=names)
+        return self.table.iter_changes(lower, upper, ChangeOptions(columns=tuple(names)))
 
     def changed(
         self, shown: State, lower: int, upper: int, names: list[str] | None

@@ -26,7 +26,6 @@ from spark_upsert.cli.render import print_data, print_facts, print_rows
 from spark_upsert.cli.routed import open_in
 from spark_upsert.errors import SchemaError
 from spark_upsert.store.resolve import open_store
-from spark_upsert.table.changes.modes import ChangeOptions
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.versions import EARLIEST, first_wanted, require_ordered, upper_wanted
 
@@ -140,13 +139,11 @@ def changes(
 ) -> None:
     """Show what some versions changed."""
     table = open_in(path, storage)
-    schema = table.log.head().schema
-    options = ChangeOptions(columns=tuple(schema.columns.names))
     first = first_wanted(table.log, version=EARLIEST if lower is None else lower, name="--from")
     upper = upper_wanted(table.log, version=last, name="--to")
     require_ordered(first or 0, upper, name="--to", may_be_empty=last is None)
-    batches = table.iter_changes(first or 0, upper, options)
-    print_data(list(islice(_rows(batches), limit)), schema.changelog.names, as_json=as_json)
+    found = table.scan_changes(first or 0, upper)
+    print_data(list(islice(_rows(found), limit)), found.schema.names, as_json=as_json)
 
 
 @upsertflow.command()
