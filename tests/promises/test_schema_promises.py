@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.errors import SchemaError
 from spark_upsert.model.engines import Engine, MergeEngine
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.appends import commands_of
@@ -230,6 +231,21 @@ def test_p4_an_order_is_as_wide_as_the_column_that_it_is_of(
     assert Table(table.store).snapshot(columns=["v"]).to_pylist() == [{"v": "c"}]
 
 
+def test_p4_an_order_of_several_columns_is_widened_in_a_kept_history_too() -> None:
+    types = {"id": pa.int64(), "v": pa.string(), "a": pa.int32(), "b": pa.int32()}
+    narrow, wide = pa.schema(types), pa.schema({**types, "b": pa.int64()})
+    table, kept = Table(MemoryStore()), Table(MemoryStore())
+    order = [narrow.field("a"), narrow.field("b")]
+    table.ensure(TableSchema.of(narrow, keys=["id"], order=order))
+    for v, b, schema in (("x", 1, narrow), ("y", 2**40, wide)):
+        rows = pa.Table.from_pylist([{"id": 1, "v": v, "a": 1, "b": b}], schema=schema)
+        table.append(rows, merge_schema=True)
+        keep_history(table, kept, by=ValidBy.ORDER)
+    kept.compact(full=True)
+    rows = kept.snapshot(columns=["v", "valid_from"]).sort_by("v").to_pylist()
+    assert [(row["v"], row["valid_from"]["b"]) for row in rows] == [("x", 1), ("y", 2**40)]
+
+
 OWN = TableSchema.of(
     pa.schema({"id": pa.int64(), "v": pa.int64(), "w": pa.int64()}),
     keys=["id"],
@@ -275,6 +291,15 @@ def test_p4_a_delete_by_key_forgets_the_values_of_columns_with_orders_of_their_o
     assert table.snapshot().to_pylist() == [{"id": 1, "v": None, "w": None}]
     table.append(of_own_order(6, 11, 20))
     assert table.snapshot(columns=["v"]).to_pylist() == [{"v": 6}]
+
+
+def test_p5_a_value_without_the_column_that_orders_it_is_refused() -> None:
+    table = Table(MemoryStore())
+    table.ensure(OWN)
+    with pytest.raises(SchemaError, match=r"sequenceBy\.v column 'vs'"):
+        table.append(of_own_order(5, 10, 50).drop_columns("vs"))
+    table.append(of_own_order(5, 10, 50, w=1).drop_columns(["v", "vs"]))
+    assert table.snapshot().to_pylist() == [{"id": 1, "v": None, "w": 1}]
 
 
 @pytest.mark.parametrize("by", ["keys", "filter"])

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from integration.pages import code_of
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.errors import DataLossError, SchemaError, UpsertFlowError
+from spark_upsert.errors import DataError, DataLossError, SchemaError, UpsertFlowError
 from spark_upsert.mirror.place import place_of
 from spark_upsert.model.engines import Engine, MergeEngine
 from spark_upsert.model.schema import TableSchema
@@ -131,6 +131,30 @@ def test_a_running_query_meets_the_change(table: Table, who: str, change: str) -
     except UpsertFlowError as error:
         found = str(error)
     assert found == expected or (isinstance(found, str) and expected in found)
+
+
+def test_fields_of_structs_and_lists_are_widened(tmp_path: Path) -> None:
+    types = {"k": pa.int64(), "l": pa.list_(pa.struct({"x": INT})), "s": pa.struct({"y": INT})}
+    narrow = pa.schema(types)
+    wide = pa.schema(
+        {**types, "l": pa.list_(pa.struct({"x": pa.int64()})), "s": pa.struct({"y": pa.int64()})}
+    )
+    table = Table.create(str(tmp_path / "nested"), narrow, keys=["k"])
+    first, second = (
+        {"k": key, "l": [{"x": number}, None], "s": {"y": number}}
+        for key, number in ((1, 1), (2, 2**40))
+    )
+    table.append(pa.Table.from_pylist([first], schema=narrow))
+    table.publish()
+    rows = pa.Table.from_pylist([second], schema=wide)
+    with pytest.raises(DataError, match="column 'l' holds what is no list"):
+        table.append(rows)
+    table.append(rows, merge_schema=True)
+    table.append(pa.Table.from_pylist([{**first, "k": 3}], schema=narrow))
+    expected = [first, second, {**first, "k": 3}]
+    assert table.snapshot().sort_by("k").to_pylist() == expected
+    table.publish()
+    assert DeltaTable(place_of(table.store, None)).rows().sort_by("k").to_pylist() == expected
 
 
 @pytest.mark.parametrize("change", CHANGES)
