@@ -411,7 +411,7 @@ def _floats_of_floats(
 
 
 def _with_one_nan(numbers: pa.Array) -> pa.Array:
-    """Return floats in which every NaN has the same bits, as no reader can tell them apart."""
+    """Return floats in which every NaN has the same bits: readers of SQL see one NaN."""
     is_nan = pc.is_nan(numbers)
     if not pc.any(is_nan, min_count=0).as_py():
         return numbers

@@ -512,8 +512,8 @@ class TableSchema:
     def rebased(self, upon: TableSchema, newer: TableSchema) -> TableSchema:
         """Return a schema that was made of ``upon`` for a newer schema of the same table.
 
-        It lacks the columns that were dropped meanwhile and that it does not change itself, and has
-        the newer rule for ties, too, unless it changes that.
+        Columns that were dropped since ``upon`` are left out, unless the schema changes their type.
+        The rule for ties is the newer one, unless the schema changes it.
         """
         dropped = [field for field in upon.columns if field.name not in newer.columns.names]
         columns = pa.schema([field for field in self.columns if field not in dropped])

@@ -491,7 +491,7 @@ class Table:
                 own = self.schema
                 if merged(own, taken.schema, deletes) == own:
                     raise
-                # Another writer has dropped a column meanwhile: the next merge says so.
+                # Another writer has dropped a column since: the next merge raises for it.
 
     @property
     def _appends(self) -> appends.Appends:
@@ -559,7 +559,7 @@ class Table:
         rows = deletes.deletes_of(snapshot, wanted)
         if not rows.num_rows and transaction is None:
             return None
-        # Without rows, too: repeated later, the delete must not take rows that came since.
+        # Also without rows: a later repetition must not delete newer rows.
         return self.append(rows, deletes=GONE, transaction=transaction)
 
     def admission(

@@ -1,4 +1,4 @@
-"""One schema per read and per write, whatever another process changes; and what deletes forget.
+"""One schema per read and per write while another process alters the table; effects of deletes.
 
 Random histories of all paths: `tests.simulation.schema_changes`.
 """
@@ -75,7 +75,7 @@ def indexed(store: MemoryStore) -> Table:
 def between_steps(
     alter: Callable[[Table], None], store: MemoryStore | None = None
 ) -> Iterator[tuple[Table, MemoryStore]]:
-    """Yield a table behind each of whose first steps in turn another process alters it."""
+    """Yield tables; another process alters each of them after a step, the first, second, ..."""
     if store is None:
         indexed(store := MemoryStore())
     for step in range(40):
@@ -320,7 +320,7 @@ NAN = struct.unpack("<2d", bytes.fromhex("000000000000f87f010000000000f87f"))
 """Two NaN of other bits."""
 
 FLOATS: dict[str, tuple[Any, Any, bool]] = {
-    # Before, behind, and whether anything has changed.
+    # The old value, the new value, and whether the row has changed.
     "zeros of both signs": (0.0, -0.0, True),
     "zeros of one sign": (-0.0, -0.0, False),
     "NaN of other bits": (*NAN, False),
@@ -340,17 +340,17 @@ def bits_of(values: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_ordered", [False, True], ids=["by arrival", "with an order"])
-@pytest.mark.parametrize(("before", "behind", "is_change"), FLOATS.values(), ids=FLOATS)
+@pytest.mark.parametrize(("old", "new", "is_change"), FLOATS.values(), ids=FLOATS)
 def test_p2_snapshot_changes_and_counters_agree_about_floats(
-    before: Any, behind: Any, is_change: bool, is_ordered: bool
+    old: Any, new: Any, is_change: bool, is_ordered: bool
 ) -> None:
-    schema = pa.schema({"id": pa.int64(), "f": pa.array([before]).type, "s": pa.int64()})
+    schema = pa.schema({"id": pa.int64(), "f": pa.array([old]).type, "s": pa.int64()})
     table = Table(MemoryStore())
     order = [schema.field("s")] if is_ordered else []
     table.ensure(TableSchema.of(schema, keys=["id"], order=order))
-    table.append(pa.Table.from_pylist([{"id": 1, "f": before, "s": 1}], schema=schema))
+    table.append(pa.Table.from_pylist([{"id": 1, "f": old, "s": 1}], schema=schema))
     was = bits_of(table.snapshot().to_pylist())
-    commit = table.append(pa.Table.from_pylist([{"id": 1, "f": behind, "s": 1}], schema=schema))
+    commit = table.append(pa.Table.from_pylist([{"id": 1, "f": new, "s": 1}], schema=schema))
     assert commit is not None
     shown = bits_of(table.snapshot().to_pylist())
     changes = bits_of(table.changes(commit.version).select(schema.names).to_pylist())

@@ -3,7 +3,8 @@
 One process reads and writes the table on every path. Between two steps of its storage, another one
 adds, drops or widens a column, writes rows of its own, or compacts. A plain model holds each
 version: its columns and its rows. Each read is one version of the model, and each write is in it,
-whatever came between. A path may refuse only columns that its caller named and that are gone.
+whatever the other process did. A path may refuse only columns that its caller named and that are
+gone.
 """
 
 from __future__ import annotations
@@ -84,6 +85,18 @@ class State:
     def shown(self, names: Sequence[str]) -> list[Any]:
         """Return the rows with some columns, in any order."""
         return sorted((plain(row, names) for row in self.rows.values()), key=repr)
+
+
+@dataclass
+class Span:
+    """The versions that were the newest one while something was done."""
+
+    first: int
+    last: int = -1
+
+    @property
+    def versions(self) -> range:
+        return range(self.first, self.last + 1)
 
 
 def plain(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
@@ -222,8 +235,8 @@ class History:
     # -- the other process ---------------------------------------------------------------
 
     @contextmanager
-    def disturbed(self) -> Iterator[tuple[int, list[int]]]:
-        """Let the other process come between some steps; gives the versions before and behind."""
+    def disturbed(self) -> Iterator[Span]:
+        """Let the other process act between some steps; gives the versions of that time."""
         dice = self.dice
         left = [None] * dice.randrange(VISITS_MAX + 1)
         rate = dice.choice([0.02, 0.1, 0.4])
@@ -237,13 +250,13 @@ class History:
                 finally:
                     self._inside = False
 
-        before, behind = self.head, [0]
+        span = Span(self.head)
         self.steps.begin_anew(watch=watch)
         try:
-            yield before, behind
+            yield span
         finally:
             self.steps.begin_anew()
-            behind[0] = self.head
+            span.last = self.head
 
     def visit(self) -> None:
         """Let the other process do something."""
@@ -323,7 +336,7 @@ class History:
     # -- what is tried -------------------------------------------------------------------
 
     def live(self, acts: int = ACTS) -> None:
-        """Take every path, in any order, and compare each with the model."""
+        """Take paths in any order, and compare each with the model."""
         with ExitStack() as stack:
             for module in (view_module, builder, table_input, batch_input):
                 stack.enter_context(patch.object(module, "open_store", lambda *_: self.store))
@@ -378,8 +391,8 @@ class History:
         """Read a version, the newest or another one, all of its columns or some."""
         since = Table(self.raw).log.head().since
         version = self.dice.choice([None, self.dice.randint(since, self.head)])
-        with self.disturbed() as (before, behind):
-            state = self.at(before if version is None else version)
+        with self.disturbed() as span:
+            state = self.at(span.first if version is None else version)
             names = self.some_of(state)
             asked = [*named, *(names or ())]
             if any(name not in state.columns for name in named):
@@ -390,7 +403,7 @@ class History:
                 assert version is None, "an older version is as it was"
                 assert self.are_gone(asked), f"none of {asked} is gone"
                 return
-        versions = [version] if version is not None else range(before, behind[0] + 1)
+        versions = [version] if version is not None else span.versions
         self.require(found, versions, names, is_wanted)
 
     def some_of(self, state: State) -> list[str] | None:
@@ -465,8 +478,8 @@ class History:
         log = Table(self.raw).log.head()
         lower = self.dice.randint(log.first_changes, log.upper)
         upper = self.dice.choice([None, self.dice.randint(lower, log.upper)])
-        with self.disturbed() as (before, behind):
-            names = self.some_of(self.at(before))
+        with self.disturbed() as span:
+            names = self.some_of(self.at(span.first))
             try:
                 reader = self.read_changes(lower, upper, names)
                 found = [row for batch in reader for row in batch.to_pylist()]
@@ -476,7 +489,7 @@ class History:
         rows = sorted(map(_change, found), key=repr)
         expected = [
             self.changed(self.at(version), lower, version + 1 if upper is None else upper, names)
-            for version in range(before, behind[0] + 1)
+            for version in span.versions
         ]
         assert rows in expected, f"{rows} are no changes of {lower} to {upper}: {expected[0]}"
 
@@ -509,8 +522,8 @@ class History:
     def history(self) -> None:
         head = Table(self.raw).log.head()
         lower = self.dice.randint(head.since, head.version)
-        with self.disturbed() as (before, behind):
-            names = self.some_of(self.at(before))
+        with self.disturbed() as span:
+            names = self.some_of(self.at(span.first))
             try:
                 reader = self.table.history(lower, columns=names, by=ValidBy.VERSION)
                 found = reader.read_all()
@@ -521,7 +534,7 @@ class History:
         rows = found.to_pylist()
         tried = [
             self.differing(rows, range(lower, last + 1), shown)
-            for last in range(before, behind[0] + 1)
+            for last in span.versions
             if names is not None or [*self.at(last).columns] == shown
         ]
         assert None in tried, f"no history from {lower} on: {tried}"
@@ -547,13 +560,13 @@ class History:
     def keep(self) -> None:
         """Take a step of the kept history, and compare all that it holds."""
         is_first = self.kept.log.try_head() is None
-        with self.disturbed() as (before, behind):
+        with self.disturbed() as span:
             named = self.kept_columns
             try:
                 keep_history(self.table, self.kept, columns=named, by=ValidBy.VERSION)
             except SchemaError:
                 since = Table(self.raw).log.head().since
-                ever = {n for v in range(since, before + 1) for n in self.at(v).columns}
+                ever = {n for v in range(since, span.first + 1) for n in self.at(v).columns}
                 assert is_first, "a history is kept of columns that are gone"
                 assert not set(named or ()) <= ever, f"{named} are among {ever}"
                 return
@@ -564,17 +577,14 @@ class History:
         shown = [name for name in self.kept.schema.columns.names if name in rows[0]]
         shown = [name for name in shown if name not in (*VALID_NAMES, "from_version")]
         if self.kept_columns is None:
-            assert set(self.at(before).columns) <= set(shown)
-        tried = [
-            self.differing(rows, range(first, last + 1), shown)
-            for last in range(before, behind[0] + 1)
-        ]
+            assert set(self.at(span.first).columns) <= set(shown)
+        tried = [self.differing(rows, range(first, last + 1), shown) for last in span.versions]
         assert None in tried, f"the kept history is another one: {tried}"
 
     def append(self) -> None:
         """Write rows that have all columns of the table."""
-        with self.disturbed() as (before, _):
-            state = self.at(before)
+        with self.disturbed() as span:
+            state = self.at(span.first)
             rows = [self.row(state, key) for key in self.some_keys()]
             types = self.columns_of(state)
             try:
@@ -589,8 +599,8 @@ class History:
 
     def merge(self) -> None:
         """Write rows that lack columns, and that have others."""
-        with self.disturbed() as (before, _):
-            state = self.at(before)
+        with self.disturbed() as span:
+            state = self.at(span.first)
             rows = [self.row(state, key) for key in self.some_keys()]
             needed = {*self.shape.keys, *(["s"] if self.shape.is_ordered else [])}
             types = {
@@ -634,10 +644,10 @@ class History:
         """Delete by keys, of which some have no row."""
         keys, number = self.some_keys(), self.number()
         transaction = self.dice.choice([None, Transaction(writer="deletes", number=number)])
-        with self.disturbed() as (before, _):
+        with self.disturbed() as span:
             given = [self.key_of(key) for key in keys]
             commit = self.table.delete(given, transaction=transaction)
-        has_rows = bool(set(keys) & self.at(before).rows.keys())
+        has_rows = bool(set(keys) & self.at(span.first).rows.keys())
         assert (commit is None) == (not has_rows and transaction is None)
         if commit is not None:
             self.note(commit.version, self.gone(lambda row: row["id"] in keys))
@@ -656,8 +666,8 @@ class History:
         if not self.shape.is_stored:
             given["exceptColumnList"] = "s"
         options = WriteOptions.parse({"path": "/table", **given})
-        with self.disturbed() as (before, _):
-            state = self.at(before)
+        with self.disturbed() as span:
+            state = self.at(span.first)
             rows = [self.row(state, key) for key in self.some_keys()]
             types = self.columns_of(state)
             if merges:
@@ -696,8 +706,8 @@ class History:
 
     def feedback(self) -> None:
         """Write rows by an operator that keeps what it writes apart until it is due."""
-        with self.disturbed() as (before, _):
-            state = self.at(before)
+        with self.disturbed() as span:
+            state = self.at(span.first)
             rows = [self.row(state, key) for key in self.some_keys()]
             types = self.columns_of(state)
             [batch] = self.arrow(rows, types).to_batches()
@@ -722,7 +732,7 @@ class History:
         options = ReadOptions.parse({"path": "/table", **given})
         if name in ("changes", "exact") and version < head.first_changes:
             return
-        with self.disturbed() as (before, behind):
+        with self.disturbed() as span:
             columns = read_columns(Table(self.store).log, options)
             read = BatchRead(options, columns)
             try:
@@ -734,11 +744,11 @@ class History:
             except SchemaError as error:
                 message = str(error)
                 assert "versionAsOf" not in given, message
-                own, now = self.at(before).columns, self.at(self.head).columns
+                own, now = self.at(span.first).columns, self.at(self.head).columns
                 assert own != now, message
                 return
         found = pa.Table.from_batches(batches, schema=columns)
-        versions = range(before, behind[0] + 1)
+        versions = span.versions
         if "versionAsOf" in given:
             self.require(found, [version], None, BATCH_FILTERS.get(name, lambda row: True))
         elif name == "newest":
@@ -794,12 +804,11 @@ class History:
     def publish(self) -> None:
         if PUBLISH not in self.shape.properties:
             return
-        with self.disturbed() as (before, behind):
+        with self.disturbed() as span:
             shown = self.table.publish().shown
         target = place_of(self.raw, None)
         rows = DeltaTable(target).rows().to_pylist()
         state = self.at(shown)
-        assert before <= behind[0]
         found = sorted((plain(row, [*state.columns]) for row in rows), key=repr)
         if Mirror(Table(self.raw).log, self.raw, target).shown() == shown:
             assert found == state.shown([*state.columns]), f"the mirror at {shown} shows {found}"
@@ -809,8 +818,8 @@ class History:
             self.reader.step()
 
     def group(self) -> None:
-        with self.disturbed() as (before, behind):
-            self.grouper.step(before, behind)
+        with self.disturbed() as span:
+            self.grouper.step(span.first)
 
     def view(self) -> None:
         with self.disturbed():
@@ -841,7 +850,7 @@ def _change(row: Row) -> tuple[Any, ...]:
 
 
 class Reader:
-    """A streaming query over the table. It starts again where it is told that columns changed."""
+    """A streaming query over the table. It restarts when an error reports changed columns."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -870,7 +879,7 @@ class Reader:
                 old = self.rows.pop(row["id"])
                 assert plain(old, own) == plain(row, own), f"{row} takes back {old}"
             else:
-                assert row["id"] not in self.rows, f"{row} comes beside another row"
+                assert row["id"] not in self.rows, f"{row} is a second row of its key"
                 self.rows[row["id"]] = row
         at = position_in(query.noted[-1])
         if not at.is_in_snapshot:
@@ -886,7 +895,7 @@ class Reader:
 
 
 class Viewer:
-    """A query over a view of two columns. It begins with another plan where it is told so."""
+    """A query over a view of two columns. It begins with a new plan when an error asks for one."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -932,7 +941,7 @@ class Viewer:
 
 
 class Grouper:
-    """A kept view that counts the rows of each value. It is made again where it is told so."""
+    """A kept view that counts the rows of each value. It is made again when an error asks for it."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -946,7 +955,7 @@ class Grouper:
         steps = self.history.steps
         self.kept = Table(FaultyStore(MemoryStore(), steps, process=("groups", id(self))))
 
-    def step(self, before: int, behind: list[int]) -> None:
+    def step(self, first: int) -> None:
         try:
             refresh(View(self.plan), self.kept)
         except SchemaError as error:
@@ -955,7 +964,7 @@ class Grouper:
             self.begin()
             return
         found = {row["c"]: row["rows"] for row in Kept.opened(self.kept).rows().to_pylist()}
-        states = map(self.history.at, range(before, self.history.head + 1))
+        states = map(self.history.at, range(first, self.history.head + 1))
         counts = [Counter(row["c"] for row in state.rows.values()) for state in states]
         assert found in counts, f"{found} is none of {counts}"
 

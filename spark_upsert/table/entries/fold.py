@@ -9,14 +9,15 @@ newest. Besides its columns an entry carries what makes folding associative:
                   whether a delete lies below the entry, so that nothing older counts
 ``__row_at_<c>``  where column ``c`` has an order of its own (``sequenceBy.<c>``): the order key of
                   the row that brought its value; null in runs of earlier releases
-``__older_<c>``   there, too: values that come next if a late delete forgets that of the entry
+``__older_<c>``   in the same columns: the values that can replace it after a late delete
 ================  ===========================================================================
 
-A delete forgets the values of all rows before it, by the order of the rows. A column with an order
-of its own shows, of the values that are left, the greatest by that order. Where the two orders
-disagree, a late delete may forget this value and leave one of a lower order that a later row
-brought. So an entry has its values ``v1, v2, ...`` with falling orders and rising orders of their
-rows: any other is below one that no delete can forget before it. Mostly there is one.
+A delete forgets the values of all rows that are not after it in the order of rows. A column with an
+order of its own shows the remaining value that is greatest by that order. Where both orders
+disagree, a late delete can forget the shown value and leave one with a lower own order from a later
+row. So an entry holds values ``v1, v2, ...`` with falling own orders and rising orders of their
+rows. It needs no other value: each of those has a lower own order than a value of a later row.
+Mostly an entry holds one value.
 
 All rules work on whole columns: the best of each group is found by a few ``reduceat`` passes,
 sums and extremes by Arrow's grouped aggregation.
@@ -194,23 +195,21 @@ class _Groups:
         result[at_column(name)] = _take(at, best)
 
     def _fold_own(self, name: str, result: dict[str, pa.Array]) -> None:
-        """Choose the greatest value by the own order of a column, and keep those behind it."""
+        """Choose the greatest value by the own order of a column, and keep its replacements."""
         values = self._values_of(name)
         group = self._group[values.entry]
-        dead = result[DEAD].field(0).filter(result[DEAD].is_valid())
-        deleted = np.asarray(result[DEAD].is_valid())
-        limit = pa.array(np.cumsum(deleted) - 1)
-        is_left = ~deleted[group]
-        at_risk = np.flatnonzero(deleted[group])
-        limits = dead.take(limit.take(pa.array(group[at_risk])))
+        deletes, has_delete = result[DEAD].field(0), np.asarray(result[DEAD].is_valid())
+        is_left = ~has_delete[group]
+        at_risk = np.flatnonzero(has_delete[group])
+        limits = deletes.take(pa.array(group[at_risk]))
         is_left[at_risk] = compare([values.row_at.take(pa.array(at_risk))], [limits]) > 0
         later = values.entry if self._precedence.later_wins_ties else -values.entry
         ranks = _words(values.at)
         order = np.lexsort([values.place, -later, *(~word for word in ranks[::-1]), group])
         order = order[is_left[order]]
-        # Of the rows' orders alone it counts how they compare: a number each.
-        rows = _dense_ranks(_words(values.row_at))
-        keys = group[order] * (len(rows) + 1) + rows[order]
+        # The greatest first: a value stays if its row is after the rows of all greater ones.
+        row_ranks = _dense_ranks(_words(values.row_at))
+        keys = group[order] * (len(row_ranks) + 1) + row_ranks[order]
         reached = np.maximum.accumulate(keys)
         kept = order[np.append(True, keys[1:] > reached[:-1])[: len(keys)]]
         begins = np.diff(group[kept], prepend=-1) != 0
@@ -234,10 +233,9 @@ class _Groups:
         [own_row] = (self._columns[each] for each in self._schema.order_columns)
         shown = np.flatnonzero(np.asarray(pc.and_(column.is_valid(), at.is_valid())))
         chosen = pa.array(shown)
-        nested = older.flatten()
-        behind = np.asarray(pc.list_parent_indices(older))
-        starts = np.flatnonzero(np.diff(behind, prepend=-1))
-        place = np.arange(len(behind)) - np.repeat(starts, np.diff(starts, append=len(behind)))
+        nested, owners = older.flatten(), np.asarray(pc.list_parent_indices(older))
+        starts = np.flatnonzero(np.diff(owners, prepend=-1))
+        place = np.arange(len(owners)) - np.repeat(starts, np.diff(starts, append=len(owners)))
         row_at = pc.coalesce(pc.struct_field(row_at, [0]), own_row)
         sides = (
             (at.field(0).take(chosen), pc.struct_field(nested, [0, 0])),
@@ -245,7 +243,7 @@ class _Groups:
             (column.take(chosen), pc.struct_field(nested, [2])),
         )
         return _Values(
-            np.concatenate([shown, behind]),
+            np.concatenate([shown, owners]),
             np.concatenate([np.zeros(len(shown), dtype=np.int64), 1 + place]),
             *(pa.concat_arrays(side) for side in sides),
         )
