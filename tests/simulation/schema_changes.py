@@ -804,7 +804,7 @@ class History:
     def publish(self) -> None:
         if PUBLISH not in self.shape.properties:
             return
-        with self.disturbed() as span:
+        with self.disturbed():
             shown = self.table.publish().shown
         target = place_of(self.raw, None)
         rows = DeltaTable(target).rows().to_pylist()
