@@ -301,7 +301,8 @@ def _new_schema(
         engine=engine,
         ties=options.ties,
         hash_prefix=options.hash_prefix or 0,
-    ).widened_by(form.orders)
+        rows=form.orders,
+    )
 
 
 def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:

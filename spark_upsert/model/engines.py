@@ -69,6 +69,10 @@ CONTRIBUTIONS_VERSION = 2
 """The form of an engine in the log, which says nothing of it if it is 1. Raise it with every engine
 or rule that readers of before would take for something else: they refuse what is above theirs."""
 
+ORDERS_VERSION = 3
+"""The form of the engine of a table with an order that was widened, or with columns that have an
+order of their own: before it, a delete was compared with those orders."""
+
 
 PART = "_part"
 FROM = "_from"
@@ -145,6 +149,8 @@ class MergeEngine:
             # what has cancelled out as rows, and write into it without a marker.
             counted = {"kind": CONTRIBUTIONS, "multiplicity": self.multiplicity}
             record |= {"version": CONTRIBUTIONS_VERSION, **counted}
+        if self.column_order:
+            record["version"] = ORDERS_VERSION
         return record
 
     @classmethod
@@ -161,8 +167,8 @@ class MergeEngine:
         version = record.get("version", 1)
         if type(version) is not int or version < 1:
             raise ValueError(f"{version!r:.80} is no version of a merge engine")
-        if version > CONTRIBUTIONS_VERSION:
-            raise NewerFormatError.of("the table's merge engine", version, CONTRIBUTIONS_VERSION)
+        if version > ORDERS_VERSION:
+            raise NewerFormatError.of("the table's merge engine", version, ORDERS_VERSION)
         is_counted = record["kind"] == CONTRIBUTIONS
         counted = record.get("multiplicity")
         if is_counted and type(counted) is not str:

@@ -45,7 +45,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, setting
-from spark_upsert.model.engines import DEDUPLICATE, Engine, MergeEngine, Rule
+from spark_upsert.model.engines import DEDUPLICATE, ORDERS_VERSION, Engine, MergeEngine, Rule
 from spark_upsert.model.hashing import HASH_VERSION, PREFIXED_VERSION, is_injective
 from spark_upsert.model.names import find_column, names_of
 from spark_upsert.model.words import is_hashable
@@ -192,7 +192,7 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-_OWN = ("columns", "hash_seed", "order")
+_OWN = ("columns", "hash_seed", "order", "has_wide_order")
 """Fields of a schema that are no rules; the order may be wider."""
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -264,6 +264,8 @@ class TableSchema:
     hash_prefix : int
         How many leading key columns the upper half of the hash is made of, so that keys that begin
         alike lie together; 0: all columns make all of it.
+    has_wide_order : bool
+        Whether the types of the order were widened, so that earlier releases must not read it.
     binlogs : tuple of str
         The base names of the binlogs that order the rows, from the table's properties
         (`conversions.positions`).
@@ -279,6 +281,7 @@ class TableSchema:
     engine: MergeEngine = DEDUPLICATE
     ties: Ties = Ties.LAST
     hash_prefix: int = 0
+    has_wide_order: bool = False
     binlogs: tuple[str, ...] = dataclass_field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -342,10 +345,12 @@ class TableSchema:
         engine: MergeEngine | None = None,
         ties: Ties | None = None,
         hash_prefix: int = 0,
+        rows: Iterable[pa.Field] = (),
     ) -> TableSchema:
         """Build a schema from any Arrow schema: types become storage types, nullable.
 
-        With `ErrorPolicy.INLINE` the table gains the error column.
+        With `ErrorPolicy.INLINE` the table gains the error column. The order is at least as wide as
+        the columns of its names, and of the names of orders of columns, here and in ``rows``.
 
         Raises
         ------
@@ -359,7 +364,7 @@ class TableSchema:
         return cls(
             columns=stored(columns),
             keys=_distinct_keys(names_of(keys, "keys"), columns.names),
-            order=_widened_order(fields, engine or DEDUPLICATE, columns),
+            order=_widened_order(fields, engine or DEDUPLICATE, [*columns, *rows]),
             scope=scope if order else Scope.ARRIVAL,
             hash_seed=hash_seed,
             on_error=on_error,
@@ -505,10 +510,6 @@ class TableSchema:
         )
         return replace(self, columns=pa.schema(columns), order=order)
 
-    def widened_by(self, orders: Iterable[pa.Field]) -> TableSchema:
-        """Return the same schema with an order that holds what columns of rows hold (`accept`)."""
-        return replace(self, order=_widened_order(self.order, self.engine, orders))
-
     def rebased(self, upon: TableSchema, newer: TableSchema) -> TableSchema:
         """Return a schema that was made of ``upon`` for a newer schema of the same table.
 
@@ -580,8 +581,10 @@ class TableSchema:
                 raise error
         evolved = pa.schema(list(fields.values()))
         accepted = self if evolved == self.columns else replace(self, columns=evolved)
-        wide = accepted.widened_by([*evolved, *(orders if merge else ())])
-        return accepted if wide.order == accepted.order else wide
+        order = _widened_order(self.order, self.engine, [*evolved, *(orders if merge else ())])
+        if order == self.order:
+            return accepted
+        return replace(accepted, order=order, has_wide_order=True)
 
     def _accept_type(self, own: pa.Field, field: pa.Field, *, merge: bool) -> pa.Field:
         if widens(field.type, own.type):
@@ -611,6 +614,8 @@ class TableSchema:
             "engine": self.engine.to_json(),
             "hash": {"version": HASH_VERSION, "seed": f"{self.hash_seed:016x}"},
         }
+        if self.has_wide_order:
+            record["engine"]["version"] = ORDERS_VERSION
         if self.hash_prefix:
             record["hash"] |= {"version": PREFIXED_VERSION, "prefix": self.hash_prefix}
         if self.on_error is not ErrorPolicy.FAIL:
@@ -625,6 +630,7 @@ class TableSchema:
         hash_prefix = _hash_prefix(record["hash"])
         errors = record.get("errors", {})
         columns, engine = _decode(record["arrow"]), MergeEngine.from_json(record.get("engine"))
+        form = record.get("engine", {}).get("version", 1)
         return cls(
             columns=columns,
             keys=tuple(record["keys"]),
@@ -637,6 +643,7 @@ class TableSchema:
             on_error=ErrorPolicy(errors.get("policy", ErrorPolicy.FAIL.value)),
             error_column=errors.get("column"),
             hash_prefix=hash_prefix,
+            has_wide_order=form >= ORDERS_VERSION and not engine.column_order,
         )
 
 

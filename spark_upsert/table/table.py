@@ -376,6 +376,7 @@ class Table:
                 changes,
                 columns=accepted.columns,
                 order=accepted.order,
+                has_wide_order=accepted.has_wide_order,
                 on_error=on_error,
                 hash_seed=head.schema.hash_seed,
                 hash_prefix=head.schema.hash_prefix,

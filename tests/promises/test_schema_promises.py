@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.engines import Engine, MergeEngine
+from spark_upsert.model.engines import ORDERS_VERSION, Engine, MergeEngine
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.appends import commands_of
 from spark_upsert.table.changes.modes import ValidBy
@@ -227,6 +227,8 @@ def test_p4_an_order_is_as_wide_as_the_column_that_it_is_of(
     table.compact(full=True)
     assert table.snapshot(columns=["v"]).to_pylist() == [{"v": "b"}]
     assert table.ensure(schema).schema.order[0].type == pa.int64()
+    assert table.schema.to_json()["engine"]["version"] == ORDERS_VERSION
+    assert TableSchema.from_json(table.schema.to_json()) == table.schema
     append("c", 2**41)
     assert Table(table.store).snapshot(columns=["v"]).to_pylist() == [{"v": "c"}]
 
