@@ -196,6 +196,7 @@ class Plan:
         self.to_json()
         view, policy = View(self.node, self.storage), member("onError", on_error, OnError)
         newest = view.newest()
+        view = view.following()
         rows = view.relation.scan(newest)
         view.judge_failures(newest, policy)
         if view.grouping is not None:

@@ -67,6 +67,8 @@ class View:
         self._storage = storage
         self.tables: dict[str, Table] = {}
         """By the paths of the plan."""
+        self._schemas: dict[str, TableSchema] = {}
+        """The schema of each table to which the plan is bound."""
         self.grouping: Grouping | None = None
         """The grouping of the rows of `relation`, if the plan groups them."""
         self.relation: Relation
@@ -74,15 +76,23 @@ class View:
             self.relation, self.grouping = bind_group(plan, self._open)
         else:
             self.relation = bind(plan, self._open)
-        self._schemas = self._seen_schemas()
         self.paths = tuple(dict.fromkeys(self.relation.paths))
         """Paths of the tables that are read live, in the order of the plan."""
 
     def _open(self, scan: Scan) -> BaseTable:
         if scan.path not in self.tables:
             self.tables[scan.path] = Table(open_store(scan.path, self._storage))
-        with about("table", scan.path):
+        log = self.log(scan.path)
+        with about("table", scan.path), log.as_seen():
+            self._schemas[scan.path] = log.head().schema
             return open_base(scan, self.tables[scan.path])
+
+    def following(self) -> View:
+        """Return the view for reads at its newest position, bound again if a table was altered.
+
+        A position can be newer than the schemas to which the plan is bound.
+        """
+        return self if self.is_bound() else View(self.plan, self._storage)
 
     def is_bound(self) -> bool:
         """Return whether all tables have the columns that the plan was bound to.
@@ -190,7 +200,9 @@ class View:
         if on_error is OnError.NULL:
             _LOGGER.warning("formulas without a value: %s", Fields(plan=self.title, rows=failed))
         else:
-            require_values(self.relation.formulas, [at, self.newest()])
+            newest = self.newest()
+            positions = [at, newest] if self.is_bound() else [at]
+            require_values(self.relation.formulas, positions)
         forget(self.relation.formulas)
 
     @property

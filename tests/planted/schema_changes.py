@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.conversions import door
-from spark_upsert.errors import SchemaError
+from spark_upsert.errors import CorruptionError, SchemaError
 from spark_upsert.model import schema as schema_module
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.schema import TableSchema
@@ -23,6 +23,7 @@ from spark_upsert.table.entries import content, fold
 from spark_upsert.table.log import tombstones
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import GONE
+from spark_upsert.views.view import View
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_schema_promises as promises
 
@@ -119,6 +120,23 @@ def test_p6_rows_that_may_lack_columns_get_through() -> None:
 )
 def _() -> Patch:
     return patch.object(TableSchema, "rebased", lambda self, upon, newer: self)
+
+
+def test_p5_a_kept_view_is_right_or_asks_for_another_plan() -> None:
+    test = promises.test_p5_a_kept_view_is_right_or_asks_for_another_plan
+    try:
+        test(promises.wider)
+        test(promises.replaced)
+    except CorruptionError as error:
+        pytest.fail(f"{error}")
+
+
+@bug(
+    "a view is read at a newer version than the one that it was bound to",
+    test_p5_a_kept_view_is_right_or_asks_for_another_plan,
+)
+def _() -> Patch:
+    return patch.object(View, "following", lambda self: self)
 
 
 def test_p2_a_kept_history_has_dropped_columns() -> None:

@@ -6,9 +6,11 @@ Random histories of all paths: `tests.simulation.schema_changes`.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,8 @@ import pytest
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.engines import ORDERS_VERSION, Engine, MergeEngine
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.nodes import Group, Scan
 from spark_upsert.table.appends import commands_of
 from spark_upsert.table.changes.modes import ValidBy
 from spark_upsert.table.keep_history import keep_history
@@ -24,6 +28,10 @@ from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.views import view as view_module
+from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.view import View
 from tests.simulation.schema_changes import live
 from tests.support.seeds import seeds
 from tests.support.stores import FaultyStore, MemoryStore, Steps
@@ -163,6 +171,38 @@ def test_p6_rows_that_may_lack_columns_get_through(alter: Callable[[Table], None
             "c": "b",
             "own": 1,
         }
+
+
+COUNTED = Group(
+    input=Scan.of("table", COLUMNS, ("id",)),
+    keys=("c",),
+    aggregates=(Aggregate("rows", AggregateKind.COUNT),),
+)
+
+
+@pytest.mark.parametrize("alter", ALTERATIONS.values(), ids=ALTERATIONS)
+def test_p5_a_kept_view_is_right_or_asks_for_another_plan(alter: Callable[[Table], None]) -> None:
+    store, first = MemoryStore(), MemoryStore()
+    table = indexed(store)
+    with patch.object(view_module, "open_store", lambda *_: store):
+        refresh(View(COUNTED), Table(first))
+    table.append(pa.Table.from_pylist([{**ROWS[0], "c": "z"}], schema=COLUMNS))
+    refused = 0
+    for own, raw in between_steps(alter, store):
+        kept = MemoryStore()
+        kept.objects = dict(first.objects)
+        with patch.object(view_module, "open_store", lambda *_, own=own: own.store):
+            try:
+                refresh(View(COUNTED), Table(kept))
+            except SchemaError as error:
+                message = str(error)
+                assert "make the plan anew" in message
+                refused += 1
+                continue
+        found = {row["c"]: row["rows"] for row in Kept.opened(Table(kept)).rows().to_pylist()}
+        newest = Counter(Table(raw).snapshot(columns=["c"]).column("c").to_pylist())
+        assert found in ({"a": 1, "b": 1, "z": 1}, newest)
+    assert bool(refused) is (alter is not added)
 
 
 @pytest.mark.parametrize("columns", [None, ["c", "d"]], ids=["all", "named"])

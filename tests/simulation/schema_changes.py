@@ -246,7 +246,8 @@ class History:
                 left.pop()
                 self._inside = True
                 try:
-                    self.visit()
+                    for _ in range(dice.choice([1, 1, 2, 4])):
+                        self.visit()
                 finally:
                     self._inside = False
 

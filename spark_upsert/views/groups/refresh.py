@@ -56,16 +56,19 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
         return newest
 
     newest = despite_expiry(held, view.urls)
+    view = view.following()
+    grouping = view.grouping
+    assert grouping is not None
     at, cut = begun or (newest, 0)
     with view.resting():
         upper = view.kept_position(newest).text
         if upper == recorded:
             return False
-        every = (contributions(view.grouping, pairs) for pairs in _pairs(view, at, cut, newest))
+        every = (contributions(grouping, pairs) for pairs in _pairs(view, at, cut, newest))
         found = [each for each in every if each.num_rows]
     # What several pieces contribute to one group the table sums up, as it does of several tasks.
     view.judge_failures(newest, on_error)
-    whole = concat(found or [no_rows(view.grouping.kept.columns)])
+    whole = concat(found or [no_rows(grouping.kept.columns)])
     has_moved = kept.take(whole, lower=recorded, upper=upper)
     view.hold(consumer, newest)
     return has_moved
