@@ -372,16 +372,15 @@ class History:
         is_wanted: Callable[[Row], bool] = lambda row: True,
     ) -> None:
         """Require that rows are those of one of some versions, with its types."""
-        rows = sorted((plain(r, found.column_names) for r in found.to_pylist()), key=repr)
-        for version in versions:
-            state = self.at(version)
-            own = {n: state.columns[n] for n in names or state.columns if n in state.columns}
-            wanted = replace(state, rows={k: r for k, r in state.rows.items() if is_wanted(r)})
-            if dict(zip(found.schema.names, found.schema.types, strict=True)) == own and (
-                rows == wanted.shown(found.column_names)
-            ):
-                return
-        raise AssertionError(f"{rows} of {found.schema} are those of none of {versions}: {wanted}")
+        shown = found.column_names
+        rows = sorted((plain(row, shown) for row in found.to_pylist()), key=repr)
+        expected: list[Any] = []
+        for state in map(self.at, versions):
+            types = [(n, state.columns[n]) for n in names or state.columns if n in state.columns]
+            wanted = {key: row for key, row in state.rows.items() if is_wanted(row)}
+            expected.append((types, replace(state, rows=wanted).shown(shown)))
+        result = [*zip(shown, found.schema.types, strict=True)], rows
+        assert result in expected, f"{result} is none of versions {versions}: {expected[0]}"
 
     def read(
         self,
