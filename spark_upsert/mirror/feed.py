@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.mirror.actions import DeltaAction
-from spark_upsert.mirror.twins import write_parquet
+from spark_upsert.mirror.twins import in_columns, write_parquet
 from spark_upsert.mirror.upkeep import FEED_FOLDER
 from spark_upsert.mirror.vectors import Vector
 from spark_upsert.model.arrays import Mask, Positions
@@ -167,24 +167,13 @@ def _read(
         for batch in twin.iter_batches(batch_size=CHUNK_ROWS):
             chosen = file.chosen(at, at + batch.num_rows)
             at += batch.num_rows
-            rows = _as_now(batch.filter(pa.array(chosen)), schema.columns)
+            rows = in_columns(batch.filter(pa.array(chosen)), _nullable(schema.columns))
             if shares > 1 and rows.num_rows:
                 keys = [rows.column(name) for name in schema.keys]
                 own = hash_keys(keys, seed=schema.hash_seed) % np.uint64(shares) == share
                 rows = rows.filter(pa.array(own))
             found.append(rows)
     return pa.Table.from_batches(found, schema=_nullable(schema.columns)).combine_chunks()
-
-
-def _as_now(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Return rows of an older twin with the columns of today."""
-    values = [
-        batch.column(field.name).cast(field.type)
-        if field.name in batch.schema.names
-        else pa.nulls(batch.num_rows, field.type)
-        for field in columns
-    ]
-    return pa.RecordBatch.from_arrays(values, schema=_nullable(columns))
 
 
 def _nullable(columns: pa.Schema) -> pa.Schema:

@@ -245,12 +245,20 @@ def of_batch(batch: pa.RecordBatch, columns: pa.Schema) -> RowsOf:
 
     def rows(start: int, stop: int) -> pa.RecordBatch:
         own = batch.slice(start, stop - start)
-        values = [own.column(name) for name in columns.names]
-        return _without(
-            pa.RecordBatch.from_arrays(values, schema=columns), ~is_live(own.column(DIFF))
-        )
+        return _without(in_columns(own, columns), ~is_live(own.column(DIFF)))
 
     return rows
+
+
+def in_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Return rows that were made for an older schema with the columns of a newer one."""
+    values = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.schema.names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(values, schema=columns)
 
 
 def _folded(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.mirror import ahead, follow, plan
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.place import place_of
@@ -197,6 +198,19 @@ def test_what_came_between_is_looked_up(meanwhile: Callable[[Publishing], Any]) 
         case.commit(staged)
     assert not twins
     case.require_copy()
+
+
+def test_rows_of_an_older_schema_are_prepared(caplog: pytest.LogCaptureFixture) -> None:
+    own = Publishing()
+    with FeedbackUpsert(own.table, "source") as loop:
+        loop.ingest(pa.record_batch({"id": [1], "x": ["a"]}, schema=COLUMNS), 0)
+        schema = own.table.schema
+        wider = schema.columns.append(pa.field("more", pa.string()))
+        own.table.alter(schema.accept(wider, merge=True))
+        loop.advance(1)
+        assert len(loop.run()) == 1
+    assert "twin not written" not in caplog.text
+    own.require_copy()
 
 
 def test_a_twin_that_is_missing_is_made(caplog: pytest.LogCaptureFixture) -> None:

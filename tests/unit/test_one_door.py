@@ -25,7 +25,7 @@ OWN = {
     "table.log.tombstones:decode_mark": (1, WIDER),
     "mirror.check:_differing": (1, "a twin's columns, held against the table's value by value"),
     "mirror.checkpoints:_member": (1, "our own actions, or others' as their log has them"),
-    "mirror.feed:_as_now": (1, "a column of an older twin, in the wider type of today"),
+    "mirror.twins:in_columns": (1, "a column of an older schema, in the wider type of a newer one"),
     "model.words:_as_lists": (1, "maps as the lists that they are"),
     "model.words:fixed_words": (1, "truth values as 0 and 1"),
     "payloads.avro:AvroDecoder._decode_block": (1, "values that our reader has checked"),
