@@ -582,6 +582,12 @@ class History:
         tried = [self.differing(rows, range(first, last + 1), shown) for last in span.versions]
         assert None in tried, f"the kept history is another one: {tried}"
 
+    def may_be_refused(self, names: Iterable[str], span: Span) -> bool:
+        """Return whether rows had a column that was dropped, or lacked one that was added."""
+        given = set(names) - {"s"}
+        columns = [set(self.at(v).columns) for v in range(span.first, self.head + 1)]
+        return any(not given <= own or own - given - {"s"} for own in columns)
+
     def append(self) -> None:
         """Write rows that have all columns of the table."""
         with self.disturbed() as span:
@@ -592,9 +598,7 @@ class History:
                 commit = self.table.append(self.arrow(rows, types))
             except SchemaError as error:
                 message = str(error)
-                now = self.at(self.head).columns
-                lacks = set(now) - set(types)
-                assert self.are_gone([n for n in types if n != "s"]) or lacks, message
+                assert self.may_be_refused(types, span), message
                 return
         self.note_write(commit, rows)
 
@@ -680,8 +684,9 @@ class History:
             except SchemaError as error:
                 message = str(error)
                 self.note_others()
-                lacks = not merges and set(self.at(self.head).columns) - set(types)
-                assert self.are_gone([n for n in types if n != "s"]) or lacks, message
+                given_names = [name for name in types if name != "s"]
+                refused = self.are_gone(given_names) if merges else self.may_be_refused(types, span)
+                assert refused, message
                 return
         self.note_others()
         self.note_write(commit, rows)
@@ -717,8 +722,7 @@ class History:
                     loop.ingest(batch, 0)
                 except SchemaError as error:
                     message = str(error)
-                    lacks = set(self.at(self.head).columns) - set(types)
-                    assert self.are_gone([n for n in types if n != "s"]) or lacks, message
+                    assert self.may_be_refused(types, span), message
                     return
                 loop.advance(1)
                 [commit] = loop.run()
