@@ -15,7 +15,7 @@ from typing import Any
 from spark_upsert.errors import GraphError, OptionError
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.width import require_widths_kept, widths_kept
-from spark_upsert.store.records import FORMAT_VERSION, encode, numbers, read_record, text
+from spark_upsert.store.records import FORMAT_VERSION, checked_record, numbers, read_record, text
 from spark_upsert.store.resolve import open_store
 
 NAME = "upsertflow-flow.json"
@@ -73,7 +73,7 @@ def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str |
         require_widths_kept(graph, found.widths)
     flow_id = uuid.uuid4().hex if found is None else found.id
     now = Remembered(id=flow_id, sources=sources, widths=widths)
-    store.put(NAME, encode({"format": FORMAT_VERSION, **asdict(now)}))
+    checked_record(NAME, now, {"format": FORMAT_VERSION, **asdict(now)}, _remembered).put(store)
     return flow_id
 
 

@@ -24,8 +24,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_upsert.errors import CorruptionError
-from spark_upsert.mirror.actions import APP, TOKEN_APP, DeltaAction, DeltaState, Shown, rendered
+from spark_upsert.mirror.actions import (
+    APP,
+    TOKEN_APP,
+    DeltaAction,
+    DeltaState,
+    Shown,
+    parsed,
+    rendered,
+)
 from spark_upsert.store import Store
+from spark_upsert.store.records import checked_data
 
 HINT_PATH = "_delta_log/_last_checkpoint"
 
@@ -106,18 +115,56 @@ def write_checkpoint(store: Store, state: DeltaState, tombstones: pa.Array, *, n
         "add": pa.array([_added(each) for each in state.live.values()], _ADD),
         "remove": tombstones,
     }
-    sink = pa.BufferOutputStream()
     table = _one_below_the_other(pieces)
-    pq.write_table(table, sink, compression="zstd", store_schema=False)
-    data = sink.getvalue().to_pybytes()
-    store.put(checkpoint_path(state.version), data)
+
+    def encode() -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", store_schema=False)
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
+    files = table.select(["add", "remove"])
+    actions = table.num_rows - len(pieces["add"]) - len(tombstones)
+
+    def decode(data: bytes) -> tuple[DeltaState, pa.Table]:
+        # Files are compared as columns: ten thousand of them take half a second as objects.
+        read = _read(data, table.column_names)
+        return _state_of(read.slice(0, actions), state.version), read.select(files.column_names)
+
+    record = checked_data(
+        checkpoint_path(state.version), (_without_files(state), files), encode, decode
+    )
+    record.put(store)
     hint = {
         "version": state.version,
         "size": table.num_rows,
-        "sizeInBytes": len(data),
+        "sizeInBytes": len(record.data),
         "numOfAddFiles": len(state.live),
     }
-    store.put(HINT_PATH, json.dumps(hint, separators=(",", ":")).encode())
+    checked_data(
+        HINT_PATH,
+        state.version,
+        lambda: json.dumps(hint, separators=(",", ":")).encode(),
+        hinted_version,
+    ).put(store)
+
+
+def hinted_version(data: bytes) -> int:
+    """Return the version that a hint names; raises ValueError, KeyError or TypeError."""
+    return max(0, int(json.loads(data)["version"]))
+
+
+def _without_files(state: DeltaState) -> DeltaState:
+    """Return the part of a state that its checkpoint holds, but for the live files."""
+    metadata = {name: state.metadata.get(name) for name in (field.name for field in _METADATA)}
+    protocol = {field.name: state.protocol.get(field.name) for field in _PROTOCOL}
+    return DeltaState(
+        version=state.version,
+        shown=state.shown,
+        protocol={name: value for name, value in protocol.items() if value is not None},
+        metadata=_of_maps(metadata),
+        checkpoint=state.version,
+    )
 
 
 def checksum_path(version: int) -> str:
@@ -149,7 +196,8 @@ def checksum_of(state: DeltaState) -> dict[str, Any]:
 
 def write_checksum(store: Store, state: DeltaState) -> None:
     """Write the checksum of a state, which a commit of ours has made."""
-    store.put(checksum_path(state.version), rendered([checksum_of(state)]))
+    sums: list[DeltaAction] = [checksum_of(state)]
+    checked_data(checksum_path(state.version), sums, lambda: rendered(sums), parsed).put(store)
 
 
 def younger_tombstones(
@@ -197,25 +245,28 @@ def read_checkpoint(store: Store, version: int) -> DeltaState:
     CorruptionError
         It cannot be read.
     """
-    names = ["protocol", "metaData", "txn", "add"]
     data = store.read(checkpoint_path(version))  # Storage that fails is no damage.
     try:
-        columns = _read(data, names).columns
-        rows = {name: _rows(column) for name, column in zip(names, columns, strict=True)}
-        [protocol], [metadata] = rows["protocol"], rows["metaData"]
-        live = [_plain(each) for each in rows["add"]]
-        return DeltaState(
-            version=version,
-            shown=_shown(rows["txn"]),
-            live={each["path"]: each for each in live},
-            protocol={name: value for name, value in protocol.items() if value is not None},
-            metadata=_of_maps(metadata),
-            checkpoint=version,
-        )
+        return _state_of(_read(data, ["protocol", "metaData", "txn", "add"]), version)
     except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
         raise CorruptionError.in_file(
             f"{store.url}/{checkpoint_path(version)}", "a checkpoint of Delta", repr(error)
         ) from error
+
+
+def _state_of(actions: pa.Table, version: int) -> DeltaState:
+    """Return the state that the actions of a checkpoint make."""
+    rows = {name: _rows(actions[name]) for name in ("protocol", "metaData", "txn", "add")}
+    [protocol], [metadata] = rows["protocol"], rows["metaData"]
+    live = [_plain(each) for each in rows["add"]]
+    return DeltaState(
+        version=version,
+        shown=_shown(rows["txn"]),
+        live={each["path"]: each for each in live},
+        protocol={name: value for name, value in protocol.items() if value is not None},
+        metadata=_of_maps(metadata),
+        checkpoint=version,
+    )
 
 
 def _read(data: bytes, names: list[str]) -> pa.Table:

@@ -12,7 +12,6 @@ than its newest object.
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
@@ -27,8 +26,14 @@ from spark_upsert.mirror.actions import (
     parsed,
     rendered,
 )
-from spark_upsert.mirror.checkpoints import HINT_PATH, checkpoint_path, read_checkpoint
+from spark_upsert.mirror.checkpoints import (
+    HINT_PATH,
+    checkpoint_path,
+    hinted_version,
+    read_checkpoint,
+)
 from spark_upsert.store import Store
+from spark_upsert.store.records import checked_data
 
 FOLDER = "_delta_log"
 
@@ -116,26 +121,32 @@ class DeltaLog:
         """
         if self._has_later():
             return False
-        path, data = commit_path(self._next), rendered(actions)
+        version = self._next
+        record = checked_data(
+            commit_path(version),
+            [*actions],
+            lambda: rendered(actions),
+            lambda data: self._parsed(version, data),
+        )
         self._store.prepare(FOLDER)
         try:
-            is_ours = self._store.put_if_absent(path, data)
+            is_ours = record.put_if_absent(self._store)
         except Exception:
-            found = self._try_read(self._next)
+            found = self._try_read(version)
             if found is None or not self._has_id(found, id_):
                 raise
-            self._store.sync(path)
+            self._store.sync(record.path)
             is_ours = True
         if not is_ours:
             # A client that repeats a put by itself meets its own object.
-            found = self._try_read(self._next)
+            found = self._try_read(version)
             is_ours = found is not None and self._has_id(found, id_)
         if is_ours and not self._is_continued(self._next):
-            self._store.delete(path)
+            self._store.delete(record.path)
             self._state = None
             return False
         if is_ours:
-            self._take(self._next, data)
+            self._apply(version, record.data, actions)
         return is_ours
 
     def _has_later(self) -> bool:
@@ -213,8 +224,7 @@ class DeltaLog:
     def _hinted(self) -> int:
         """Return the version of the last checkpoint by the hint, 0 if there is none that helps."""
         try:
-            hint = json.loads(self._store.read(HINT_PATH))
-            return max(0, int(hint["version"]))
+            return hinted_version(self._store.read(HINT_PATH))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return 0
 
@@ -270,14 +280,18 @@ class DeltaLog:
             return None
 
     def _take(self, version: int, data: bytes) -> None:
-        self._state = applied(self._state, version, self._parsed(version, data))
+        self._apply(version, data, self._parsed(version, data))
+
+    def _apply(self, version: int, data: bytes, actions: Iterable[DeltaAction]) -> None:
+        """Advance the state by a commit, given as its bytes and as its actions."""
+        self._state = applied(self._state, version, actions)
         self._crc = zlib.crc32(data)
 
     def _has_id(self, data: bytes, id_: str) -> bool:
         found = self._parsed(self._next, data)
         return any(each.get("commitInfo", {}).get("txnId") == id_ for each in found)
 
-    def _parsed(self, version: int, data: bytes) -> Iterable[DeltaAction]:
+    def _parsed(self, version: int, data: bytes) -> list[DeltaAction]:
         try:
             found = parsed(data)
             applied(None if version == 0 else DeltaState(version=version - 1), version, found)

@@ -22,6 +22,9 @@ _MS_BY_UNIT = {unit: factor for units, factor in _UNITS_MS.items() for unit in u
 
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)", re.ASCII)
 
+_MS_MAX = 2**62
+"""Longer ones, of 146 million years, have no sum with a time of today in a record."""
+
 EXPECTED = "a number with a unit from milliseconds to weeks, such as '7 days' or '12h'"
 """The expectation that an error names."""
 
@@ -39,7 +42,8 @@ def try_parse_ms(text: str) -> int | None:
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None or match[2] not in _MS_BY_UNIT:
         return None
-    return int(Fraction(match[1]) * _MS_BY_UNIT[match[2]])
+    milliseconds = int(Fraction(match[1]) * _MS_BY_UNIT[match[2]])
+    return milliseconds if milliseconds <= _MS_MAX else None
 
 
 def render_ms(milliseconds: int) -> str:

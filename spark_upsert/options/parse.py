@@ -113,7 +113,9 @@ class Options:
             return None
         number = whole_number(value)
         if number is None or number < least:
-            raise OptionError.invalid(name, value, f"a whole number of at least {least}")
+            raise OptionError.invalid(
+                name, value, f"a whole number of at least {least} and below 2**63"
+            )
         return number
 
     def duration_ms(self, name: str) -> int | None:

@@ -5,6 +5,11 @@ damaged from what was written, not what was written wrongly or with intent. So a
 read within bounds, and each of its fields is held against what it can be; whatever does not
 fit is `CorruptionError` with the name of the file, and nothing else; a record that says to be
 of another format is none of these.
+
+An encoder accepts more than a reader: ``json.dumps`` writes ``NaN``, ``True`` and ``2**63``, and
+one such value in a version closes the table to every process. So each record is decoded by the rule
+of its reader, and compared with the value that was encoded, before its put (`CheckedRecord`). No
+other code calls the puts of a store (`tests/unit/test_checked_records.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -20,6 +26,7 @@ from spark_upsert.errors import (
     CorruptionError,
     EarlierFormatError,
     NewerFormatError,
+    OptionError,
     UpsertFlowError,
 )
 from spark_upsert.store import Store
@@ -51,6 +58,113 @@ UNREADABLE = (CorruptionError, NewerFormatError, EarlierFormatError)
 """The errors of a record that this version cannot read, for callers that can do without it."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedRecord:
+    """A record that its reader has decoded (`checked_record`, `checked_data`)."""
+
+    path: str
+    data: bytes
+
+    def put(self, store: Store) -> None:
+        """Create or replace the object (`Store.put`)."""
+        store.put(self.path, self.data)
+
+    def put_if_absent(self, store: Store) -> bool:
+        """Create the object; False if there is one (`Store.put_if_absent`)."""
+        return store.put_if_absent(self.path, self.data)
+
+
+def checked_record(
+    where: str,
+    value: T,
+    record: Mapping[str, Any],
+    build: Callable[[dict[str, Any]], T],
+    *,
+    bytes_max: int | None = None,
+) -> CheckedRecord:
+    """Return a JSON record with its checksum, decoded once by the rule of its reader.
+
+    Parameters
+    ----------
+    where : str
+        The path of the object in its store.
+    value : object
+        The value that the reader must return.
+    record : mapping
+        The JSON form of the value.
+    build, bytes_max
+        The arguments with which the reader calls `read_record`.
+
+    Raises
+    ------
+    OptionError
+        The reader refuses the record, or returns another value. Nothing is written.
+    """
+    return checked_data(
+        where,
+        value,
+        lambda: encode(record),
+        lambda data: build(json.loads(_body(data))),
+        bytes_max=bytes_max,
+    )
+
+
+def checked_data(
+    where: str,
+    value: T,
+    encode: Callable[[], bytes],
+    decode: Callable[[bytes], T],
+    *,
+    bytes_max: int | None = None,
+) -> CheckedRecord:
+    """Return a record of any format, decoded once by the rule of its reader.
+
+    Raises
+    ------
+    OptionError
+        As `checked_record`.
+    """
+    limit = RECORD_BYTES_MAX if bytes_max is None else bytes_max
+    data = b""
+
+    def encode_and_decode() -> T:
+        nonlocal data
+        data = encode()
+        if len(data) > limit:
+            raise ValueError(f"it has {len(data)} bytes, and a reader takes {limit} at most")
+        return decode(data)
+
+    require_readable(where, value, encode_and_decode)
+    return CheckedRecord(where, data)
+
+
+def require_readable(where: str, value: T, decode: Callable[[], T]) -> None:
+    """Refuse a record that its reader does not decode to the value that was encoded.
+
+    For records that another system writes, such as the offsets in a checkpoint of Spark.
+
+    Raises
+    ------
+    OptionError
+        As `checked_record`.
+    """
+    try:
+        decoded = decode()
+    except (*MALFORMED, UpsertFlowError) as error:
+        raise _unreadable(where, _reason(error)) from error
+    if decoded != value:
+        raise _unreadable(where, f"a reader gets {decoded!r:.200} for {value!r:.200}")
+
+
+def _unreadable(where: str, reason: str) -> OptionError:
+    return OptionError(
+        f"the record '{where}' was not written, because no process could read it: {reason}.",
+        hint="correct the value that the message shows. If no value of yours is in it, report the "
+        "message as a bug; the table is unchanged.",
+        path=where,
+    )
+
+
 def encode(record: Mapping[str, Any]) -> bytes:
     """Return a record as JSON; its last field is the CRC-32 of all before it."""
     body = json.dumps(record, separators=(",", ":")).encode()
@@ -62,6 +176,17 @@ def _checksum(body: bytes) -> bytes:
 
 
 _CHECKSUM_BYTES = len(_checksum(b""))
+
+
+def _body(data: bytes) -> bytes:
+    """Return a record without its checksum."""
+    return data[:-_CHECKSUM_BYTES] + b"}"
+
+
+def _reason(error: Exception) -> str:
+    """Return a short text for an error of a decoder."""
+    text = error.message if isinstance(error, UpsertFlowError) else str(error)
+    return f"{type(error).__name__}: {text[:200]}"
 
 
 def read_record(
@@ -85,7 +210,7 @@ def read_record(
     except FileNotFoundError:
         return None
     where = f"{store.url}/{path}"
-    body = data[:-_CHECKSUM_BYTES] + b"}"
+    body = _body(data)
     if data[-_CHECKSUM_BYTES:] != _checksum(body):
         raise CorruptionError.in_file(
             where,
@@ -100,9 +225,8 @@ def read_record(
     except NewerFormatError:
         raise
     except (*MALFORMED, UpsertFlowError) as error:
-        said = error.message if isinstance(error, UpsertFlowError) else str(error)
         raise CorruptionError.in_file(
-            where, "fields as docs/format.md tells", f"{type(error).__name__}: {said[:200]}"
+            where, "fields as docs/format.md tells", _reason(error)
         ) from error
     kind = NewerFormatError if found > FORMAT_VERSION else EarlierFormatError
     raise kind.of(f"'{where}'", found, FORMAT_VERSION)

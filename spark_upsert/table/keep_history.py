@@ -218,7 +218,7 @@ def _made(
     schema = TableSchema.of(
         pa.schema(columns), keys=[*own.keys, FROM_VERSION], hash_prefix=len(own.keys)
     )
-    head = kept.log.try_head() or kept.ensure(schema, {HISTORY_OF: expected})
+    head = kept.log.try_head() or kept.ensure(schema, internal={HISTORY_OF: expected})
     found = head.properties.get(HISTORY_OF)
     if found != expected:
         raise OtherTableError(

@@ -285,8 +285,14 @@ class Table:
         properties: Mapping[str, str] | None = None,
         *,
         allow_non_empty_path: bool = False,
+        internal: Mapping[str, str] | None = None,
     ) -> Manifest:
         """Return the newest manifest; make the table with this schema if there is none.
+
+        Parameters
+        ----------
+        internal : mapping of str to str, optional
+            Properties that only the code sets (`table.log.properties.INTERNAL`).
 
         Raises
         ------
@@ -296,7 +302,7 @@ class Table:
             There is none, and its folder is not empty.
         """
         if self.log.try_head() is None:
-            self._make(schema, properties, allow_non_empty_path=allow_non_empty_path)
+            self._make(schema, properties, internal, allow_non_empty_path=allow_non_empty_path)
         manifest = self.log.head()
         if not manifest.schema.has_rules_of(schema):
             raise TableExistsError.at(self.store.url)
@@ -306,6 +312,7 @@ class Table:
         self,
         schema: TableSchema,
         properties: Mapping[str, str] | None,
+        internal: Mapping[str, str] | None = None,
         *,
         allow_non_empty_path: bool,
     ) -> bool:
@@ -313,6 +320,7 @@ class Table:
         if not allow_non_empty_path and self.log.try_head() is None:
             free_folder.require_free(self.store)
         unborn = self.unborn(schema, properties)
+        unborn = replace(unborn, properties={**unborn.properties, **(internal or {})})
         require_place(self, unborn.properties)
         draft = Draft(kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties)
         return self.log.create(draft, table_id=unborn.table_id) is not None

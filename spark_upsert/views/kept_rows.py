@@ -43,7 +43,7 @@ def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.S
     if head is None:
         step = plan_write(None, options, incoming)
         assert isinstance(step, Create)
-        head = table.ensure(step.schema, {**step.properties, VIEW_PLAN: plan})
+        head = table.ensure(step.schema, step.properties, internal={VIEW_PLAN: plan})
     found = head.properties.get(VIEW_PLAN)
     if found not in (None, plan):
         raise PlanError(

@@ -828,7 +828,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "table.log.properties:checked",
+        "table.log.properties:checked:2",
         writes,
         {"backpresure": "true"},
         {"Did you mean 'backpressure'": {"backpresure": None, "backpressure": "true"}},

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import polars
 import pyarrow as pa
@@ -21,6 +22,7 @@ from spark_upsert.plan import agg
 from spark_upsert.streams.planner.kinds import plan_columns
 from spark_upsert.table.changes.new_values import new_values
 from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.retention import leases
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
@@ -481,6 +483,26 @@ def _(told: Told) -> None:
         write(told.folder, sequenceBy="v")
     told("write into a new table")
     write(told.folder, name="new", sequenceBy="v")
+
+
+@follows("table.log.properties:checked")
+def _(told: Told) -> None:
+    table, properties = write_and_open(told.folder), {"historyOf": "x", "priority": "5"}
+    with told:
+        table.alter(table.schema, properties)
+    told("remove 'historyOf' from the properties")
+    del properties["historyOf"]
+    assert table.alter(table.schema, properties).properties == {"priority": "5"}
+
+
+@follows("store.records:_unreadable")
+def _(told: Told) -> None:
+    table, ttl = write_and_open(told.folder), {"ttl_ms": 2**63}
+    with told, patch.object(leases, "whole_argument", lambda name, value, **_: value):
+        table.hold("c", 0, **ttl)
+    told("correct the value that the message shows")
+    assert str(2**63) in str(told.error)
+    assert table.hold("c", 0, ttl_ms=2**63 - 1).ttl_ms == 2**63 - 1
 
 
 @follows("errors:TableExistsError.at")

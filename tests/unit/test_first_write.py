@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_upsertflow.readers import read_schema
-from spark_upsert.errors import ContentionError, OptionError, OtherTableError
+from spark_upsert.errors import ContentionError, OtherTableError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import LocalStore
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -196,8 +196,3 @@ def test_a_query_goes_on_where_that_is_allowed(path: Path) -> None:
     (transaction,) = epoch.transactions
     allowed = replace(epoch, transactions=(replace(transaction, is_consecutive=False),))
     assert planned.table().commit(allowed) is not None
-
-
-def test_a_negative_number_is_refused() -> None:
-    with pytest.raises(OptionError, match="expects 0 or more, found -1"):
-        Transaction(writer="w", number=-1)

@@ -31,6 +31,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a priority above all": ({"priority": "1001"}, "from -1000 to 1000, found '1001'"),
     "a priority below all": ({"priority": "-1001"}, "from -1000 to 1000, found '-1001'"),
     "a fraction": ({"priority": "1.5"}, "a whole number"),
+    "a view's plan": ({"viewPlan": "{}"}, "'viewPlan'"),
+    "a view's result": ({"viewResult": "{}"}, "'viewResult'"),
+    "a history": ({"historyOf": "x"}, "'historyOf'"),
+    "dropped columns": ({"droppedColumns": "[]"}, "'droppedColumns'"),
+    "the version of an index": ({"indexShows": "a 1 b"}, "'indexShows'"),
     "a typo": ({"tombstoneRetension": "7 days"}, "Did you mean 'tombstoneRetention'"),
 }
 

@@ -308,6 +308,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         (("--column", "s LONGER"), "CREATE TABLE"),
         (("--drop", "k"), "part of the key"),
         (("--set", "retention=7"), "no property"),
+        (("--set", "historyOf=x"), "is internal"),
     ],
 )
 def test_the_command_says_why_it_refuses(

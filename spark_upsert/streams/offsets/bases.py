@@ -23,7 +23,7 @@ from typing import Any
 from spark_upsert.errors import CorruptionError, setting
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.store import Store
-from spark_upsert.store.records import MALFORMED, RECORD_BYTES_MAX
+from spark_upsert.store.records import MALFORMED, RECORD_BYTES_MAX, checked_data
 from spark_upsert.streams.offsets.position import Position
 
 FOLDER = "_offsets"
@@ -78,18 +78,29 @@ class Bases:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cache: LruMap[tuple[str, BaseName], Mapping[str, Position]] = LruMap(_CACHED)
+        self._checked: Mapping[str, Position] = {}
+        """The positions in the base that was written last."""
 
     def write(self, stream: str, number: int, positions: Mapping[str, Position]) -> BaseName:
         """Keep positions durably; return the name under which they are found."""
         content = _content(positions)
         base = BaseName(number, _digest(content))
         path = _path(stream, base)
+        # Most positions are the same objects as in the base before, and were decoded for that one.
+        changed = {n: each for n, each in positions.items() if self._checked.get(n) is not each}
+        record = checked_data(
+            path,
+            changed,
+            lambda: zlib.compress(content, _LEVEL),
+            lambda _: _positions(_content(changed)),
+        )
         self._store.prepare(stream)
-        if not self._store.put_if_absent(path, zlib.compress(content, _LEVEL)):
+        if not record.put_if_absent(self._store):
             # Left by a process that was killed before it, or its folder, was durable.
             self._fetch(path, base)
             self._store.sync(path)
         self._cache.put((stream, base), positions)
+        self._checked = positions
         return base
 
     def read(self, stream: str, base: BaseName) -> Mapping[str, Position]:
@@ -123,8 +134,7 @@ class Bases:
             content = inflater.decompress(data, RECORD_BYTES_MAX)
             if _digest(content) != base.digest:
                 raise ValueError("its content is not the one that its name tells")
-            records: dict[str, dict[str, Any]] = json.loads(content)
-            return {name: Position.of(record) for name, record in records.items()}
+            return _positions(content)
         except (zlib.error, *MALFORMED) as error:
             raise _unusable(where, f"it is damaged ({error})") from error
 
@@ -137,6 +147,12 @@ def _content(positions: Mapping[str, Position]) -> bytes:
     """Return the one text of some positions: JSON, sorted by name."""
     each = (f"{json.dumps(name)}:{positions[name].text}" for name in sorted(positions))
     return f"{{{','.join(each)}}}".encode()
+
+
+def _positions(content: bytes) -> dict[str, Position]:
+    """Return the positions in a text (`_content`)."""
+    records: dict[str, dict[str, Any]] = json.loads(content)
+    return {name: Position.of(record) for name, record in records.items()}
 
 
 def _digest(content: bytes) -> str:

@@ -30,13 +30,13 @@ import json
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from spark_upsert.store.records import MALFORMED, whole
+from spark_upsert.store.records import MALFORMED, require_readable, whole
 from spark_upsert.streams.offsets.bases import BaseName, Bases, stream_id
-from spark_upsert.streams.offsets.offset import VERSION_OF_MANY, Offset, no_offset
+from spark_upsert.streams.offsets.offset import VERSION_OF_MANY, Offset, checked_offset, no_offset
 from spark_upsert.streams.offsets.position import Json, Position, canonical
 
 INPUTS_MAX = 300
@@ -176,7 +176,7 @@ class CompactOffsets:
         known = self._known(start)
         before = None if known is None else known.compact
         if before is None and len(offset.positions) <= INPUTS_MAX:
-            return offset.to_json()
+            return checked_offset(offset)
         stream = self._stream() if before is None else before.stream
         number = 1 if before is None else before.number + 1
         bases = () if before is None else before.bases
@@ -194,7 +194,15 @@ class CompactOffsets:
             delta=delta,
             state=offset.state,
         )
+        known_before = self._records
         record = end.to_json(self._records_of(delta))
+        changed = {n: each for n, each in self._records.items() if known_before.get(n) is not each}
+        part = {**record, "delta": {name: each for name, (_, each) in changed.items()}}
+        require_readable(
+            "the offset of the batch",
+            replace(end, delta={name: position for name, (position, _) in changed.items()}),
+            lambda: _Compact.from_json(part),
+        )
         self._recent.appendleft(_Known(record, end, offset))
         return record
 

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from spark_upsert.errors import NewerFormatError, OptionError
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.store.records import MALFORMED
+from spark_upsert.store.records import MALFORMED, require_readable
 from spark_upsert.streams.offsets.position import Json, Position, canonical
 
 VERSION = 2
@@ -137,10 +137,17 @@ class PlainOffsets:
         moved: Collection[str] | None = None,
     ) -> dict[str, Any]:
         """Return the canonical form, whatever the start."""
-        return offset.to_json()
+        return checked_offset(offset)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing: an offset holds all of it."""
+
+
+def checked_offset(offset: Offset) -> dict[str, Any]:
+    """Return the canonical form of an offset, decoded once as a restarted query does it."""
+    record = offset.to_json()
+    require_readable("the offset of the batch", offset, lambda: Offset.from_json(record))
+    return record
 
 
 def without(state: Mapping[str, Json], *entries: str) -> dict[str, Json]:

@@ -86,7 +86,7 @@ def commit_from_json(record: dict[str, Any]) -> Commit:
         ),
         added=tuple(RunFile.from_json(file) for file in record.get("added", ())),
         compacted=tuple(slice_from_json(slice_) for slice_ in record.get("compacted", ())),
-        restored=record.get("restored"),
+        restored=optional(whole, record.get("restored")),
         taken=tuple(
             Taken(path=text(path), hash_range=HashRange.from_json(bounds))
             for path, *bounds in record.get("taken", ())

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import Store
-from spark_upsert.store.records import encode, read_record
+from spark_upsert.store.records import checked_record, read_record
 from spark_upsert.table.log.checkpoints import (
     hint_at,
     hinted,
@@ -30,8 +30,10 @@ from spark_upsert.table.log.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
+from spark_upsert.table.log.codec import commit_from_json
 from spark_upsert.table.log.entries import checkpoint_path, commit_path, entries
 from spark_upsert.table.log.read import LogReader
+from spark_upsert.table.log.stored import CommitMark
 
 LOG_SECONDS_MIN = 3600.0
 """The age below which versions stay in the log, so that cuts rarely meet running readers."""
@@ -98,4 +100,11 @@ def _begin_at(store: Store, log: LogReader, version: int) -> None:
         hint_at(store, version)
     first = read_record(store, commit_path(0), dict)
     if first is not None and not first.get("cut", False):
-        store.put(commit_path(0), encode({**first, "cut": True}))
+        commit = commit_from_json(first)
+        value = commit, CommitMark(token=commit.token, is_cut=True)
+        checked_record(
+            commit_path(0),
+            value,
+            {**first, "cut": True},
+            lambda record: (commit_from_json(record), CommitMark.from_json(record)),
+        ).put(store)

@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator
 
 from spark_upsert.errors import ContentionError, OtherTableError, UpsertFlowError
 from spark_upsert.store import Store
-from spark_upsert.store.records import encode
+from spark_upsert.store.records import checked_record
 from spark_upsert.store.tokens import new_token
 from spark_upsert.table.log.checkpoints import hint_at, last_due, write_checkpoint
 from spark_upsert.table.log.clock import AHEAD_MS, Clock, require_clock, storage_ms
-from spark_upsert.table.log.codec import commit_to_json
+from spark_upsert.table.log.codec import commit_from_json, commit_to_json
 from spark_upsert.table.log.entries import FOLDER, commit_path, require_no_rest
 from spark_upsert.table.log.fold import apply
-from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Slice
 from spark_upsert.table.log.read import LogReader
 from spark_upsert.table.log.tell import tell
 
@@ -40,6 +40,7 @@ class Log(LogReader):
     def __init__(self, store: Store, *, clock: Clock = time.time) -> None:
         super().__init__(store, clock=clock)
         self._listeners: tuple[Callable[[Commit], None], ...] = ()
+        self._checkpointed: tuple[Slice, ...] = ()
 
     def listen(self, told: Callable[[Commit], None]) -> None:
         """Have a function told of each version that is committed here, as soon as it is durable.
@@ -189,10 +190,11 @@ class Log(LogReader):
 
     def _try_put(self, commit: Commit) -> bool:
         path = commit_path(commit.version)
+        record = checked_record(path, commit, commit_to_json(commit), commit_from_json)
         # A put may take effect before it fails, and a client that repeats it by itself meets
         # its own object: only the token can tell which writer made it.
         try:
-            if self._store.put_if_absent(path, encode(commit_to_json(commit))):
+            if record.put_if_absent(self._store):
                 self._durable_version = commit.version
                 return True
             found = self._stored.mark(commit.version)
@@ -256,7 +258,9 @@ class Log(LogReader):
             return
         try:
             with self.last_look() as look:  # It was committed just now.
-                write_checkpoint(self._store, look.at(version))
+                manifest = look.at(version)
+            write_checkpoint(self._store, manifest, self._checkpointed)
+            self._checkpointed = manifest.slices
             hint_at(self._store, version)
         except (OSError, UpsertFlowError):
             return

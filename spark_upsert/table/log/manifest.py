@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from spark_upsert.conversions.arguments import whole_argument
 from spark_upsert.conversions.positions import BINLOG_NAMES, parse_binlog_names
 from spark_upsert.errors import OptionError
 from spark_upsert.model.epochs import Epoch, Interval
@@ -96,13 +97,16 @@ class Transaction:
 
     writer: str
     number: int
-    """0 or more, and growing."""
-    is_consecutive: bool = False
-    """Whether the writer counts 0, 1, 2, ...: then the table must hold all epochs before."""
+    """From 0 to 2**63 - 1, and growing."""
+    is_consecutive: bool = field(default=False, compare=False)
+    """Whether the writer counts 0, 1, 2, ...: then the table must hold all epochs before. It is a
+    condition of one commit, and not stored."""
 
     def __post_init__(self) -> None:
-        if self.number < 0:
-            raise OptionError.invalid("number of a transaction", self.number, "0 or more")
+        if type(self.writer) is not str:
+            raise OptionError.invalid("writer of a transaction", self.writer, "a text")
+        number = whole_argument("number of a transaction", self.number)
+        object.__setattr__(self, "number", number)
 
     @staticmethod
     def writer_of_query(query_id: str) -> str:

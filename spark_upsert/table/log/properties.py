@@ -23,8 +23,8 @@ from spark_upsert.table.log.caps import (
     parse_flag,
     parse_on_full,
 )
-from spark_upsert.table.log.indexed import INDEX_BY, parse_index_by
-from spark_upsert.table.log.kept_position import KEPT_PROPERTIES
+from spark_upsert.table.log.indexed import INDEX_BY, SHOWS, parse_index_by
+from spark_upsert.table.log.kept_position import HISTORY_OF, VIEW_PROPERTIES
 from spark_upsert.table.log.tombstones import PROPERTY as TOMBSTONE_RETENTION
 from spark_upsert.table.log.tombstones import TombstoneRetention
 
@@ -107,21 +107,33 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
     BINLOG_NAMES: parse_binlog_names,
 }
 
+INTERNAL: Mapping[str, str] = {
+    **dict.fromkeys(VIEW_PROPERTIES, "a view that is materialized ('keep')"),
+    HISTORY_OF: "'keep_history'",
+    DROPPED: "'drop_columns'",
+    SHOWS: "the step that advances an index",
+}
+"""The properties that only the code sets, and which code that is: a user's value locks the table."""
+
 PROPERTIES = tuple(_CHECKS)
 """The names of those that are also write options."""
 
 
 def checked(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """Return properties that a table may have.
+    """Return properties that a user may give a table.
 
     Raises
     ------
     OptionError
-        A name is unknown, or a value is not one of its property.
+        A name is unknown or internal, or a value is invalid for its property.
     """
     for name, value in (properties or {}).items():
-        if name in KEPT_PROPERTIES and isinstance(value, str):
-            continue
+        if name in INTERNAL:
+            raise OptionError(
+                f"the property '{name}' is internal and cannot be set: {INTERNAL[name]} sets it.",
+                hint=f"remove '{name}' from the properties.",
+                option=name,
+            )
         if name not in _CHECKS:
             raise OptionError(
                 f"a table has no property '{name}'.",

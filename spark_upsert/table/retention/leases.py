@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from spark_upsert.conversions.arguments import whole_argument
 from spark_upsert.errors import CorruptionError, DataLossError, OptionError, VersionNotFoundError
 from spark_upsert.store import Store
 from spark_upsert.store.records import (
     FORMAT_VERSION,
     UNREADABLE,
-    encode,
+    checked_record,
     read_record,
     text,
     whole,
@@ -49,8 +52,9 @@ class Lease:
 
     def __post_init__(self) -> None:
         require_name(self.consumer)
-        if self.version < 0 or self.ttl_ms <= 0:
-            raise ValueError(f"version {self.version} and a time to live of {self.ttl_ms} ms")
+        for name, least in (("version", 0), ("renewed_ms", 0), ("ttl_ms", 1)):
+            number = whole_argument(name, getattr(self, name), least=least)
+            object.__setattr__(self, name, number)
 
     @property
     def lapses_ms(self) -> int:
@@ -80,7 +84,7 @@ def require_name(consumer: str) -> str:
     OptionError
         It cannot.
     """
-    if _NAME.fullmatch(consumer) is None:
+    if type(consumer) is not str or _NAME.fullmatch(consumer) is None:
         raise OptionError.invalid(
             "consumerId",
             consumer,
@@ -105,7 +109,8 @@ def hold(store: Store, log: Log, lease: Lease) -> None:
         The version does not exist yet, so that the lease would hold nothing.
     """
     _require_readable(log, lease)
-    store.put(lease_path(lease.consumer), encode(lease.to_json()))
+    path = lease_path(lease.consumer)
+    checked_record(path, lease, lease.to_json(), partial(_lease_in, path)).put(store)
     _require_held(store, log, lease)
 
 
@@ -191,20 +196,22 @@ def readable_leases(store: Store) -> list[Lease]:
     return found
 
 
-def _read(store: Store, path: str) -> Lease | None:
-    def build(record: dict[str, Any]) -> Lease:
-        lease = Lease(
-            consumer=text(record["consumer"]),
-            version=whole(record["version"]),
-            renewed_ms=whole(record["renewed_ms"], most=TIME_MS_MAX),
-            ttl_ms=whole(record["ttl_ms"]),
-        )
-        if lease_path(lease.consumer) != path:
-            raise ValueError(f"it is the lease of '{lease.consumer}'")
-        return lease
+def _lease_in(path: str, record: Mapping[str, Any]) -> Lease:
+    """Return the lease in the record of a file."""
+    lease = Lease(
+        consumer=text(record["consumer"]),
+        version=whole(record["version"]),
+        renewed_ms=whole(record["renewed_ms"], most=TIME_MS_MAX),
+        ttl_ms=whole(record["ttl_ms"]),
+    )
+    if lease_path(lease.consumer) != path:
+        raise ValueError(f"it is the lease of '{lease.consumer}'")
+    return lease
 
+
+def _read(store: Store, path: str) -> Lease | None:
     try:
-        return read_record(store, path, build)
+        return read_record(store, path, partial(_lease_in, path))
     except CorruptionError as error:
         where = f"{store.url}/{path}"
         raise CorruptionError(

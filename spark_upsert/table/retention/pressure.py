@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from heapq import nlargest
 from operator import attrgetter
 from typing import Any
@@ -22,7 +24,7 @@ from spark_upsert.store import Store
 from spark_upsert.store.records import (
     FORMAT_VERSION,
     UNREADABLE,
-    encode,
+    checked_record,
     read_record,
     text,
     whole,
@@ -101,7 +103,9 @@ def report_path(consumer: str) -> str:
 
 def report(store: Store, said: PressureReport) -> None:
     """Write the report of a consumer's pressure; replaces its report before."""
-    store.put(report_path(said.consumer), encode(said.to_json()))
+    path, record = report_path(said.consumer), said.to_json()
+    stored = replace(said, pressure=record["pressure"] / _THOUSANDTHS)
+    checked_record(path, stored, record, partial(_report_in, path), bytes_max=_BYTES_MAX).put(store)
 
 
 def withdraw(store: Store, consumer: str) -> None:
@@ -126,21 +130,23 @@ def reports(store: Store, now_ms: int) -> list[PressureReport]:
     return sorted(found, key=attrgetter("consumer"))
 
 
-def _read(store: Store, path: str) -> PressureReport | None:
-    def build(record: dict[str, Any]) -> PressureReport:
-        said = PressureReport(
-            consumer=text(record["consumer"]),
-            rung=whole(record["rung"], most=RUNG_MAX),
-            pressure=whole(record["pressure"], most=_THOUSANDTHS) / _THOUSANDTHS,
-            reported_ms=whole(record["reported_ms"], most=TIME_MS_MAX),
-            ttl_ms=whole(record["ttl_ms"], least=1, most=TTL_MS_MAX),
-            retry_after_ms=whole(record["retry_after_ms"], most=TTL_MS_MAX),
-        )
-        if report_path(said.consumer) != path:
-            raise ValueError(f"it is the report of '{said.consumer}'")
-        return said
+def _report_in(path: str, record: Mapping[str, Any]) -> PressureReport:
+    """Return the report in the record of a file."""
+    stored = PressureReport(
+        consumer=text(record["consumer"]),
+        rung=whole(record["rung"], most=RUNG_MAX),
+        pressure=whole(record["pressure"], most=_THOUSANDTHS) / _THOUSANDTHS,
+        reported_ms=whole(record["reported_ms"], most=TIME_MS_MAX),
+        ttl_ms=whole(record["ttl_ms"], least=1, most=TTL_MS_MAX),
+        retry_after_ms=whole(record["retry_after_ms"], most=TTL_MS_MAX),
+    )
+    if report_path(stored.consumer) != path:
+        raise ValueError(f"it is the report of '{stored.consumer}'")
+    return stored
 
-    return read_record(store, path, build, bytes_max=_BYTES_MAX)
+
+def _read(store: Store, path: str) -> PressureReport | None:
+    return read_record(store, path, partial(_report_in, path), bytes_max=_BYTES_MAX)
 
 
 class PressureGauge:

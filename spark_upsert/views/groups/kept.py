@@ -54,7 +54,7 @@ class Kept:
         """
         text = grouping.to_json()
         own = {PLAN: plan, RESULT: text}
-        head = table.ensure(grouping.kept, own)
+        head = table.ensure(grouping.kept, internal=own)
         found = {name: head.properties.get(name) for name in own}
         if found != own:
             raise PlanError(
