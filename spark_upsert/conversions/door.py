@@ -17,7 +17,8 @@ float                a text that is no number or beyond the type, a whole number
                      nearest, each NaN the same one, also of a column that has the type already
 date, timestamp      the years before 0001 and after 9999, in UTC: Python cannot read them. Also
                      of a column that has the type already
-text                 nothing of a decimal, whose digits are all written: ``0.0000001``
+text                 nothing of a decimal, whose digits are all written: ``0.0000001``; nor of a
+                     UUID, which becomes its canonical text
 bytes, others        what Arrow says is
 ===================  =====================================================================
 
@@ -39,6 +40,7 @@ from spark_upsert.conversions.reasons import shown
 from spark_upsert.conversions.rounding import Rounding
 from spark_upsert.conversions.times import times
 from spark_upsert.model.arrays import Mask
+from spark_upsert.model.schema import UUID
 
 Datum = Any
 """A `pyarrow.Array`, `ChunkedArray` or `Scalar`: pyarrow has no types."""
@@ -132,6 +134,8 @@ def try_convert(
     An array that has the type already is returned as it is, but for its times, which are checked,
     and its floats, in which every NaN gets the same bits.
     """
+    if _is_uuid(values.type) and _kind(type_) == "text":
+        values = _texts_of_uuids(values.storage)
     values = _plain(values)
     if values.type == type_ and not _is_examined(type_):
         return values, _none(values)
@@ -139,6 +143,8 @@ def try_convert(
         return pa.nulls(len(values), type_), _none(values)
     nested = next((rule for is_kind, rule in _NESTED if is_kind(type_)), None)
     if nested is not None:
+        if any(map(pa.types.is_run_end_encoded, _inner_types(values.type))):
+            raise pa.ArrowNotImplementedError(f"run-end encoded values in {values.type}")
         return nested(values, type_, rounding)
     rule = _RULES.get((_kind(values.type), _kind(type_)))
     if rule is not None:
@@ -179,19 +185,34 @@ def range_of(type_: pa.DataType) -> str:
     return ""
 
 
+def _inner_types(type_: pa.DataType) -> list[pa.DataType]:
+    """Return the types that are directly in a nested one."""
+    if pa.types.is_map(type_):
+        return [type_.key_type, type_.item_type]
+    return [type_.field(index).type for index in range(type_.num_fields)]
+
+
 # -- nested types ----------------------------------------------------------------------------
 
 
 def _struct(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
     if not pa.types.is_struct(values.type):
         raise pa.ArrowTypeError(f"{values.type} is no {type_}")
-    own = {field.name: index for index, field in enumerate(values.type)}
+    names = [field.name for field in values.type]
+    places = {name: index for index, name in enumerate(names)}
+    is_same = names == [field.name for field in type_]
+    if len(places) < len(names) and not is_same:
+        raise pa.ArrowTypeError(f"{values.type} has two fields of one name")
+    extra = places.keys() - {field.name for field in type_}
+    if extra:
+        raise pa.ArrowTypeError(f"{type_} has no field '{min(extra)}' of {values.type}")
     # Without what stands under a struct that is null.
     given = values.flatten()
     parts, bad = [], _none(values)
-    for field in type_:
-        if field.name in own:
-            part, bad_part = try_convert(given[own[field.name]], field.type, rounding)
+    for index, field in enumerate(type_):
+        if field.name in places:
+            place = index if is_same else places[field.name]  # A name may be there twice.
+            part, bad_part = try_convert(given[place], field.type, rounding)
             bad |= bad_part
         else:
             part = pa.nulls(len(values), field.type)
@@ -211,7 +232,8 @@ def _list(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.
     item = getattr(values.type, "value_type", None)
     if item is None:
         raise pa.ArrowTypeError(f"{values.type} is no {type_}")
-    values = pc.cast(values, pa.list_(item))
+    if pa.types.is_large_list(values.type):
+        values = pc.cast(values, pa.list_(item))  # Whose offsets are looked at.
     items, bad_items = try_convert(values.flatten(), type_.value_type, rounding)
     offsets = _offsets(values)
     mask = values.is_null() if values.null_count else None
@@ -245,7 +267,10 @@ def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.A
 def _offsets(values: pa.Array) -> np.ndarray:
     """Return where each list ends among the items of all, which begin at 0."""
     lengths = pc.fill_null(pc.list_value_length(values), 0)
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise pa.ArrowInvalid(f"{offsets[-1]} items of lists are too many for one array")
+    return offsets.astype(np.int32)
 
 
 def _holding(bad: Mask, offsets: np.ndarray) -> Mask:
@@ -319,6 +344,29 @@ def _of_text(rule: _Rule) -> _Rule:
     return lambda texts, type_, rounding: rule(
         texts if pa.types.is_string(texts.type) else pc.cast(texts, pa.string()), type_, rounding
     )
+
+
+_HYPHENS = (8, 13, 18, 23)
+_DIGITS = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_PLACES = np.setdiff1d(np.arange(36), _HYPHENS)
+"""The digits of a UUID in its canonical text (RFC 9562)."""
+
+
+def _is_uuid(type_: pa.DataType) -> bool:
+    return isinstance(type_, pa.BaseExtensionType) and type_.extension_name == UUID
+
+
+def _texts_of_uuids(values: pa.Array) -> pa.Array:
+    """Return UUIDs of 16 bytes each as their canonical texts."""
+    count, first = len(values), values.offset
+    data = np.frombuffer(values.buffers()[1], dtype=np.uint8)[16 * first : 16 * (first + count)]
+    digits = np.stack([data >> 4, data & 15], axis=1).reshape(count, 32)
+    texts = np.full((count, 36), ord("-"), dtype=np.uint8)
+    texts[:, _PLACES] = _DIGITS[digits]
+    offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int64) * 36)
+    buffers = [None, offsets, pa.py_buffer(texts)]
+    found = pc.cast(pa.Array.from_buffers(pa.large_string(), count, buffers), pa.string())
+    return pc.if_else(values.is_valid(), found, None) if values.null_count else found
 
 
 # -- numbers ---------------------------------------------------------------------------------

@@ -330,7 +330,8 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
         )
     for field, given in zip(schema.order, _orders_of(schema, form), strict=True):
         found = storage_type(given.type)
-        if not (widens(found, field.type) or (options.merge_schema and widens(field.type, found))):
+        stored = storage_type(field.type)
+        if not (widens(found, stored) or (options.merge_schema and widens(stored, found))):
             raise SchemaError(
                 f"the sequenceBy column '{field.name}' is {field.type} in the table, but {found} "
                 "in the rows.",

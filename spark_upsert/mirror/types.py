@@ -108,7 +108,7 @@ def _type(place: str, type_: pa.DataType) -> Any:
         return _PRIMITIVE[type_]
     if pa.types.is_decimal128(type_) and 0 <= type_.scale <= type_.precision:
         return f"decimal({type_.precision},{type_.scale})"
-    if pa.types.is_struct(type_):
+    if pa.types.is_struct(type_) and type_.num_fields:
         return _struct(f"{place}.", [type_.field(i) for i in range(type_.num_fields)])
     if pa.types.is_map(type_):
         return {
@@ -136,6 +136,8 @@ def _cast(type_: pa.DataType) -> str:
         return "int64, of microseconds"
     if pa.types.is_date64(type_):
         return "date32"
+    if pa.types.is_struct(type_):
+        return "a struct with a field"
     if pa.types.is_decimal(type_):
         return f"decimal128 of at most {_DECIMAL_DIGITS_MAX} digits, none of them negative"
     return "string"

@@ -33,12 +33,12 @@ Spark and Delta (``_change_type`` and so on).
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as dataclass_field
 from enum import Enum
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -166,10 +166,14 @@ def older_column(name: str) -> str:
 def storage_type(type_: pa.DataType) -> pa.DataType:
     """Return the one form in which values of a type are stored.
 
-    Large and view variants become the plain ones, times of any zone become UTC
-    microseconds, dictionaries become their values, and nested fields get Spark's names.
+    Large, view and fixed-size variants become the plain ones, times of any zone become UTC
+    microseconds, dictionaries become their values, and nested fields get Spark's names. A UUID and
+    a JSON document become texts. A type that no table can store stays as it is
+    (`require_storable`).
     """
-    if pa.types.is_dictionary(type_):
+    if isinstance(type_, pa.BaseExtensionType):
+        return _OF_EXTENSIONS.get(type_.extension_name, type_)
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
         return storage_type(type_.value_type)
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return pa.string()
@@ -181,18 +185,111 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_timestamp(type_):
         return pa.timestamp("us", tz=None if type_.tz is None else "UTC")
-    if pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):
+    if pa.types.is_date64(type_):
+        return pa.date32()
+    if pa.types.is_decimal(type_) and type_.precision <= DECIMAL_DIGITS_MAX:
         return pa.decimal128(type_.precision, type_.scale)
     if pa.types.is_struct(type_):
-        return pa.struct([pa.field(f.name, storage_type(f.type)) for f in type_.fields])
+        return pa.struct([pa.field(f.name, _inner_type(f.type)) for f in type_.fields])
     if pa.types.is_map(type_):
-        return pa.map_(storage_type(type_.key_type), storage_type(type_.item_type))
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return pa.list_(pa.field("element", storage_type(type_.value_type)))
+        return pa.map_(_inner_type(type_.key_type), _inner_type(type_.item_type))
+    if is_any_list(type_):
+        return pa.list_(pa.field("element", _inner_type(type_.value_type)))
     return type_
 
 
-_OWN = ("columns", "hash_seed", "order", "has_wide_order")
+def _inner_type(type_: pa.DataType) -> pa.DataType:
+    """Return the storage type of a nested type; in lists that are cut, Arrow reads wrong runs."""
+    return type_ if pa.types.is_run_end_encoded(type_) else storage_type(type_)
+
+
+UUID = "arrow.uuid"
+"""The name of Arrow's type of UUIDs."""
+
+_OF_EXTENSIONS: Mapping[str, pa.DataType] = {
+    UUID: pa.string(),
+    "arrow.json": pa.string(),
+    "arrow.bool8": pa.bool_(),
+}
+
+DECIMAL_DIGITS_MAX = 38
+
+LEVELS_MAX = 64
+"""Levels of nested types that a file of Arrow can hold. A map has two, that of its entries too."""
+
+
+def is_any_list(type_: pa.DataType) -> bool:
+    """Return whether values of a type are lists, whatever their layout."""
+    types = pa.types
+    return bool(
+        types.is_list(type_)
+        or types.is_large_list(type_)
+        or types.is_fixed_size_list(type_)
+        or types.is_list_view(type_)
+        or types.is_large_list_view(type_)
+    )
+
+
+class Unstorable(NamedTuple):
+    """The part of a column that no reader of runs accepts."""
+
+    place: str
+    """The name of the column, with a dotted path to a nested type."""
+    type: pa.DataType
+    is_too_deep: bool
+
+
+def find_unstorable(place: str, type_: pa.DataType) -> Unstorable | None:
+    """Return the first part of a column that no reader of runs accepts; None if all is accepted.
+
+    The only copy of the rule: writers refuse the part before they commit anything, and readers of
+    files refuse the column.
+    """
+    for part, level in walk_type(place, type_):
+        if level > LEVELS_MAX:
+            return part._replace(is_too_deep=True)
+        is_nested = pa.types.is_struct(part.type) or pa.types.is_map(part.type)
+        if not (is_nested or pa.types.is_list(part.type) or is_stored_value(part.type)):
+            return part
+    return None
+
+
+def walk_type(place: str, type_: pa.DataType) -> Iterator[tuple[Unstorable, int]]:
+    """Yield a type and the types nested in it, from the outside to the inside, with its level."""
+    waiting = [(place, type_, 1)]
+    while waiting:
+        place, type_, level = waiting.pop()
+        yield Unstorable(place, type_, is_too_deep=False), level
+        if pa.types.is_struct(type_):
+            fields = [(f"{place}.{field.name}", field.type, level + 1) for field in type_]
+            waiting += reversed(fields)
+        elif pa.types.is_map(type_):
+            waiting.append((f"{place}.value", type_.item_type, level + 2))
+            waiting.append((f"{place}.key", type_.key_type, level + 2))
+        elif is_any_list(type_):
+            waiting.append((f"{place}.element", type_.value_type, level + 1))
+
+
+def is_stored_value(type_: pa.DataType) -> bool:
+    """Return whether a type that is not nested stands in runs."""
+    types = pa.types
+    return bool(
+        types.is_boolean(type_)
+        or types.is_integer(type_)
+        or types.is_floating(type_)
+        or types.is_decimal128(type_)
+        or types.is_string(type_)
+        or types.is_binary(type_)
+        # Of 64 bits only in tables of an earlier release (`TableSchema.from_json`).
+        or types.is_date(type_)
+        or types.is_time(type_)
+        or types.is_timestamp(type_)
+        or types.is_duration(type_)
+        or types.is_interval(type_)
+    )
+
+
+_OWN = ("columns", "hash_seed", "order", "has_wide_order", "unreadable")
 """Fields of a schema that are no rules; the order may be wider."""
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -269,6 +366,8 @@ class TableSchema:
     binlogs : tuple of str
         The base names of the binlogs that order the rows, from the table's properties
         (`conversions.positions`).
+    unreadable : frozenset of str
+        Names of columns that an earlier release stored and no reader accepts (`table.repair`).
     """
 
     columns: pa.Schema
@@ -283,6 +382,7 @@ class TableSchema:
     hash_prefix: int = 0
     has_wide_order: bool = False
     binlogs: tuple[str, ...] = dataclass_field(default=(), compare=False)
+    unreadable: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         names = self.columns.names
@@ -294,7 +394,8 @@ class TableSchema:
                 f"each column may stand once, whatever its case, found more than one '{twice[0]}'.",
                 hint="rename or drop the others.",
             )
-        refuse_untyped(self.columns)
+        object.__setattr__(self, "unreadable", self.unreadable.intersection(names))
+        require_storable(field for field in self.columns if field.name not in self.unreadable)
         if not self.keys:
             raise OptionError.missing("keys", "the columns that identify a row, comma separated")
         for key in self.keys:
@@ -357,6 +458,8 @@ class TableSchema:
         OptionError, SchemaError
             A key is named twice, or a column is not there or of no use as what it is named for.
         """
+        for field in order:
+            _require_hashable(field.with_type(storage_type(field.type)), "sequenceBy")
         is_inline = on_error is ErrorPolicy.INLINE
         if is_inline:
             columns = _with_error_column(columns, error_column)
@@ -547,8 +650,12 @@ class TableSchema:
         ------
         SchemaError
             A column is missing, new or of another type, and ``merge`` does not cover it. Rows of
-            a partial update may lack any column but the keys.
+            a partial update may lack any column but the keys. Or the table has an unreadable
+            column.
         """
+        if self.unreadable:
+            first = min(self.unreadable)
+            raise unreadable_column(first, self.columns.field(first).type)
         incoming = stored(incoming)
         own = {name.lower(): name for name in self.columns.names}
         fields = {field.name: field for field in self.columns}
@@ -587,7 +694,8 @@ class TableSchema:
         return replace(accepted, order=order, has_wide_order=True)
 
     def _accept_type(self, own: pa.Field, field: pa.Field, *, merge: bool) -> pa.Field:
-        if widens(field.type, own.type):
+        # A column of an earlier release may have a type that is stored in another one today.
+        if widens(field.type, own.type) or field.type == storage_type(own.type):
             return own
         if merge and widens(own.type, field.type):
             return own.with_type(field.type)
@@ -626,13 +734,25 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> TableSchema:
-        """Rebuild a schema from its form in the log."""
+        """Rebuild a schema from its form in the log.
+
+        An earlier release wrote columns in types that readers refused. They are read in the storage
+        type, if there is one; a column that may be a key, an order or indexed keeps its type
+        (``date64``), because another type has another hash.
+        """
         hash_prefix = _hash_prefix(record["hash"])
         errors = record.get("errors", {})
-        columns, engine = _decode(record["arrow"]), MergeEngine.from_json(record.get("engine"))
+        columns = pa.schema(
+            [
+                field if is_hashable(field.type) else field.with_type(storage_type(field.type))
+                for field in _decode(record["arrow"])
+            ]
+        )
+        engine = MergeEngine.from_json(record.get("engine"))
         form = record.get("engine", {}).get("version", 1)
         return cls(
             columns=columns,
+            unreadable=frozenset(f.name for f in columns if find_unstorable(f.name, f.type)),
             keys=tuple(record["keys"]),
             # Earlier releases widened a column and left the order of its name narrow.
             order=_widened_order(_decode(record["order"]), engine, columns),
@@ -683,7 +803,10 @@ def _encode(schema: pa.Schema) -> str:
 
 
 def _decode(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    except OSError as error:  # Arrow's error for a message that is none; no storage is involved.
+        raise ValueError(f"the columns cannot be read: {error}") from error
 
 
 def refuse_reserved(names: Iterable[str]) -> None:
@@ -715,15 +838,72 @@ def unread_deletes() -> SchemaError:
     )
 
 
-def refuse_untyped(fields: Iterable[pa.Field]) -> None:
-    """Raise `SchemaError` if a column has the type of nulls."""
+def require_storable(fields: Iterable[pa.Field]) -> None:
+    """Refuse columns of a type that no table can store.
+
+    Parameters
+    ----------
+    fields : iterable of pyarrow.Field
+        In storage types.
+
+    Raises
+    ------
+    SchemaError
+        Names the column, the nested place and the type.
+    """
     for field in fields:
-        if pa.types.is_null(field.type):
+        part = find_unstorable(field.name, field.type)
+        if part is None:
+            continue
+        where = "" if part.place == field.name else f" at '{part.place:.80}'"
+        if part.is_too_deep:
             raise SchemaError(
-                f"the column '{field.name}' has no type: all that it can hold is null.",
+                f"the column '{field.name}' has more than {LEVELS_MAX} levels of nested types.",
+                hint="write the inner values into columns of their own, or all of it as JSON text.",
+                column=field.name,
+            )
+        if pa.types.is_null(part.type):
+            raise SchemaError(
+                f"the column '{field.name}' has no type{where}: all that it can hold is null.",
                 hint="cast it to the type that its values will have, or drop it.",
                 column=field.name,
             )
+        raise SchemaError(
+            f"the column '{field.name}' has the type {part.type}{where}, which no table stores.",
+            hint=f"{_remedy(part.type)}, or drop it.",
+            column=field.name,
+        )
+
+
+def unreadable_column(name: str, type_: object, where: str = "") -> SchemaError:
+    """Return the error for a column that an earlier release stored in a type without a reader.
+
+    Parameters
+    ----------
+    where : str, optional
+        The file that holds the column.
+    """
+    return SchemaError(
+        f"the column '{name}' has the type {type_}{where and ' in '}{where}, which an earlier "
+        "release stored and no release can read.",
+        hint="run 'upsertflow repair' with the path of the table: it gives up this column and "
+        f"keeps all others. To read versions from before the repair, name the other columns "
+        f"({setting('columns')}).",
+        column=name,
+    )
+
+
+def _remedy(type_: pa.DataType) -> str:
+    """Return how values of a type can be stored."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return f"cast it to {type_.storage_type}, in which its values are"
+    if pa.types.is_decimal(type_):
+        return f"cast it to a decimal of at most {DECIMAL_DIGITS_MAX} digits, or to string"
+    if pa.types.is_run_end_encoded(type_):
+        return "decode it (pyarrow.compute.run_end_decode)"
+    if pa.types.is_union(type_):
+        return "write the values of each of its types into a column of that type"
+    return "cast it to string or binary"
 
 
 def _distinct_keys(keys: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:

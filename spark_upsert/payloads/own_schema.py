@@ -23,7 +23,13 @@ import pyarrow.compute as pc
 from spark_upsert.conversions import convert
 from spark_upsert.errors import SchemaError, UpsertFlowError, setting
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.schema import refuse_reserved, refuse_untyped, storage_type, widens
+from spark_upsert.model.schema import (
+    refuse_reserved,
+    require_storable,
+    storage_type,
+    stored,
+    widens,
+)
 from spark_upsert.payloads.avro import read_avro
 from spark_upsert.payloads.budgets import PARTS_MAX, Unreadable, bytes_kept, parts_of, read_json
 from spark_upsert.payloads.confluent import HEADER_BYTES, header_ids
@@ -142,7 +148,7 @@ class CountedFields:
     def _columns(self, fields: Iterable[pa.Field]) -> list[pa.Field]:
         kept = [field for field in fields if field.name.lower() not in self.left_out]
         refuse_reserved(field.name for field in kept if field.name.lower() not in self.used)
-        refuse_untyped(kept)
+        require_storable(stored(pa.schema(kept)))
         if len({field.name.lower() for field in kept}) < len(kept):
             _joined([kept], "")  # Which says of two names that they differ in case only.
         return kept

@@ -9,7 +9,7 @@ the dropped column held. Such names stand in the property `DROPPED`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,11 +40,10 @@ def drop_columns(table: Table, names: Sequence[str], require_consistent: Consist
         left = pa.schema([field for field in schema.columns if field.name not in gone])
         wanted = replace(schema, columns=left)
         require_consistent(wanted, head.properties)
-        dropped = sorted({*dropped_names(head.properties), *(name.lower() for name in gone)})
         return Draft(
             kind=Kind.ALTER,
             schema=wanted,
-            properties={**head.properties, DROPPED: json.dumps(dropped)},
+            properties=with_dropped_names(head.properties, gone),
             live_rows=head.live_rows,
         )
 
@@ -56,6 +55,12 @@ def drop_columns(table: Table, names: Sequence[str], require_consistent: Consist
 def dropped_names(properties: Mapping[str, str]) -> frozenset[str]:
     """Return the names, in lower case, of columns that a table has given up."""
     return frozenset(json.loads(properties.get(DROPPED, "[]")))
+
+
+def with_dropped_names(properties: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return the properties of a table that gives up columns."""
+    dropped = {*dropped_names(properties), *(name.lower() for name in names)}
+    return {**properties, DROPPED: json.dumps(sorted(dropped))}
 
 
 def require_not_dropped(head: Manifest, columns: pa.Schema) -> None:

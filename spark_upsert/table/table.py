@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from spark_upsert.table.entries.ahead import Ahead
     from spark_upsert.table.entries.check import Report
     from spark_upsert.table.index import rows as index_rows
+    from spark_upsert.table.repair import Repairs
     from spark_upsert.table.retention.worker import Expiry, Vacuumed
     from spark_upsert.table.row_ttl import ExpiredRows
 else:
@@ -751,6 +752,14 @@ class Table:
     def repair_clock(self) -> Commit | None:
         """Repair the times of versions that lie far in the future; see `Log.repair_clock`."""
         return self.log.repair_clock()
+
+    def repair(self) -> Repairs:
+        """Make a table readable in which an earlier release stored values without a reader.
+
+        It gives up the columns that no release can read, and nothing else; see `table.repair`. Call
+        it on ``Table(open_store(path))``, because `Table.open` needs a readable log.
+        """
+        return upkeep.repair(self)
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
         """Remove the files of expired versions and of crashes; see `retention.vacuum`."""

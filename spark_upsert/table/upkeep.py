@@ -18,6 +18,8 @@ from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.published import vacuum_mirrors
+from spark_upsert.table.repair import Repairs
+from spark_upsert.table.repair import repair as repair_log
 from spark_upsert.table.retention import worker
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.retention.overtaken import despite_expiry
@@ -96,6 +98,11 @@ def hold_all(table: Table, consumer: str, ttl_ms: int) -> Lease:
     return despite_expiry(
         lambda: table.hold(consumer, table.log.head().since, ttl_ms=ttl_ms), table.store.url
     )
+
+
+def repair(table: Table) -> Repairs:
+    """Make a table readable (`Table.repair`)."""
+    return repair_log(table.store, table.log)
 
 
 def vacuum(table: Table, *, grace_ms: int, dry_run: bool) -> Vacuumed:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import polars
 import pyarrow as pa
+import pyarrow.compute as pc
+from click.testing import CliRunner
 
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.flow import TableSink
 from spark_upsert.flow.run.tables import write as write_by
 from spark_upsert.model.engines import Engine, MergeEngine, Rule
@@ -22,11 +25,12 @@ from spark_upsert.plan import agg
 from spark_upsert.streams.planner.kinds import plan_columns
 from spark_upsert.table.changes.new_values import new_values
 from spark_upsert.table.log.manifest import Commit, Transaction
-from spark_upsert.table.retention import leases
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 from tests.hints.hint import Told, follows
+from tests.support.column_types import ROWS, TYPES, earlier_release, in_struct
 from tests.support.group_worlds import Routed
+from tests.support.stores import forget_runs_and_logs
 
 Rows = Mapping[str, Any]
 
@@ -95,7 +99,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:refuse_untyped",
+        "model.schema:require_storable:2",
         None,
         ({"id": [1], "v": [None]}, {}),
         {
@@ -485,6 +489,64 @@ def _(told: Told) -> None:
     write(told.folder, name="new", sequenceBy="v")
 
 
+def rows_with(values: pa.Array) -> pa.Table:
+    return pa.table({"id": range(len(values)), "w": ["a"] * len(values), "v": values})
+
+
+@follows("model.schema:require_storable")
+def _(told: Told) -> None:
+    deep = TYPES["struct of 64 levels"].given
+    with told:
+        write(told.folder, rows_with(deep))
+    told("write the inner values into columns of their own")
+    write(told.folder, rows_with(deep.field(0)), "inner")
+    told("or all of it as JSON text")
+    write(told.folder, rows_with(pa.array([json.dumps(each) for each in deep.to_pylist()])))
+
+
+@follows("model.schema:require_storable:3")
+def _(told: Told) -> None:
+    advice: Mapping[str, tuple[str, Callable[[pa.Array], pa.Array]]] = {
+        "opaque": ("cast it to binary, in which its values are", lambda v: v.cast(pa.binary())),
+        "decimal256 of 39 digits": (
+            "cast it to a decimal of at most 38 digits",
+            lambda v: v.cast(pa.decimal128(38, 2)),
+        ),
+        "dense_union": (
+            "write the values of each of its types into a column of that type",
+            lambda v: v.field(1).take(pa.array([None, 0, None, 1])),
+        ),
+    }
+    for name, (quoted, changed) in advice.items():
+        values = TYPES[name].given
+        with told:
+            write(told.folder, rows_with(values), name)
+        told(quoted)
+        write(told.folder, rows_with(changed(values)), name)
+    runs = in_struct(TYPES["run_end_encoded"].given)
+    with told:
+        write(told.folder, rows_with(runs), "runs")
+    told("decode it (pyarrow.compute.run_end_decode)")
+    write(told.folder, rows_with(in_struct(pc.run_end_decode(runs.field(0)))), "runs")
+    told("or drop it")
+    write(told.folder, rows_with(values).drop_columns("v"), "without")
+
+
+@follows("model.schema:unreadable_column")
+def _(told: Told) -> None:
+    path = str(told.folder / "table")
+    with earlier_release():
+        write(told.folder, rows_with(TYPES["dense_union"].given))
+    forget_runs_and_logs()
+    with told:
+        Table.open(path).snapshot()
+    told("run 'upsertflow repair' with the path of the table")
+    assert CliRunner().invoke(upsertflow, ["repair", path]).exit_code == 0
+    assert Table.open(path).snapshot().num_rows == ROWS
+    told("name the other columns (columns=...)")
+    assert Table.open(path).snapshot(0, columns=["id", "w"]).num_rows == ROWS
+
+
 @follows("table.log.properties:checked")
 def _(told: Told) -> None:
     table, properties = write_and_open(told.folder), {"historyOf": "x", "priority": "5"}
@@ -497,12 +559,13 @@ def _(told: Told) -> None:
 
 @follows("store.records:_unreadable")
 def _(told: Told) -> None:
-    table, ttl = write_and_open(told.folder), {"ttl_ms": 2**63}
-    with told, patch.object(leases, "whole_argument", lambda name, value, **_: value):
-        table.hold("c", 0, **ttl)
+    table, properties = write_and_open(told.folder), {"publishPath": "x" * (2 << 20)}
+    with told:
+        table.alter(table.schema, properties)
     told("correct the value that the message shows")
-    assert str(2**63) in str(told.error)
-    assert table.hold("c", 0, ttl_ms=2**63 - 1).ttl_ms == 2**63 - 1
+    assert "'xxx" in str(told.error)
+    properties["publishPath"] = "x"
+    assert table.alter(table.schema, properties).properties == properties
 
 
 @follows("errors:TableExistsError.at")

@@ -22,6 +22,7 @@ from spark_upsert.cli.routed import NEVER_WHOLE, THREADS, for_each_table, open_i
 from spark_upsert.mirror.check import check_mirror
 from spark_upsert.mirror.facts import default_mirror
 from spark_upsert.model.durations import render_ms
+from spark_upsert.store.resolve import open_store
 from spark_upsert.table.compaction import Compacted, Job, compact_runs
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.retention.policy import GRACE_MS, SAFETY_MS
@@ -217,6 +218,15 @@ def expire(
         is_news=lambda facts: facts["has_advanced"] or facts["rows_deleted"],
         threads=THREADS,
     )
+
+
+@upsertflow.command()
+@on_table
+@json_option
+def repair(path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Make a table readable in which an earlier release stored values that no reader accepts."""
+    done = Table(open_store(path, storage)).repair()
+    print_facts({**asdict(done), "has_changed": done.has_changed}, as_json=as_json)
 
 
 @upsertflow.command("repair-clock")

@@ -71,10 +71,11 @@ def indexed_columns(schema: TableSchema, properties: Mapping[str, str]) -> tuple
 
 def index_schema(table: TableSchema, column: str, *, hash_seed: int = 0) -> TableSchema:
     """Return what the index on a column of a table holds."""
-    names = [column, *(key for key in table.keys if key != column)]
-    return TableSchema.of(
-        pa.schema([table.columns.field(name) for name in names]),
+    names = (column, *(key for key in table.keys if key != column))
+    return TableSchema(
+        columns=pa.schema([table.columns.field(name) for name in names]),
         keys=names,
+        order=(),
         scope=Scope.ARRIVAL,
         hash_seed=hash_seed,
         hash_prefix=1,

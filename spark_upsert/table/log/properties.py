@@ -113,7 +113,7 @@ INTERNAL: Mapping[str, str] = {
     DROPPED: "'drop_columns'",
     SHOWS: "the step that advances an index",
 }
-"""The properties that only the code sets, and which code that is: a user's value locks the table."""
+"""The properties that only the code sets, and which code; another value locks the table."""
 
 PROPERTIES = tuple(_CHECKS)
 """The names of those that are also write options."""

@@ -110,7 +110,7 @@ def hold(store: Store, log: Log, lease: Lease) -> None:
     """
     _require_readable(log, lease)
     path = lease_path(lease.consumer)
-    checked_record(path, lease, lease.to_json(), partial(_lease_in, path)).put(store)
+    checked_record(path, lease, lease.to_json(), partial(lease_in, path)).put(store)
     _require_held(store, log, lease)
 
 
@@ -196,7 +196,7 @@ def readable_leases(store: Store) -> list[Lease]:
     return found
 
 
-def _lease_in(path: str, record: Mapping[str, Any]) -> Lease:
+def lease_in(path: str, record: Mapping[str, Any]) -> Lease:
     """Return the lease in the record of a file."""
     lease = Lease(
         consumer=text(record["consumer"]),
@@ -211,7 +211,7 @@ def _lease_in(path: str, record: Mapping[str, Any]) -> Lease:
 
 def _read(store: Store, path: str) -> Lease | None:
     try:
-        return read_record(store, path, partial(_lease_in, path))
+        return read_record(store, path, partial(lease_in, path))
     except CorruptionError as error:
         where = f"{store.url}/{path}"
         raise CorruptionError(

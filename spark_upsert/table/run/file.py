@@ -34,7 +34,7 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange, hash_number
-from spark_upsert.model.schema import DIFF, ERROR, HASH
+from spark_upsert.model.schema import DIFF, ERROR, HASH, unreadable_column
 from spark_upsert.store import Store, resident_bytes
 from spark_upsert.store.protocol import MappedFile
 from spark_upsert.store.records import text, whole
@@ -287,10 +287,11 @@ class Run:
         self._blocks = Blocks(view[: file.body_bytes], sums, bring)
         self._verify_head()
         try:
-            self._batch = parse(buffer.slice(0, file.body_bytes), rows=file.rows)
+            parsed = parse(buffer.slice(0, file.body_bytes), rows=file.rows)
         except (pa.ArrowException, OSError, ValueError, EOFError) as error:
             raise self._unsound(error) from error
-        self.names: tuple[str, ...] = tuple(self._batch.schema.names)
+        self._batch, self._unreadable = parsed
+        self.names: tuple[str, ...] = (*self._batch.schema.names, *self._unreadable)
         """Names of the stored columns."""
         self._layouts: dict[str, Layout] = {}
         self.hashes: npt.NDArray[np.uint64] = self._batch.column(HASH).to_numpy()
@@ -354,7 +355,7 @@ class Run:
     def verify(self) -> None:
         """Verify every block, and examine every column."""
         self._verify(np.arange(len(self._blocks)))
-        for name in self.names:
+        for name in self._batch.schema.names:
             self.slice([name], 0, self.file.rows)
 
     def verify_at(self, names: Iterable[str], positions: Positions) -> None:
@@ -451,6 +452,8 @@ class Run:
 
     def _layout(self, name: str) -> Layout:
         if name not in self._layouts:
+            if name in self._unreadable:
+                raise unreadable_column(name, self._unreadable[name], self.file.path)
             if name not in self.names:
                 raise CorruptionError.in_file(self.file.path, f"a column '{name}'", "none")
             self._layouts[name] = Layout(self._batch.column(name), self._buffer.address)

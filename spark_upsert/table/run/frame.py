@@ -8,7 +8,8 @@ buffer ends the process. So files are parsed here and nowhere else:
   the footer, which could point elsewhere;
 - a batch that says it is compressed is refused before anything is unpacked: our writers never
   compress, and a kilobyte may unpack to terabytes;
-- a type that our writers never store is refused: dictionaries, unions, extensions, ...;
+- a type that our writers never store is refused: dictionaries, views, ...; one that an earlier
+  release stored is converted to its storage type, or its column is passed over;
 - the lengths of all buffers are compared with the number of rows, which the log knows;
 - the columns that the engine computes with, the hash and the diff, have their types and no
   null.
@@ -19,11 +20,18 @@ What the buffers hold is examined when it is touched (`layout`).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark_upsert.model.schema import DIFF, HASH
-from spark_upsert.table.run.soundness import is_plain
+from spark_upsert.model.schema import (
+    DIFF,
+    HASH,
+    find_unstorable,
+    storage_type,
+    walk_type,
+)
 
 MAGIC_BYTES = 8
 """``ARROW1`` and padding, at the beginning of a file."""
@@ -37,7 +45,15 @@ _HEADER_FIELD = 2
 """Places of a field in the tables ``RecordBatch`` and ``Message`` of Arrow's ``Message.fbs``."""
 
 
-def parse(body: pa.Buffer, *, rows: int) -> pa.RecordBatch:
+class ParsedRun(NamedTuple):
+    """The batch of a file."""
+
+    batch: pa.RecordBatch
+    unreadable: Mapping[str, pa.DataType]
+    """Columns of the file that are not in the batch: an earlier release stored their types."""
+
+
+def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
     """Return the batch of a file without copying it.
 
     Parameters
@@ -54,14 +70,16 @@ def parse(body: pa.Buffer, *, rows: int) -> pa.RecordBatch:
     """
     reader = pa.BufferReader(body.slice(MAGIC_BYTES))
     schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
-    for field in schema:
-        _require_storable(field.name, field.type)
+    unreadable = {field.name: field.type for field in schema if not _is_read(field)}
     if len(set(schema.names)) != len(schema):
         raise ValueError("columns of the same name")
     message = pa.ipc.read_message(reader)
     if _is_compressed(message.metadata):
         raise ValueError("a compressed batch")
-    batch = pa.ipc.read_record_batch(message, schema)
+    if unreadable:
+        batch = _batch_without(unreadable, schema, body)
+    else:
+        batch = pa.ipc.read_record_batch(message, schema)
     batch.validate()
     if batch.num_rows != rows:
         raise ValueError(f"{batch.num_rows} rows")
@@ -71,25 +89,44 @@ def parse(body: pa.Buffer, *, rows: int) -> pa.RecordBatch:
         if batch.column(name).null_count:
             raise ValueError(f"nulls in column '{name}'")
     _require_within(batch, body)
-    return batch
+    return ParsedRun(batch, unreadable)
 
 
-def _require_storable(name: str, type_: pa.DataType) -> None:
-    """Raise unless our writers store such values (`schema.storage_type`)."""
+def _is_read(field: pa.Field) -> bool:
+    """Return whether a column of a file is read, in its own type or in the storage type of it.
+
+    Raises
+    ------
+    ValueError
+        No release stored such a type.
+    """
+    if find_unstorable(field.name, field.type) is None:
+        return True
+    if not any(_is_earlier(part.type) for part, _ in walk_type(field.name, field.type)):
+        raise ValueError(f"column '{field.name}' of type {field.type}, which is never stored")
+    return find_unstorable(field.name, storage_type(field.type)) is None
+
+
+def _is_earlier(type_: pa.DataType) -> bool:
+    """Return whether an earlier release stored a type that is stored in another one today."""
     types = pa.types
-    if types.is_struct(type_) or types.is_map(type_) or types.is_list(type_):
-        for index in range(type_.num_fields):
-            _require_storable(name, type_.field(index).type)
-        return
-    if not (
-        is_plain(type_)
-        or types.is_string(type_)
-        or types.is_binary(type_)
-        or types.is_decimal128(type_)
-        or types.is_time(type_)
-        or types.is_interval(type_)
-    ):
-        raise ValueError(f"column '{name}' of type {type_}, which is never stored")
+    return bool(
+        types.is_fixed_size_list(type_)
+        or types.is_list_view(type_)
+        or types.is_large_list_view(type_)
+        or types.is_union(type_)
+        or types.is_decimal256(type_)
+        or types.is_null(type_)
+        or isinstance(type_, pa.BaseExtensionType)
+    )
+
+
+def _batch_without(names: Iterable[str], schema: pa.Schema, body: pa.Buffer) -> pa.RecordBatch:
+    """Return the batch of a file without some columns, whose buffers are passed over."""
+    kept = [index for index, name in enumerate(schema.names) if name not in names]
+    options = pa.ipc.IpcReadOptions(included_fields=kept)
+    with pa.ipc.open_stream(body.slice(MAGIC_BYTES), options=options) as reader:
+        return reader.read_next_batch()
 
 
 def _require_within(batch: pa.RecordBatch, body: pa.Buffer) -> None:

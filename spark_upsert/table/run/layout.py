@@ -35,7 +35,8 @@ class Layout:
 
     def __init__(self, array: pa.Array, base: int) -> None:
         self.array = array
-        self.is_nested = pa.types.is_nested(array.type)
+        # Values in an extension type come from an earlier release, in a storage of any layout.
+        self.is_nested = pa.types.is_nested(array.type) or isinstance(array, pa.ExtensionArray)
         self.is_text = is_text(array.type)
         self.is_plain = is_plain(array.type)
         """Whether no bits could be wrong, so that nothing is examined."""

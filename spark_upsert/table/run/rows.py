@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.conversions import Rounding, convert
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.schema import HASH, ORDER_KNOWN, TableSchema, widens
+from spark_upsert.model.schema import HASH, ORDER_KNOWN, TableSchema, storage_type, widens
 from spark_upsert.table.run.file import RUNS, Run, Span
 
 _INT16_MAX = 1 << 15
@@ -336,6 +337,8 @@ class Rows:
             return pa.nulls(count, type=type_)
         if column.type == type_:
             return column
+        if storage_type(column.type) == type_:  # Of an earlier release.
+            return convert(column, type_, Rounding.DOWN)
         if not widens(column.type, type_):
             raise CorruptionError.in_file(
                 part.path, f"column '{name}' of type {type_}", str(column.type)

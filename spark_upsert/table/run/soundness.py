@@ -25,7 +25,7 @@ def is_plain(type_: pa.DataType) -> bool:
         types.is_boolean(type_)
         or types.is_integer(type_)
         or types.is_floating(type_)
-        or types.is_date32(type_)
+        or types.is_date(type_)
         or types.is_timestamp(type_)
         or types.is_duration(type_)
     )

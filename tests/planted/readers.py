@@ -1,0 +1,98 @@
+"""Bugs in the rule that a writer accepts only what a reader accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from spark_upsert.conversions import door
+from spark_upsert.model import schema
+from spark_upsert.store import records
+from spark_upsert.table import repair
+from spark_upsert.table.log import manifest, properties
+from spark_upsert.table.retention import leases, worker
+from spark_upsert.table.run import frame
+from tests.planted.bug import Patch, bug, together, wrapped
+from tests.promises import test_reader_promises as promises
+
+UNREADABLE = promises.test_p6_no_value_of_a_caller_makes_a_table_unreadable
+EXACT = promises.test_p5_a_column_is_stored_exactly_whatever_its_layout
+EARLIER = promises.test_p6_a_table_of_an_earlier_release_is_read_or_repaired
+
+
+@bug("a record is put without a look by its reader", UNREADABLE)
+def _() -> Patch:
+    return patch.object(records, "require_readable", _unchecked)
+
+
+def _unchecked(where: str, value: Any, decode: Callable[[], Any]) -> None:
+    with suppress(ValueError, TypeError):
+        decode()
+
+
+@bug("a number of a record is any number", UNREADABLE)
+def _() -> Patch:
+    return together(
+        patch.object(records, "require_readable", _unchecked),
+        *(patch.object(each, "require_whole", _any_number) for each in (manifest, leases, worker)),
+    )
+
+
+def _any_number(name: str, value: Any, **bounds: int) -> Any:
+    return value
+
+
+@bug("a column of a type without a reader is stored", UNREADABLE)
+def _() -> Patch:
+    return patch.object(schema, "find_unstorable", lambda place, type_: None)
+
+
+@bug("a user sets the properties of a kept table", UNREADABLE)
+def _() -> Patch:
+    checks = {**properties._CHECKS, "historyOf": str}
+    return together(
+        patch.object(properties, "INTERNAL", {}), patch.object(properties, "_CHECKS", checks)
+    )
+
+
+@bug("the digits of a UUID change their places", EXACT)
+def _() -> Patch:
+    return patch.object(door, "_PLACES", door._PLACES[::-1])
+
+
+@bug("a UUID is stored as its bytes", EXACT)
+def _() -> Patch:
+    return patch.object(door, "_is_uuid", lambda type_: False)
+
+
+@bug("the items of a view of lists are taken in the order of the buffer", EXACT)
+def _() -> Patch:
+    def taken(values: pa.Array, *arguments: Any) -> Any:
+        if pa.types.is_list_view(values.type):
+            offsets = pa.array(door._offsets(values))
+            values = pa.ListArray.from_arrays(offsets, values.values)
+        return door._list(values, *arguments)
+
+    return patch.object(door, "_NESTED", (*door._NESTED[:-1], (door._NESTED[-1][0], taken)))
+
+
+@bug("a column of an earlier release is passed over although it could be read", EARLIER)
+def _() -> Patch:
+    return wrapped(
+        frame,
+        "_is_read",
+        lambda original, field: original(field) and not pa.types.is_fixed_size_list(field.type),
+    )
+
+
+@bug("a repair gives up more than the unreadable column", EARLIER)
+def _() -> Patch:
+    return wrapped(
+        repair,
+        "_without",
+        lambda original, own, names: original(own, names | {"w"} if names else names),
+    )
