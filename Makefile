@@ -103,6 +103,7 @@ chaos: machine $(STAMP) ## live 5000 simulated worlds and 2000 histories of a sc
 	@$(BIN)/python -m tests.simulation --seeds 5000
 	@$(BIN)/python -m tests.simulation --losses 500
 	@$(BIN)/python -m tests.simulation --schema-changes --seeds 2000
+	@TYPE_NESTINGS=8 $(BIN)/python -m pytest -q $(LANES) tests/laws/test_types.py
 	@$(BIN)/python integration/chaos.py $(ARGS)
 
 topics: machine $(STAMP) ## write a thousand topics of a broker into a table each, under kills, and compare them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -168,3 +168,123 @@ def test_a_time_that_python_cannot_read_is_refused_or_kept_apart(
     assert table.snapshot().to_pylist() == [{"k": 1, "v": None}]
     [apart] = [row for batch in table.quarantine() for row in batch.to_pylist()]
     assert apart["k"] == 0
+
+
+# -- types and entry points ---------------------------------------------------------------------
+
+NESTINGS = (
+    "{}",
+    "array({}, null)",
+    "struct({} AS f)",
+    "map('k', {})",
+    "array(struct(map(1, {}) AS f))",
+)
+
+Write = Callable[[DataFrame, str, Path], None]
+
+
+def in_batch(rows: DataFrame, path: str, folder: Path) -> None:
+    rows.write.format("upsertflow").option("mergeSchema", "true").mode("append").save(path)
+
+
+def in_an_overwrite(rows: DataFrame, path: str, folder: Path) -> None:
+    rows.write.format("upsertflow").option("mergeSchema", "true").mode("overwrite").save(path)
+
+
+def in_a_stream(rows: DataFrame, path: str, folder: Path) -> None:
+    query = (
+        rows.writeStream.format("upsertflow")
+        .option("mergeSchema", "true")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(path)
+    )
+    query.awaitTermination()
+
+
+WRITES: dict[str, Write] = {
+    "mergeSchema": in_batch,
+    "an overwrite": in_an_overwrite,
+    "a stream": in_a_stream,
+}
+
+
+def table_with_a_row(spark: SparkSession, path: str) -> None:
+    first = spark.sql("SELECT 99 AS k")
+    first.write.format("upsertflow").option("keys", "k").mode("append").save(path)
+
+
+def rows_of_all_types(spark: SparkSession, turn: int) -> DataFrame:
+    """Return a column of each type, in nestings that follow from a number."""
+    count = max(map(len, VALUES.values()))
+    selects = []
+    for row in range(count):
+        columns = [f"{row} AS k"]
+        for place, (type_, values) in enumerate(VALUES.items()):
+            value = f"CAST({values[row] if row < len(values) else 'NULL'} AS {type_})"
+            nested = NESTINGS[(place + turn) % len(NESTINGS)].format(value)
+            columns.append(f"{nested} AS v{place}")
+        selects.append(f"SELECT {', '.join(columns)}")
+    return spark.sql(" UNION ALL ".join(selects))
+
+
+def rendered_all(frame: DataFrame) -> list[tuple[object, ...]]:
+    names = [f"v{place}" for place in range(len(VALUES))]
+    shown = [f"typeof({name})" for name in names] + [f"CAST({name} AS STRING)" for name in names]
+    return sorted(tuple(row) for row in frame.filter("k < 99").selectExpr("k", *shown).collect())
+
+
+@pytest.mark.parametrize("turn", range(len(NESTINGS)))
+@pytest.mark.parametrize("entry", WRITES)
+def test_columns_of_all_types_come_back_as_they_were(
+    spark: SparkSession, tmp_path: Path, entry: str, turn: int
+) -> None:
+    rows, path, source = (
+        rows_of_all_types(spark, turn),
+        str(tmp_path / "table"),
+        str(tmp_path / "s"),
+    )
+    table_with_a_row(spark, path)
+    given = rows
+    if entry == "a stream":
+        rows.write.format("upsertflow").option("keys", "k").mode("append").save(source)
+        given = spark.readStream.format("upsertflow").load(source)
+    WRITES[entry](given, path, tmp_path)
+    reader = spark.read.format("upsertflow")
+    assert rendered_all(reader.load(path)) == rendered_all(rows)
+    Table.open(path).compact(full=True)
+    assert rendered_all(reader.load(path)) == rendered_all(rows)
+    changes = reader.option("readChangeFeed", "true").load(path)
+    assert rendered_all(changes.filter("_change_type = 'insert'")) == rendered_all(rows)
+
+
+@pytest.mark.parametrize("entry", WRITES)
+def test_a_type_that_would_change_leaves_the_table_as_it_was(
+    spark: SparkSession, tmp_path: Path, entry: str
+) -> None:
+    path = str(tmp_path / "table")
+    table_with_a_row(spark, path)
+    for place, (type_, (value, _)) in enumerate([*REFUSED.items(), ("VOID", ("NULL", ""))]):
+        rows = spark.sql("SELECT 1 AS k")
+        if entry == "a stream":
+            rows = spark.readStream.format("rate").load().selectExpr("CAST(value AS INT) AS k")
+        with pytest.raises(PySparkException, match=r"(?s)'v'|`v`") as caught:
+            WRITES[entry](rows.selectExpr("k", f"{value} AS v"), path, tmp_path / str(place))
+        text = str(caught.value)
+        assert any(part in text for part in (*type_.split("<A:"), "VARIANT", "no type")), text
+        assert Table.open(path).snapshot().to_pylist() == [{"k": 99}]
+
+
+@pytest.mark.parametrize("entry", WRITES)
+def test_a_text_of_other_bytes_than_utf_8_leaves_the_table_as_it_was(
+    spark: SparkSession, tmp_path: Path, entry: str
+) -> None:
+    path, source = str(tmp_path / "table"), str(tmp_path / "source")
+    table_with_a_row(spark, path)
+    rows = spark.sql("SELECT 1 AS k, X'FF' AS bytes")
+    if entry == "a stream":
+        rows.write.format("upsertflow").option("keys", "k").mode("append").save(source)
+        rows = spark.readStream.format("upsertflow").load(source)
+    with pytest.raises(PySparkException, match=r"column 'v' holds what is no string \(in UTF-8\)"):
+        WRITES[entry](rows.selectExpr("k", "CAST(bytes AS STRING) AS v"), path, tmp_path)
+    assert Table.open(path).snapshot().select(["k"]).to_pylist() == [{"k": 99}]

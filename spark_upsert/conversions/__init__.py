@@ -11,6 +11,7 @@ from spark_upsert.conversions.door import (
     range_of,
     readable,
     rounded,
+    shown_value,
     try_convert,
 )
 from spark_upsert.conversions.rounding import Rounding
@@ -23,5 +24,6 @@ __all__ = [
     "range_of",
     "readable",
     "rounded",
+    "shown_value",
     "try_convert",
 ]

@@ -38,9 +38,11 @@ import pyarrow.compute as pc
 from spark_upsert.conversions import decimals, instants
 from spark_upsert.conversions.reasons import shown
 from spark_upsert.conversions.rounding import Rounding
+from spark_upsert.conversions.soundness import is_sound, require_offsets, unsound_rows
 from spark_upsert.conversions.times import times
 from spark_upsert.model.arrays import Mask
-from spark_upsert.model.schema import UUID
+from spark_upsert.model.schema import UUID, storage_type
+from spark_upsert.model.words import is_text
 
 Datum = Any
 """A `pyarrow.Array`, `ChunkedArray` or `Scalar`: pyarrow has no types."""
@@ -137,7 +139,8 @@ def try_convert(
     if _is_uuid(values.type) and _kind(type_) == "text":
         values = _texts_of_uuids(values.storage)
     values = _plain(values)
-    if values.type == type_ and not _is_examined(type_):
+    sound = is_sound(values)
+    if sound and values.type == type_ and not _is_examined(type_):
         return values, _none(values)
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), type_), _none(values)
@@ -145,7 +148,12 @@ def try_convert(
     if nested is not None:
         if any(map(pa.types.is_run_end_encoded, _inner_types(values.type))):
             raise pa.ArrowNotImplementedError(f"run-end encoded values in {values.type}")
+        require_offsets(values)
         return nested(values, type_, rounding)
+    if not sound:
+        unsound = unsound_rows(values)
+        found, bad = try_convert(_without(values, unsound), type_, rounding)
+        return found, bad | unsound
     rule = _RULES.get((_kind(values.type), _kind(type_)))
     if rule is not None:
         return rule(values, type_, rounding)
@@ -153,10 +161,17 @@ def try_convert(
     return try_convert(found, type_) if _is_examined(type_) else (found, _none(values))
 
 
+def _without(values: pa.Array, rows: Mask) -> pa.Array:
+    """Return values with nulls at some rows."""
+    return values.take(pa.array(np.arange(len(values)), mask=rows))
+
+
 def readable(values: pa.Array) -> tuple[pa.Array, Mask]:
-    """Return values that Python can read, and which had to be left out: times of other years."""
-    values = _plain(values)
-    return try_convert(values, values.type)
+    """Return values that Python can read, in their storage type, and which had to be left out.
+
+    Those are times of other years, and values that are none of their type.
+    """
+    return try_convert(values, storage_type(values.type))
 
 
 def _reason(values: pa.Array, type_: pa.DataType, row: int) -> str:
@@ -165,11 +180,20 @@ def _reason(values: pa.Array, type_: pa.DataType, row: int) -> str:
 
 
 def _shown(value: pa.Scalar) -> str:
+    text = shown_value(value)
+    return shown(repr(text) if is_text(value.type) else text)
+
+
+def shown_value(value: pa.Scalar) -> str:
+    """Return a text for a value, also for one that Python does not have."""
+    if isinstance(value, pa.DictionaryScalar | pa.ExtensionScalar):
+        return shown_value(value.value)
     try:
-        found = value.as_py()
-    except (ValueError, OverflowError):  # A time that Python does not have.
-        return f"{value.value} ({value.type} since 1970)"
-    return shown(repr(found) if isinstance(found, str) else str(found))
+        return str(value.as_py())
+    except UnicodeDecodeError:
+        return bytes(value.as_buffer()).decode(errors="backslashreplace")
+    except (ValueError, OverflowError):
+        return f"{value.value} ({value.type}{' since 1970' if _kind(value.type) in ('date', 'time') else ''})"
 
 
 def range_of(type_: pa.DataType) -> str:
@@ -182,7 +206,9 @@ def range_of(type_: pa.DataType) -> str:
         return f" (a whole number from {least} to {most})"
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
         return " (of the years 0001 to 9999)"
-    return ""
+    if pa.types.is_time(type_):
+        return " (within a day)"
+    return " (in UTF-8)" if pa.types.is_string(type_) else ""
 
 
 def _inner_types(type_: pa.DataType) -> list[pa.DataType]:
@@ -531,7 +557,14 @@ def _plain(values: pa.Array) -> pa.Array:
     if isinstance(values, pa.ExtensionArray):
         return _plain(values.storage)
     if pa.types.is_dictionary(values.type):
+        words = _plain(values.dictionary)
+        if words.type != values.dictionary.type:
+            values = pa.DictionaryArray.from_arrays(values.indices, words)
         return _plain(values.dictionary_decode())
+    if pa.types.is_string_view(values.type):  # Arrow takes no rows of views.
+        return pc.cast(values, pa.string())
+    if pa.types.is_binary_view(values.type):
+        return pc.cast(values, pa.binary())
     return pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
 
 

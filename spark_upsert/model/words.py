@@ -261,6 +261,8 @@ def _equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array], *, by_sign:
 
 
 def _equal(one: pa.Array, other: pa.Array, by_sign: bool) -> Mask:
+    if pa.types.is_float16(one.type):  # Which Arrow does not compare.
+        one, other = one.cast(pa.float32()), other.cast(pa.float32())
     type_ = one.type
     if pa.types.is_struct(type_):
         sides = zip(one.flatten(), other.flatten(), strict=True)
@@ -268,6 +270,8 @@ def _equal(one: pa.Array, other: pa.Array, by_sign: bool) -> Mask:
         same = np.logical_and.reduce(parts) if parts else np.ones(len(one), dtype=np.bool_)
     elif pa.types.is_nested(type_):
         same = _equal_lists(one, other, by_sign)
+    elif pa.types.is_interval(type_):
+        same = _equal_intervals(one, other)
     else:
         filled = pc.equal(one, other).fill_null(False)
         same = np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.bool_)
@@ -290,6 +294,15 @@ def signs(array: pa.Array) -> Mask:
     """Return which floats have a negative sign, -0.0 among them; arbitrary for nulls."""
     negative: Mask = np.signbit(_primitive(array, f"f{array.type.bit_width // 8}"))
     return negative
+
+
+def _equal_intervals(one: pa.Array, other: pa.Array) -> Mask:
+    """Compare months, days and nanoseconds, for which Arrow has no kernel."""
+    words = [
+        _elements(side.buffers()[1], np.uint64)[2 * side.offset : 2 * (side.offset + len(side))]
+        for side in (one, other)
+    ]
+    return np.asarray((words[0] == words[1]).reshape(-1, 2).all(axis=1), dtype=np.bool_)
 
 
 def _equal_lists(one: pa.Array, other: pa.Array, by_sign: bool) -> Mask:

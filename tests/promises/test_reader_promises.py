@@ -13,7 +13,7 @@ from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
-from tests.support.column_types import NESTINGS, TYPES, column, earlier_release
+from tests.support.column_types import NESTINGS, TYPES, UNSOUND, column, earlier_release
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 
 ROWS = pa.table({"id": [1, 2], "w": ["a", "b"]})
@@ -37,6 +37,9 @@ USES: dict[str, Use] = {
     "a transaction beyond 64 bits": _transaction(2**64),
     "a lease for a fraction": lambda table: table.hold("c", 0, ttl_ms=WEEK_MS),
     "an expiry of a fraction": lambda table: table.expire(retain_versions=HALF),
+    "a text of other bytes than UTF-8": lambda table: table.append(
+        pa.table({"id": [1], "w": UNSOUND["string"][:1]})
+    ),
     "a property of megabytes": _properties(publishPath="x" * (2 << 20)),
     "an internal property": _properties(historyOf="x"),
     **{

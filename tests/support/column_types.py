@@ -225,6 +225,26 @@ TYPES: Mapping[str, ColumnType] = {
 }
 """Arrow's types by a name: `ROWS` values each."""
 
+_NO_TEXTS = pa.array([b"\xff", None, b"a", b"b\xc3"])
+_NO_DECIMALS = np.array([10**9, 0, 0, 0, 1, 0, -(10**9), -1], np.int64)
+
+UNSOUND: Mapping[str, pa.Array] = {
+    "string": _NO_TEXTS.view(pa.string()),
+    "large_string": _NO_TEXTS.cast(pa.large_binary()).view(pa.large_string()),
+    "string_view": pa.array(_NO_TEXTS.to_pylist(), pa.binary_view()).view(pa.string_view()),
+    "dictionary": pa.DictionaryArray.from_arrays(
+        pa.array([0, None, 2, 3], pa.int8()), _NO_TEXTS.view(pa.string())
+    ),
+    "json": pa.ExtensionArray.from_storage(pa.json_(), _NO_TEXTS.view(pa.string())),
+    "decimal128": pa.Array.from_buffers(
+        pa.decimal128(3, 2), ROWS, [None, pa.py_buffer(_NO_DECIMALS.tobytes())]
+    ),
+    "time32": pa.array([10**9, None, 1, -1], pa.int32()).view(pa.time32("ms")),
+    "time64": pa.array([10**17, None, 1, -1], pa.int64()).view(pa.time64("us")),
+    "date64": pa.array([1, None, 86_400_000, 5], pa.int64()).view(pa.date64()),
+}
+"""Values of which the first and the last are none of their type, which Arrow does not look at."""
+
 NESTINGS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
     "a column": lambda array: array,
     "a list": in_list,

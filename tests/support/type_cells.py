@@ -251,6 +251,10 @@ def _check(path: Path, cell: Cell, *, is_stored: bool) -> None:
     )
     if cell.entry != "Parquet":
         table.append(rows_of(own.given).slice(0, 2).set_column(1, "w", pa.array(["x", "y"])))
+        updated = table.changes(table.log.head().version)
+        assert updated.num_rows == 4, "two rows changed in another column"
+        require(updated.filter(pc.field("_change_type") == "update_preimage"), rows.slice(0, 2))
+        require(updated.filter(pc.field("_change_type") == "update_postimage"), rows.slice(0, 2))
         table.compact(full=True)
         require(Table.open(str(path)).snapshot(), rows)
     if is_hashable(expected.type):

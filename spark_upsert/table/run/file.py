@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.conversions.soundness import require_sound
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.bounded import LruMap
@@ -51,7 +52,6 @@ from spark_upsert.table.run.frame import MAGIC_BYTES, PREFIX_BYTES, parse
 from spark_upsert.table.run.frugal import is_frugal
 from spark_upsert.table.run.layout import NO_BLOCKS, Layout
 from spark_upsert.table.run.search import HashSearch
-from spark_upsert.table.run.soundness import require_sound
 
 _OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
 _LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)

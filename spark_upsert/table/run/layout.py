@@ -17,9 +17,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.conversions.soundness import is_plain, require_sound
 from spark_upsert.model.words import is_text
 from spark_upsert.table.run.blocks import BLOCK_BYTES, Numbers, block_count, blocks_of
-from spark_upsert.table.run.soundness import is_plain, require_sound
 
 Range = tuple[int, int]
 """Bytes ``low <= i < high`` of the file."""

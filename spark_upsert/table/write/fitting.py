@@ -93,7 +93,7 @@ def _fit(column: pa.Array, own: pa.Field, schema: TableSchema, reasons: _Reasons
 def _converted(column: pa.Array, own: pa.Field, type_: pa.DataType, reasons: _Reasons) -> pa.Array:
     try:
         found, bad = try_convert(column, type_)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except pa.ArrowException as error:
         raise SchemaError(
             f"column '{own.name}' cannot be stored as {type_}: {error}.",
             hint="cast the column before the write.",

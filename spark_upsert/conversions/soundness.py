@@ -1,8 +1,11 @@
 """Whether the contents of an array are values of its type, as fast as they can be read.
 
-Arrow's full validation asks the same of one value after another; here it is asked of all
-bytes of a column at once, and only what seems wrong is left to it: bytes below a null may be
-anything.
+Arrow's full validation checks one value after the other. Here all bytes of a column are checked in
+one step, and only a column that seems wrong is left to Arrow: bytes below a null may be anything.
+
+Readers of runs and writers have the same rule. Arrow does not check what it reads from Parquet, or
+gets from Spark or another library: a text of other bytes than UTF-8 that was stored would close the
+file that holds it to every reader.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from spark_upsert.model.arrays import Mask
 
 _CONTINUATION_BELOW = -64
 """Bytes inside a character of UTF-8 are below this, with a sign; those of ASCII have none."""
@@ -53,6 +58,46 @@ def require_sound(array: pa.Array) -> None:
         for index in range(type_.num_fields):
             require_sound(array.field(index))
     else:
+        array.validate(full=True)
+
+
+def is_sound(array: pa.Array) -> bool:
+    """Return whether all values of an array are values of its type (`require_sound`)."""
+    try:
+        require_sound(array)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def unsound_rows(array: pa.Array) -> Mask:
+    """Return which values of an array that is not nested are none of its type.
+
+    Halves of the array are validated until each unsound value is alone, so that the number of steps
+    follows the number of unsound values.
+    """
+    unsound = np.zeros(len(array), dtype=np.bool_)
+    waiting = [(0, len(array))]
+    while waiting:
+        first, end = waiting.pop()
+        if is_sound(array.slice(first, end - first)):
+            continue
+        if end - first == 1:
+            unsound[first] = True
+            continue
+        half = (first + end) // 2
+        waiting += [(first, half), (half, end)]
+    return unsound
+
+
+def require_offsets(array: pa.Array) -> None:
+    """Raise `pyarrow.ArrowInvalid` if lists or maps do not follow each other in their items."""
+    types = pa.types
+    if types.is_list(array.type) or types.is_map(array.type) or types.is_large_list(array.type):
+        offsets = np.asarray(array.offsets)
+        if bool((offsets[1:] < offsets[:-1]).any()) or (len(offsets) and offsets[0] < 0):
+            raise pa.ArrowInvalid("offsets of lists that are not in order")
+    elif types.is_list_view(array.type) or types.is_large_list_view(array.type):
         array.validate(full=True)
 
 
