@@ -160,11 +160,12 @@ def write_cell(folder: Path, cell: Cell) -> str | None:
         return None
     except Exception as error:  # noqa: BLE001 - it is a finding, whatever it is
         return f"{cell}: {type(error).__name__} {error}"[:2000]
+    if refusal is None and own.stored is None and own.given.null_count == len(own.given):
+        return None  # Nulls of any type are nulls of the column's.
     outcome = {**asdict(cell), "is_stored": refusal is None}
     (folder / "cell.json").write_text(json.dumps(outcome), encoding="utf-8")
     if refusal is None:
-        is_all_null = own.given.null_count == len(own.given)
-        return None if own.stored is not None or is_all_null else f"{cell}: it was stored"
+        return None if own.stored is not None else f"{cell}: it was stored"
     if own.stored is not None and not _may_refuse(cell, refusal):
         return f"{cell}: refused: {refusal.message}"
     if "'v" not in refusal.message or not _names_type(refusal.message, own):

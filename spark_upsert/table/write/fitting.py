@@ -95,7 +95,8 @@ def _converted(column: pa.Array, own: pa.Field, type_: pa.DataType, reasons: _Re
         found, bad = try_convert(column, type_)
     except pa.ArrowException as error:
         raise SchemaError(
-            f"column '{own.name}' cannot be stored as {type_}: {error}.",
+            f"column '{own.name}' of type {column.type!s:.200} cannot be stored as {type_!s:.200}: "
+            f"{error}.",
             hint="cast the column before the write.",
             column=own.name,
         ) from error
