@@ -225,9 +225,12 @@ def read_record(
     except NewerFormatError:
         raise
     except (*MALFORMED, UpsertFlowError) as error:
-        raise CorruptionError.in_file(
-            where, "fields as docs/format.md tells", _reason(error)
-        ) from error
+        damage = CorruptionError.in_file(where, "fields as docs/format.md tells", _reason(error))
+        damage.advise(
+            "If an earlier release wrote the value that it names, run 'upsertflow repair' with the "
+            "path of the table."
+        )
+        raise damage from error
     kind = NewerFormatError if found > FORMAT_VERSION else EarlierFormatError
     raise kind.of(f"'{where}'", found, FORMAT_VERSION)
 

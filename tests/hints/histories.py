@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.envelopes.write_plan import plan_upon
@@ -30,7 +32,7 @@ from spark_upsert.merge.schemas import OneSchema
 from spark_upsert.merge.spill import SpillingStore
 from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.store.records import encode
+from spark_upsert.store.records import encode, read_record
 from spark_upsert.store.resolve import open_store
 from spark_upsert.table.entries.multiplicity import require_possible
 from spark_upsert.table.entries.snapshot import Snapshot
@@ -167,6 +169,20 @@ def _(told: Told) -> None:
 
 
 # Files --------------------------------------------------------------------------------------
+
+
+@follows("store.records:read_record")
+def _(told: Told) -> None:
+    table = write_and_open(told.folder)
+    record = read_record(table.store, commit_path(0), dict)
+    assert record is not None
+    table.store.put(commit_path(0), encode({**record, "transactions": {"w": time.time()}}))
+    forget_runs_and_logs()
+    with told:
+        Table.open(table.store.url)
+    told("run 'upsertflow repair' with the path of the table")
+    assert CliRunner().invoke(upsertflow, ["repair", table.store.url]).exit_code == 0
+    assert Table.open(table.store.url).snapshot().num_rows == 1
 
 
 @follows("errors:CorruptionError.in_file")

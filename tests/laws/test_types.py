@@ -45,7 +45,7 @@ def test_a_type_is_stored_exactly_or_refused_by_its_name_at(entry: str, tmp_path
     assert [*filter(None, written), *json.loads(read.stdout)] == []
 
 
-@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry != "file input"])
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry != "command"])
 @pytest.mark.sweep(3)
 def test_a_value_that_is_none_of_its_type_is_refused_at(entry: str, tmp_path: Path) -> None:
     """Arrow does not look at the texts of a Parquet file, or at what Spark hands over."""

@@ -16,7 +16,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from click.testing import CliRunner
 
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.flow import TableSink
@@ -101,8 +103,8 @@ def _stream(path: str, own: ColumnType) -> None:
         loop.run()
 
 
-class NoParquetError(Exception):
-    """Parquet has no such type, or its library does not read what it wrote."""
+class NotApplicableError(Exception):
+    """The entry point has no such type: Parquet, its library, or the types of SQL."""
 
 
 def _parquet_file(path: str, own: ColumnType) -> Path:
@@ -111,13 +113,54 @@ def _parquet_file(path: str, own: ColumnType) -> Path:
         pq.write_table(rows_of(own.given), file)
         pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
-        raise NoParquetError from error
+        raise NotApplicableError from error
     return file
 
 
 def _parquet(path: str, own: ColumnType) -> None:
     rows = pq.read_table(_parquet_file(path, own))
     _before(path).append(rows, merge_schema=True)
+
+
+SQL_TYPES: Mapping[pa.DataType, str] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.date32(): "DATE",
+    pa.timestamp("us", "UTC"): "TIMESTAMP",
+    pa.timestamp("us"): "TIMESTAMP_NTZ",
+    pa.decimal128(3, 2): "DECIMAL(3, 2)",
+    pa.decimal128(12, 2): "DECIMAL(12, 2)",
+    pa.decimal128(38, 2): "DECIMAL(38, 2)",
+}
+
+
+def _sql_type(type_: pa.DataType) -> str:
+    if pa.types.is_list(type_):
+        return f"ARRAY<{_sql_type(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"MAP<{_sql_type(type_.key_type)}, {_sql_type(type_.item_type)}>"
+    if pa.types.is_struct(type_) and type_.num_fields:
+        return f"STRUCT<{', '.join(f'{each.name}: {_sql_type(each.type)}' for each in type_)}>"
+    if type_ not in SQL_TYPES:
+        raise NotApplicableError(str(type_))
+    return SQL_TYPES[type_]
+
+
+def _command(path: str, own: ColumnType) -> None:
+    if own.stored is None:
+        raise NotApplicableError(str(own.given.type))
+    column = f"v {_sql_type(own.stored.type)}"
+    table = _before(path)
+    done = CliRunner().invoke(upsertflow, ["alter", path, "--column", column])
+    assert done.exit_code == 0, done.output
+    table.append(rows_of(own.given))
 
 
 def _publish(path: str, own: ColumnType) -> None:
@@ -136,6 +179,7 @@ ENTRIES: Mapping[str, Callable[[str, ColumnType], None]] = {
     "merge_schema": _merge_schema,
     "alter": _alter,
     "options": _options,
+    "command": _command,
     "overwrite": _overwrite,
     "stream": _stream,
     "Parquet": _parquet,
@@ -156,7 +200,7 @@ def write_cell(folder: Path, cell: Cell) -> str | None:
         ENTRIES[cell.entry](path, own)
     except UpsertFlowError as error:
         refusal = error
-    except NoParquetError:
+    except NotApplicableError:
         return None
     except Exception as error:  # noqa: BLE001 - it is a finding, whatever it is
         return f"{cell}: {type(error).__name__} {error}"[:2000]
