@@ -230,7 +230,7 @@ def is_any_list(type_: pa.DataType) -> bool:
     )
 
 
-class Unstorable(NamedTuple):
+class UnstorablePart(NamedTuple):
     """The part of a column that no reader of runs accepts."""
 
     place: str
@@ -239,7 +239,7 @@ class Unstorable(NamedTuple):
     is_too_deep: bool
 
 
-def find_unstorable(place: str, type_: pa.DataType) -> Unstorable | None:
+def find_unstorable_part(place: str, type_: pa.DataType) -> UnstorablePart | None:
     """Return the first part of a column that no reader of runs accepts; None if all is accepted.
 
     The only copy of the rule: writers refuse the part before they commit anything, and readers of
@@ -248,18 +248,20 @@ def find_unstorable(place: str, type_: pa.DataType) -> Unstorable | None:
     for part, level in walk_type(place, type_):
         if level > LEVELS_MAX:
             return part._replace(is_too_deep=True)
+        if part.type.id in _STORED_IDS:
+            continue
         is_nested = pa.types.is_struct(part.type) or pa.types.is_map(part.type)
-        if not (is_nested or pa.types.is_list(part.type) or is_stored_value(part.type)):
+        if not (is_nested or pa.types.is_list(part.type)):
             return part
     return None
 
 
-def walk_type(place: str, type_: pa.DataType) -> Iterator[tuple[Unstorable, int]]:
+def walk_type(place: str, type_: pa.DataType) -> Iterator[tuple[UnstorablePart, int]]:
     """Yield a type and the types nested in it, from the outside to the inside, with its level."""
     waiting = [(place, type_, 1)]
     while waiting:
         place, type_, level = waiting.pop()
-        yield Unstorable(place, type_, is_too_deep=False), level
+        yield UnstorablePart(place, type_, is_too_deep=False), level
         if pa.types.is_struct(type_):
             fields = [(f"{place}.{field.name}", field.type, level + 1) for field in type_]
             waiting += reversed(fields)
@@ -270,23 +272,18 @@ def walk_type(place: str, type_: pa.DataType) -> Iterator[tuple[Unstorable, int]
             waiting.append((f"{place}.element", type_.value_type, level + 1))
 
 
-def is_stored_value(type_: pa.DataType) -> bool:
-    """Return whether a type that is not nested stands in runs."""
-    types = pa.types
-    return bool(
-        types.is_boolean(type_)
-        or types.is_integer(type_)
-        or types.is_floating(type_)
-        or types.is_decimal128(type_)
-        or types.is_string(type_)
-        or types.is_binary(type_)
-        # Of 64 bits only in tables of an earlier release (`TableSchema.from_json`).
-        or types.is_date(type_)
-        or types.is_time(type_)
-        or types.is_timestamp(type_)
-        or types.is_duration(type_)
-        or types.is_interval(type_)
+_STORED_IDS = frozenset(
+    type_.id
+    for type_ in (
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float16(), pa.float32(), pa.float64(), pa.decimal128(1)),
+        *(pa.string(), pa.binary(), pa.date32(), pa.time32("s"), pa.time64("us")),
+        *(pa.timestamp("us"), pa.duration("us"), pa.month_day_nano_interval()),
+        pa.date64(),  # Only in tables of an earlier release (`TableSchema.from_json`).
     )
+)
+"""The types in runs, but for nested ones."""
 
 
 _OWN = ("columns", "hash_seed", "order", "has_wide_order", "unreadable")
@@ -752,7 +749,7 @@ class TableSchema:
         form = record.get("engine", {}).get("version", 1)
         return cls(
             columns=columns,
-            unreadable=frozenset(f.name for f in columns if find_unstorable(f.name, f.type)),
+            unreadable=frozenset(f.name for f in columns if find_unstorable_part(f.name, f.type)),
             keys=tuple(record["keys"]),
             # Earlier releases widened a column and left the order of its name narrow.
             order=_widened_order(_decode(record["order"]), engine, columns),
@@ -852,7 +849,7 @@ def require_storable(fields: Iterable[pa.Field]) -> None:
         Names the column, the nested place and the type.
     """
     for field in fields:
-        part = find_unstorable(field.name, field.type)
+        part = find_unstorable_part(field.name, field.type)
         if part is None:
             continue
         where = "" if part.place == field.name else f" at '{part.place:.80}'"

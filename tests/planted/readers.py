@@ -48,7 +48,7 @@ def _any_number(name: str, value: Any, **bounds: int) -> Any:
 
 @bug("a column of a type without a reader is stored", UNREADABLE)
 def _() -> Patch:
-    return patch.object(schema, "find_unstorable", lambda place, type_: None)
+    return patch.object(schema, "find_unstorable_part", lambda place, type_: None)
 
 
 @bug("a text is stored whatever its bytes", UNREADABLE)

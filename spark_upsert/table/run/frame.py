@@ -28,7 +28,7 @@ import pyarrow as pa
 from spark_upsert.model.schema import (
     DIFF,
     HASH,
-    find_unstorable,
+    find_unstorable_part,
     storage_type,
     walk_type,
 )
@@ -100,11 +100,11 @@ def _is_read(field: pa.Field) -> bool:
     ValueError
         No release stored such a type.
     """
-    if find_unstorable(field.name, field.type) is None:
+    if find_unstorable_part(field.name, field.type) is None:
         return True
     if not any(_is_earlier(part.type) for part, _ in walk_type(field.name, field.type)):
         raise ValueError(f"column '{field.name}' of type {field.type}, which is never stored")
-    return find_unstorable(field.name, storage_type(field.type)) is None
+    return find_unstorable_part(field.name, storage_type(field.type)) is None
 
 
 def _is_earlier(type_: pa.DataType) -> bool:
