@@ -107,8 +107,9 @@ ENTRIES = {
         "A file is missing, short or altered, and is named. Nothing was guessed.",
         "Restore that file from a copy. A run file: older versions that do not use it can still be "
         "read. A record with the right checksum and a number that no reader accepts: `upsertflow "
-        "repair` corrects what an earlier release wrote. A lease: restart its consumer, or delete the file if there is none. A damaged local "
-        "copy of a remote file is fetched again by itself.",
+        "repair` corrects what an earlier release wrote. A lease: restart its consumer, or delete "
+        "the file if there is none. A damaged local copy of a remote file is fetched again by "
+        "itself.",
     ),
     "NEWER_FORMAT": Entry(
         "A newer version of upsertflow wrote the table, a lease or the offset in a checkpoint. "
