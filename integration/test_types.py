@@ -97,6 +97,27 @@ def test_values_come_back_as_they_were(spark: SparkSession, tmp_path: Path, type
     assert rendered(found) == rendered(rows)
 
 
+NULL_STRUCTS = [
+    "array(struct(id), null)",
+    "map('a', struct(id), 'b', null)",
+    "array(struct(struct(id) AS s), null, struct(IF(id = 0, null, struct(id)) AS s))",
+    "array(array(struct(id)), null, array(null, struct(id)))",
+    "struct(map('x', array(null, struct(id, map('q', struct(id))))))",
+]
+"""Null structs whose fields are NOT NULL in Spark's schema."""
+
+
+@pytest.mark.parametrize("value", NULL_STRUCTS)
+def test_a_null_struct_within_a_value_stays_null(
+    spark: SparkSession, tmp_path: Path, value: str
+) -> None:
+    rows = spark.sql(f"SELECT id AS k, {value} AS v FROM range(2)")
+    path = str(tmp_path / "table")
+    for _ in range(2):
+        rows.write.format("upsertflow").option("keys", "k").mode("append").save(path)
+    assert rendered(spark.read.format("upsertflow").load(path)) == rendered(rows)
+
+
 @pytest.mark.parametrize("type_", REFUSED)
 def test_a_type_that_would_change_is_refused(
     spark: SparkSession, tmp_path: Path, type_: str

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In
 
-from spark_upsert.conversions import UnfitError, array_of
+from spark_upsert.conversions import UnfitError
+from spark_upsert.conversions.python_values import array_of
 from spark_upsert.plan.casts import kind_of
 from spark_upsert.plan.pins import Pins, both
 

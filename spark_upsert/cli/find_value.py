@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_upsert.conversions import UnfitError, array_of
+from spark_upsert.conversions import UnfitError
+from spark_upsert.conversions.python_values import array_of
 from spark_upsert.store import Store
 
 _ROWS = 1 << 16

@@ -6,7 +6,6 @@ Arrow's kernels do not check, the door does; what does not fit is told row by ro
 
 from spark_upsert.conversions.door import (
     UnfitError,
-    array_of,
     convert,
     range_of,
     readable,
@@ -19,7 +18,6 @@ from spark_upsert.conversions.rounding import Rounding
 __all__ = [
     "Rounding",
     "UnfitError",
-    "array_of",
     "convert",
     "range_of",
     "readable",

@@ -9,10 +9,11 @@ skip integers, and so are truth values.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
-from spark_upsert.conversions.reasons import shown
+from spark_upsert.conversions.reasons import Quoted
 from spark_upsert.errors import OptionError
 
 WHOLE_MAX: Final = 2**63 - 1
@@ -45,18 +46,21 @@ def whole_argument(name: str, value: Any, *, least: int = 0, most: int = WHOLE_M
     return number
 
 
-def optional_whole_argument(
-    name: str, value: Any, *, least: int = 0, most: int = WHOLE_MAX
-) -> int | None:
-    """Return an argument as `whole_argument`, or None if the caller passed None."""
-    return None if value is None else whole_argument(name, value, least=least, most=most)
+def version_argument(name: str, value: Any) -> int:
+    """Return a version as an integer of any sign; the log refuses versions that it lacks."""
+    return whole_argument(name, value, least=-WHOLE_MAX)
+
+
+def optional(convert: Callable[..., int], name: str, value: Any, **bounds: int) -> int | None:
+    """Return an argument as one of the other functions does, or None if the caller passed None."""
+    return None if value is None else convert(name, value, **bounds)
 
 
 def duration_argument(name: str, value: Any, *, least: int = 0) -> int:
     """Return a duration in milliseconds as an integer; raises as `whole_argument`."""
     number = _integer(value)
     if number is None or not least <= number <= DURATION_MS_MAX:
-        expected = f"whole milliseconds from {least} to {DURATION_MS_MAX} (8 030 years)"
+        expected = f"a whole number of milliseconds from {least} to {DURATION_MS_MAX}"
         raise _unfit(name, value, expected, least, DURATION_MS_MAX)
     return number
 
@@ -79,19 +83,4 @@ def _unfit(name: str, value: Any, expected: str, least: int, most: int) -> Optio
         number = int(value)
     is_inside = number is not None and least <= number <= most
     hint = f"give {name}={number}, an int." if is_inside else ""
-    return OptionError.invalid(name, _Quoted(value), expected, hint=hint)
-
-
-class _Quoted:
-    """A value as an error quotes it: bounded, and safe for values that Python does not print."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        try:
-            return shown(repr(self._value))
-        except ValueError:  # Python prints no integer of more than 4300 digits.
-            return f"a value of type {type(self._value).__name__}"
+    return OptionError.invalid(name, Quoted(value), expected, hint=hint)

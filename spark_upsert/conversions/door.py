@@ -19,15 +19,19 @@ date, timestamp      the years before 0001 and after 9999, in UTC: Python cannot
                      of a column that has the type already
 text                 nothing of a decimal, whose digits are all written: ``0.0000001``; nor of a
                      UUID, which becomes its canonical text
+boolean              a number other than 0 and 1
 bytes, others        what Arrow says is
 ===================  =====================================================================
+
+Bytes become a number as their text does. A number has no unit of time: it becomes no date, time or
+duration, nor does one become a number, and a timestamp becomes no time of day.
 
 A float becomes a decimal by its shortest text, rounded half up: no float is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -74,17 +78,6 @@ def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXA
     if bad.any():
         raise UnfitError(_reason(values, type_, int(np.argmax(bad))))
     return found
-
-
-def array_of(values: pa.Array | Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Return an array, or values of Python, as an array of a type; raises as `convert`."""
-    if not isinstance(values, pa.Array):
-        if pa.types.is_decimal(type_):  # Of `Decimal` Arrow believes the exponent, too.
-            values = [None if value is None else str(value) for value in values]
-            values = pa.array(values, pa.string())
-        else:
-            values = pa.array(values, type_)
-    return convert(values, type_)
 
 
 def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -> Datum:
@@ -136,9 +129,11 @@ def try_convert(
     An array that has the type already is returned as it is, but for its times, which are checked,
     and its floats, in which every NaN gets the same bits.
     """
-    if _is_uuid(values.type) and _kind(type_) == "text":
+    if _is_uuid(values.type) and kind_of(type_) == "text":
         values = _texts_of_uuids(values.storage)
-    values = _plain(values)
+    values = _without_extension(values)
+    if pa.types.is_dictionary(values.type):
+        return _of_dictionary(values, type_, rounding)
     sound = is_sound(values)
     if sound and values.type == type_ and not _is_examined(type_):
         return values, _none(values)
@@ -154,9 +149,10 @@ def try_convert(
         unsound = unsound_rows(values)
         found, bad = try_convert(_without(values, unsound), type_, rounding)
         return found, bad | unsound
-    rule = _RULES.get((_kind(values.type), _kind(type_)))
+    rule = _RULES.get((kind_of(values.type), kind_of(type_)))
     if rule is not None:
         return rule(values, type_, rounding)
+    _require_unit(values.type, type_)
     found = pc.cast(values, type_)
     return try_convert(found, type_) if _is_examined(type_) else (found, _none(values))
 
@@ -193,7 +189,7 @@ def shown_value(value: pa.Scalar) -> str:
     except UnicodeDecodeError:
         return bytes(value.as_buffer()).decode(errors="backslashreplace")
     except (ValueError, OverflowError):
-        return f"{value.value} ({value.type}{' since 1970' if _kind(value.type) in ('date', 'time') else ''})"
+        return f"{value.value} ({value.type}{' since 1970' if kind_of(value.type) in ('date', 'time') else ''})"
 
 
 def range_of(type_: pa.DataType) -> str:
@@ -258,8 +254,6 @@ def _list(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.
     item = getattr(values.type, "value_type", None)
     if item is None:
         raise pa.ArrowTypeError(f"{values.type} is no {type_}")
-    if pa.types.is_large_list(values.type):
-        values = pc.cast(values, pa.list_(item))  # Whose offsets are looked at.
     items, bad_items = try_convert(values.flatten(), type_.value_type, rounding)
     offsets = _offsets(values)
     mask = values.is_null() if values.null_count else None
@@ -272,8 +266,7 @@ def _list(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.
 def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
     if not pa.types.is_map(values.type):
         raise pa.ArrowTypeError(f"{values.type} is no {type_}")
-    fields = [values.type.key_field, values.type.item_field]
-    pairs = pc.cast(values, pa.list_(pa.struct(fields)))
+    pairs = _as_pairs(values)
     (keys, bad), (items, bad_items) = (
         try_convert(part, wanted, rounding)
         for part, wanted in zip(
@@ -288,6 +281,17 @@ def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.A
         kept = pc.if_else(pa.array(lost), None, values)
         return _map(kept, type_, rounding)[0], lost
     return pa.MapArray.from_arrays(pa.array(offsets), keys, items, type_, mask=mask), _none(values)
+
+
+def _as_pairs(maps: pa.Array) -> pa.Array:
+    """Return maps as lists of structs, without a cast.
+
+    A cast refuses a null struct whose fields are declared as not null, as Spark declares them.
+    """
+    pairs = maps.values
+    return pa.Array.from_buffers(
+        pa.list_(pairs.type), len(maps), maps.buffers()[:2], offset=maps.offset, children=[pairs]
+    )
 
 
 def _offsets(values: pa.Array) -> np.ndarray:
@@ -355,6 +359,16 @@ def _booleans_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tupl
     return pc.cast(pc.if_else(is_known, texts, None), type_), ~_filled(is_known)
 
 
+def _booleans_of_numbers(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    if pa.types.is_float16(numbers.type):
+        numbers = pc.cast(numbers, pa.float32())
+    is_known = pc.is_in(numbers, pa.array([0, 1], numbers.type))
+    is_known = pc.or_(is_known, numbers.is_null())
+    return pc.cast(pc.if_else(is_known, numbers, None), type_), ~_filled(is_known)
+
+
 def _times_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
     if pa.types.is_date(type_):
         between = pa.date32()
@@ -393,6 +407,10 @@ def _texts_of_uuids(values: pa.Array) -> pa.Array:
     buffers = [None, offsets, pa.py_buffer(texts)]
     found = pc.cast(pa.Array.from_buffers(pa.large_string(), count, buffers), pa.string())
     return pc.if_else(values.is_valid(), found, None) if values.null_count else found
+
+
+def _of_bytes(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    return try_convert(pc.cast(values, pa.string()), type_, rounding)
 
 
 # -- numbers ---------------------------------------------------------------------------------
@@ -510,6 +528,12 @@ _KINDS: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
     ("boolean", pa.types.is_boolean),
     ("date", pa.types.is_date),
     ("time", pa.types.is_timestamp),
+    ("time of day", pa.types.is_time),
+    ("duration", pa.types.is_duration),
+    ("bytes", pa.types.is_binary),
+    ("bytes", pa.types.is_large_binary),
+    ("bytes", pa.types.is_binary_view),
+    ("bytes", pa.types.is_fixed_size_binary),
 )
 
 _RULES: dict[tuple[str, str], _Rule] = {
@@ -519,6 +543,12 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("text", "boolean"): _of_text(_booleans_of_texts),
     ("text", "date"): _of_text(_times_of_texts),
     ("text", "time"): _of_text(_times_of_texts),
+    ("bytes", "decimal"): _of_bytes,
+    ("bytes", "integer"): _of_bytes,
+    ("bytes", "float"): _of_bytes,
+    ("bytes", "boolean"): _of_bytes,
+    ("integer", "boolean"): _booleans_of_numbers,
+    ("float", "boolean"): _booleans_of_numbers,
     ("decimal", "decimal"): decimals.from_decimals,
     ("decimal", "integer"): decimals.to_integers,
     ("decimal", "float"): _floats_of_decimals,
@@ -536,8 +566,20 @@ _RULES: dict[tuple[str, str], _Rule] = {
 }
 
 
+_NUMBERS = frozenset({"integer", "float", "decimal"})
+_TIMES = frozenset({"date", "time", "time of day", "duration"})
+
+
+def _require_unit(given: pa.DataType, type_: pa.DataType) -> None:
+    """Refuse pairs that Arrow casts by a unit that nobody named, or by dropping the date."""
+    one, other = kind_of(given), kind_of(type_)
+    if one != other and {one, other} <= _NUMBERS | _TIMES:
+        raise pa.ArrowTypeError(f"{given} is no {type_}")
+
+
 @cache
-def _kind(type_: pa.DataType) -> str:
+def kind_of(type_: pa.DataType) -> str:
+    """Return the kind of a type that is not nested, as the table of rules names it."""
     return next((name for name, is_kind in _KINDS if is_kind(type_)), "other")
 
 
@@ -549,23 +591,32 @@ def _is_examined(type_: pa.DataType) -> bool:
         return _is_examined(type_.key_type) or _is_examined(type_.item_type)
     if hasattr(type_, "value_type"):
         return _is_examined(type_.value_type)
-    return _kind(type_) in ("date", "time", "float")
+    return kind_of(type_) in ("date", "time", "float")
 
 
-def _plain(values: pa.Array) -> pa.Array:
-    """Return values without what only their layout has."""
+def _without_extension(values: pa.Array) -> pa.Array:
+    """Return the storage of an extension type, and run-end encoded values one by one."""
     if isinstance(values, pa.ExtensionArray):
-        return _plain(values.storage)
-    if pa.types.is_dictionary(values.type):
-        words = _plain(values.dictionary)
-        if words.type != values.dictionary.type:
-            values = pa.DictionaryArray.from_arrays(values.indices, words)
-        return _plain(values.dictionary_decode())
+        return _without_extension(values.storage)
     if pa.types.is_string_view(values.type):  # Arrow takes no rows of views.
         return pc.cast(values, pa.string())
     if pa.types.is_binary_view(values.type):
         return pc.cast(values, pa.binary())
     return pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
+
+
+def _of_dictionary(
+    values: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    """Return the values of a dictionary's indices; each entry is converted once.
+
+    Arrow has no kernel that takes from views, which Polars has in its dictionaries.
+    """
+    entries, bad_entries = try_convert(values.dictionary, type_, rounding)
+    bad = _none(values)
+    if bad_entries.any():
+        bad = np.asarray(pa.array(bad_entries).take(values.indices).fill_null(False))
+    return entries.take(values.indices), bad
 
 
 def _none(values: pa.Array) -> Mask:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 SHOWN_CHARS = 60
 """Bound of the text that a reason quotes."""
 
@@ -13,3 +15,18 @@ class Undecodable(Exception):
 def shown(text: str) -> str:
     """Return the beginning of a text, so that a reason has room for what is wrong with it."""
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+
+
+class Quoted:
+    """A value of any type as an error quotes it: bounded, also if Python does not print it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        try:
+            return shown(repr(self._value))
+        except ValueError:  # Python prints no integer of more than 4300 digits.
+            return f"a value of type {type(self._value).__name__}"

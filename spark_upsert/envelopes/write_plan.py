@@ -25,7 +25,7 @@ from spark_upsert.errors import (
     setting,
 )
 from spark_upsert.model.engines import MergeEngine
-from spark_upsert.model.names import find_column, joined_names
+from spark_upsert.model.names import find_column, joined_names, refuse_repeated
 from spark_upsert.model.schema import (
     ErrorPolicy,
     Scope,
@@ -125,6 +125,8 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     OptionError, SchemaError
         Something does not fit.
     """
+    # Options may choose between names that differ in case.
+    refuse_repeated(incoming.names, is_exact=True)
     if options.operation is Operation.DELETE:
         return _plan_of_keys(manifest, options, incoming)
     form = form_of(options.envelope, incoming, deletes=options.deletes)

@@ -45,6 +45,36 @@ def names_of(names: object, argument: str) -> tuple[str, ...]:
     )
 
 
+def find_repeated(names: Iterable[str], *, is_exact: bool = False) -> tuple[str, str] | None:
+    """Return the first two equal names, or None if all differ.
+
+    Parameters
+    ----------
+    names : iterable of str
+    is_exact : bool
+        Whether names that differ in case only count as different.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        key = name if is_exact else name.lower()
+        if key in seen:
+            return seen[key], name
+        seen[key] = name
+    return None
+
+
+def refuse_repeated(names: Iterable[str], *, is_exact: bool = False) -> None:
+    """Raise `SchemaError` if two columns have equal names (`find_repeated`)."""
+    repeated = find_repeated(names, is_exact=is_exact)
+    if repeated is not None:
+        one, other = repeated
+        raise SchemaError(
+            f"column names must differ, also without regard to case: found '{one}' and '{other}'.",
+            hint="rename or drop the others.",
+            column=other,
+        )
+
+
 def split_names(option: str, text: str) -> tuple[str, ...]:
     """Return the column names in a text, separated by commas; backticks hold a name together.
 

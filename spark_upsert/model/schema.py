@@ -47,7 +47,7 @@ import pyarrow as pa
 from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, setting
 from spark_upsert.model.engines import DEDUPLICATE, ORDERS_VERSION, Engine, MergeEngine, Rule
 from spark_upsert.model.hashing import HASH_VERSION, PREFIXED_VERSION, is_injective
-from spark_upsert.model.names import find_column, names_of
+from spark_upsert.model.names import find_column, names_of, refuse_repeated
 from spark_upsert.model.words import is_hashable
 
 HASH = "__hash"
@@ -384,13 +384,7 @@ class TableSchema:
     def __post_init__(self) -> None:
         names = self.columns.names
         refuse_reserved(names)
-        folded = [name.lower() for name in names]
-        twice = sorted({name for name in names if folded.count(name.lower()) > 1})
-        if twice:
-            raise SchemaError(
-                f"each column may stand once, whatever its case, found more than one '{twice[0]}'.",
-                hint="rename or drop the others.",
-            )
+        refuse_repeated(names)
         object.__setattr__(self, "unreadable", self.unreadable.intersection(names))
         require_storable(field for field in self.columns if field.name not in self.unreadable)
         if not self.keys:
@@ -653,6 +647,7 @@ class TableSchema:
         if self.unreadable:
             first = min(self.unreadable)
             raise unreadable_column(first, self.columns.field(first).type)
+        refuse_repeated(incoming.names)
         incoming = stored(incoming)
         own = {name.lower(): name for name in self.columns.names}
         fields = {field.name: field for field in self.columns}

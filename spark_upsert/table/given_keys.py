@@ -2,38 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from spark_upsert.conversions import array_of
+from spark_upsert.conversions.python_values import array_of, is_many
 from spark_upsert.errors import SchemaError
+from spark_upsert.model.names import refuse_repeated
 from spark_upsert.model.schema import TableSchema
 
 _COLUMNS_HINT = "give a mapping or a frame with the columns {}."
 
 
-def as_keys(schema: TableSchema, given: Any) -> pa.RecordBatch:
+def as_keys(
+    schema: TableSchema, given: Any, *, names: Sequence[str] | None = None
+) -> pa.RecordBatch:
     """Return keys as columns, in the order of the key columns.
 
     Parameters
     ----------
     schema : TableSchema
     given : object
-        A value, where the key is one column, or a sequence of such; a tuple with a value for each
-        key column, or a sequence of such; a mapping of key columns to values, or to sequences; an
-        array; or anything that gives Arrow, of which the key columns are taken.
+        A value, where the key is one column, or several such values (`is_many`); a tuple with a
+        value for each key column, or several such tuples; a mapping of key columns to values, or
+        to several values each; an array; or anything that gives Arrow, of which the key columns
+        are taken.
+    names : sequence of str, optional
+        Some of the key columns; by default all.
 
     Raises
     ------
     SchemaError
-        A key column is missing, or a value is not of its type.
+        A key column is missing or ambiguous, a value is not of its type, or columns have different
+        numbers of values.
     """
-    columns = _columns_of(schema.keys, given)
-    fields = [schema.columns.field(name) for name in schema.keys]
-    arrays = [_of_type(column, field) for column, field in zip(columns, fields, strict=True)]
+    names = tuple(schema.keys if names is None else names)
+    fields = [schema.columns.field(name) for name in names]
+    columns = _columns_of(names, given)
+    arrays = [as_values(column, field) for column, field in zip(columns, fields, strict=True)]
+    lengths = {field.name: len(array) for field, array in zip(fields, arrays, strict=True)}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{count} for '{name}'" for name, count in lengths.items())
+        raise SchemaError(
+            f"the key columns have different numbers of values: {counts}.",
+            hint="give each key column as many values as keys.",
+        )
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def as_values(given: Any, field: pa.Field, *, role: str = "key column") -> pa.Array:
+    """Return one value or several as an array of a column's type.
+
+    Raises
+    ------
+    SchemaError
+        A value is not of that type.
+    """
+    try:
+        return array_of(given if is_many(given) else [given], field.type)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"{role} '{field.name}' has no such value: {error}.",
+            hint=f"give values of type {field.type}.",
+            column=field.name,
+        ) from error
 
 
 def _columns_of(keys: tuple[str, ...], given: Any) -> list[Any]:
@@ -41,35 +75,36 @@ def _columns_of(keys: tuple[str, ...], given: Any) -> list[Any]:
     if isinstance(given, pa.Array | pa.ChunkedArray):
         return _of_one_column(keys, given)
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
-        table = pa.table(given)
-        return [table.column(_named(name, table.column_names)) for name in keys]
+        try:
+            table = pa.table(given)
+        except pa.ArrowInvalid:  # A column of Polars.
+            return _of_one_column(keys, given)
+        return [table.column(_place_of(name, table.column_names)) for name in keys]
     if isinstance(given, Mapping):
-        found = [given[_named(name, [str(each) for each in given])] for name in keys]
-        return found if _is_many(found[0]) else [[value] for value in found]
-    if not _is_many(given):
+        return _row(keys, given)
+    if not is_many(given):
         return _of_one_column(keys, [given])
-    if len(keys) == 1 and not any(isinstance(each, tuple | list | Mapping) for each in given):
+    if len(keys) == 1 and getattr(given, "ndim", 1) == 1 and not _has_rows(given):
         return _of_one_column(keys, given)
-    several = [given] if _is_one_key(keys, given) else given
-    rows = [_row(keys, each) for each in several]
+    is_one_key = isinstance(given, tuple) and len(given) == len(keys) > 1 and not _has_rows(given)
+    rows = [_row(keys, row) for row in ([given] if is_one_key else given)]
     return [[row[place] for row in rows] for place in range(len(keys))]
 
 
-def _is_many(given: Any) -> bool:
-    is_text = isinstance(given, str | bytes | bytearray)
-    return isinstance(given, Sequence | pa.Array | pa.ChunkedArray) and not is_text
+_ROWS = (tuple, list, Mapping, np.ndarray)
 
 
-def _is_one_key(keys: tuple[str, ...], given: Sequence[Any]) -> bool:
-    is_flat = not any(isinstance(each, tuple | list | Mapping) for each in given)
-    return isinstance(given, tuple) and len(given) == len(keys) > 1 and is_flat
+def _has_rows(given: Iterable[Any]) -> bool:
+    return isinstance(given, Collection) and any(isinstance(each, _ROWS) for each in given)
 
 
-def _row(keys: tuple[str, ...], given: Any) -> Sequence[Any]:
+def _row(keys: tuple[str, ...], given: Any) -> list[Any]:
+    """Return what a mapping or a sequence has for each key column."""
     if isinstance(given, Mapping):
-        return [given[_named(name, [str(each) for each in given])] for name in keys]
-    if isinstance(given, tuple | list) and len(given) == len(keys):
-        return given
+        columns, values = [str(name) for name in given], list(given.values())
+        return [values[_place_of(name, columns)] for name in keys]
+    if isinstance(given, _ROWS) and len(given) == len(keys):
+        return list(given)
     raise SchemaError(
         f"a key is a value for each of {', '.join(keys)}, found {given!r:.80}.",
         hint=f"give tuples of {len(keys)}, or " + _COLUMNS_HINT.format(", ".join(keys)),
@@ -85,21 +120,10 @@ def _of_one_column(keys: tuple[str, ...], values: Any) -> list[Any]:
     )
 
 
-def _named(name: str, given: Sequence[str]) -> str:
-    found = [each for each in given if each.lower() == name.lower()]
-    if len(found) != 1:
-        raise SchemaError.missing_column(name, list(given), role="key column of the keys")
-    return found[0]
-
-
-def _of_type(values: Any, field: pa.Field) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    try:
-        return array_of(values, field.type)
-    except (pa.ArrowException, OverflowError) as error:
-        raise SchemaError(
-            f"key column '{field.name}' has no such value: {error}.",
-            hint=f"ask for values of type {field.type}.",
-            column=field.name,
-        ) from error
+def _place_of(name: str, available: Sequence[str]) -> int:
+    """Return where the one column is that a key column's name means."""
+    places = [at for at, column in enumerate(available) if column.lower() == name.lower()]
+    if not places:
+        raise SchemaError.missing_column(name, available, role="key column of the keys")
+    refuse_repeated(available[at] for at in places)
+    return places[0]

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError
+from spark_upsert.model.names import refuse_repeated
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.write.contributions import as_collected
 
@@ -59,8 +60,9 @@ def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> Tab
     Raises
     ------
     SchemaError
-        They lack a key, or have another type that is no wider one.
+        They lack a key, have two columns of one name, or have another type that is no wider one.
     """
+    refuse_repeated(incoming.names)
     own = {name.lower() for name in schema.columns.names}
     apart = {field.name.lower() for field in schema.order} | (
         {deletes.lower()} if deletes else set()

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from spark_upsert.conversions import array_of
 from spark_upsert.conversions.arguments import (
     duration_argument,
-    optional_whole_argument,
+    optional,
+    version_argument,
     whole_argument,
 )
 from spark_upsert.conversions.positions import BINLOG_NAMES, require_extended
@@ -42,6 +42,7 @@ from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_column, names_of
 from spark_upsert.model.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.model.words import is_hashable
 from spark_upsert.store import Store
 from spark_upsert.store.resolve import open_store
 from spark_upsert.store.tokens import new_token
@@ -58,7 +59,7 @@ from spark_upsert.table.compaction import Compacted, Job, commit_compactions, du
 from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.quarantine import read_quarantine
 from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.given_keys import as_keys
+from spark_upsert.table.given_keys import as_keys, as_values
 from spark_upsert.table.given_rows import GivenRows, as_table, merged
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
@@ -655,7 +656,7 @@ class Table:
             The table keeps the rows of a view.
         """
         url = self.store.url
-        version = whole_argument("version", version)
+        version = version_argument("version", version)
         committed = self.log.append(lambda head: restoration(head, self.log.at(version), url))
         if committed is not None:
             self._follow(committed)
@@ -736,8 +737,8 @@ class Table:
         """
         return upkeep.expire(
             self,
-            retain_versions=optional_whole_argument("retain_versions", retain_versions),
-            retain_ms=None if retain_ms is None else duration_argument("retain_ms", retain_ms),
+            retain_versions=optional(whole_argument, "retain_versions", retain_versions),
+            retain_ms=optional(duration_argument, "retain_ms", retain_ms),
             safety_ms=duration_argument("safety_ms", safety_ms),
             writers_ms=duration_argument("writers_ms", writers_ms),
         )
@@ -792,7 +793,7 @@ class Table:
     def _lease(self, consumer: str, version: int, ttl_ms: int) -> Lease:
         return Lease(
             consumer=consumer,
-            version=whole_argument("version", version),
+            version=version_argument("version", version),
             renewed_ms=self.log.now_ms(),
             ttl_ms=duration_argument("ttl_ms", ttl_ms, least=1),
         )
@@ -894,7 +895,7 @@ class Table:
 
     def at(self, version: int | None = None) -> Snapshot:
         """Return the table at a version, by default the newest."""
-        version = optional_whole_argument("version", version)
+        version = optional(version_argument, "version", version)
         return Snapshot(self.store, manifest_at(self.log, version=version))
 
     @property
@@ -1044,7 +1045,7 @@ class Table:
 
     def having_prefix(
         self,
-        values: pa.Table,
+        values: GivenRows | Mapping[str, Any],
         *,
         columns: Sequence[str] | None = None,
         version: int | None = None,
@@ -1055,7 +1056,7 @@ class Table:
 
         Parameters
         ----------
-        values : pyarrow.Table
+        values : pyarrow.Table, frame or mapping
             Columns of the leading key columns, a row for each prefix.
         columns : sequence of str, optional
             By default all.
@@ -1069,13 +1070,17 @@ class Table:
         """
         snapshot = self.at(version)
         schema = snapshot.manifest.schema
-        given = schema.select(values.column_names)
+        if isinstance(values, Mapping):
+            prefixes = pa.table(as_keys(schema, values, names=schema.select(values)))
+        else:
+            prefixes = as_table(values)
+        given = schema.select(prefixes.column_names)
         leading = schema.keys[: len(given)]
         if sorted(given) != sorted(leading):
             raise OptionError.invalid(
                 "values", ",".join(given), f"the leading key columns, {','.join(schema.keys)}"
             )
-        wanted = [values.column(given.index(name)).combine_chunks() for name in leading]
+        wanted = [prefixes.column(given.index(name)).combine_chunks() for name in leading]
         names = schema.columns.names if columns is None else schema.select(columns)
         fields = pa.schema([schema.columns.field(name) for name in names])
         return pa.Table.from_batches(snapshot.having_prefix(wanted, names), schema=fields)
@@ -1083,7 +1088,7 @@ class Table:
     def rows_having(
         self,
         column: str,
-        values: pa.Array | Sequence[Any],
+        values: Any,
         *,
         columns: Sequence[str] | None = None,
         version: int | None = None,
@@ -1096,26 +1101,32 @@ class Table:
         Parameters
         ----------
         column : str
-        values : pyarrow.Array or sequence
-            A null finds nothing, NaN finds NaN.
+        values : object
+            One value, or several: a sequence, a set, an array or a column. A null finds nothing,
+            NaN finds NaN.
         columns : sequence of str, optional
             By default all.
         version : int, optional
             By default the newest.
+
+        Raises
+        ------
+        SchemaError
+            There is no such column, its values are not compared, or a value is not of its type.
         """
         snapshot, newest = self.at(version), self.schema
         schema = snapshot.manifest.schema
         [own] = schema.select([column])
         names = schema.columns.names if columns is None else schema.select(columns)
-        type_ = schema.widened_to(newest).columns.field(own).type
-        try:
-            wanted = array_of(values, type_)
-        except pa.ArrowInvalid as error:
+        field = schema.widened_to(newest).columns.field(own)
+        if not is_hashable(field.type):
             raise SchemaError(
-                f"column '{own}' has no such value: {error}.",
-                hint=f"ask for values of type {type_}.",
+                f"column '{own}' has type {field.type}, whose values are not compared.",
+                hint="give a column of another type, or read with a filter, such as "
+                f"snapshot(filter='{own} IS NOT NULL').",
                 column=own,
-            ) from error
+            )
+        wanted = as_values(values, field, role="column")
         fields = pa.schema([schema.columns.field(name) for name in names])
 
         def by(index: Index | None) -> pa.Table:
@@ -1174,8 +1185,8 @@ class Table:
         DataLossError
             Changes among them are expired.
         """
-        lower = whole_argument("lower", lower)
-        upper = optional_whole_argument("upper", upper)
+        lower = version_argument("lower", lower)
+        upper = optional(version_argument, "upper", upper)
         head = self.log.head()
         upper = head.upper if upper is None else upper
         require_bound(lower, head, name="'lower'")
@@ -1224,8 +1235,8 @@ class Table:
         DataLossError
             The version ``lower`` is expired.
         """
-        lower = optional_whole_argument("lower", lower)
-        upper = optional_whole_argument("upper", upper)
+        lower = optional(version_argument, "lower", lower)
+        upper = optional(version_argument, "upper", upper)
         head = self.log.head()
         own = head.schema
         names = own.columns.names if columns is None else own.select(columns)
@@ -1265,7 +1276,7 @@ class Table:
         VersionNotFoundError
             ``start`` is after the next version.
         """
-        start = optional_whole_argument("start", start)
+        start = optional(version_argument, "start", start)
         head = self._watchers.look()
         position = head.upper if start is None else start
         require_bound(position, head, name="'start'")
@@ -1280,7 +1291,7 @@ class Table:
         hash_range: HashRange = ALL_HASHES,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the changes of some epochs for a range of hashes, in the columns of the newest."""
-        lower, upper = whole_argument("lower", lower), whole_argument("upper", upper)
+        lower, upper = version_argument("lower", lower), version_argument("upper", upper)
         schema = self.log.head().schema
         schema.select(options.columns)  # Another process may have dropped one of them.
         return self._changes(schema, lower, upper, options, hash_range=hash_range)

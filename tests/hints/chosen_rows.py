@@ -71,12 +71,21 @@ def _(told: Told) -> None:
     assert table.get({"region": ["eu"], "id": [7]}).num_rows == 1
 
 
-@follows("table.given_keys:_of_type")
+@follows("table.given_keys:as_keys")
 def _(told: Told) -> None:
     table = _pairs(told)
     with told:
-        table.get(("eu", "seven"))
-    told("ask for values of type int64")
+        table.get({"region": ["eu", "us"], "id": 7})
+    told("give each key column as many values as keys")
+    assert table.get({"region": ["eu", "us"], "id": [7, 8]}).num_rows == 2
+
+
+@follows("table.given_keys:as_values")
+def _(told: Told) -> None:
+    table = _pairs(told)
+    with told:
+        table.get(("eu", 7.5))
+    told("give values of type int64")
     assert table.get(("eu", 7)).num_rows == 1
 
 

@@ -8,14 +8,24 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.conversions import Rounding, decimals, instants, limbs
+from spark_upsert.conversions import (
+    Rounding,
+    convert,
+    decimals,
+    door,
+    instants,
+    limbs,
+    python_values,
+)
 from spark_upsert.conversions.limbs import Limbs
+from spark_upsert.table import given_keys
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_conversion_promises as promises
 
 NUMBERS = promises.test_p5_a_number_is_stored_as_it_is_or_kept_apart
 TIMES = promises.test_p5_a_time_that_python_cannot_read_is_refused
 ROUNDED = promises.test_p5_a_rounded_number_has_room
+LOOKED_UP = promises.test_p5_a_look_up_takes_no_value_for_another
 
 
 @bug("a number may have any number of digits", NUMBERS)
@@ -62,3 +72,34 @@ def _() -> Patch:
         return pa.decimal128(found.precision - 1, found.scale)
 
     return wrapped(decimals, "rounded_type", narrow)
+
+
+@bug("a value that is looked up is cut to the type of its column", LOOKED_UP)
+def _() -> Patch:
+    def cut(values: Any, type_: pa.DataType) -> pa.Array:
+        return convert(values, type_, Rounding.DOWN)
+
+    return patch.object(python_values, "_equal_to", cut)
+
+
+@bug("a list is converted by the type of its first value", LOOKED_UP)
+def _() -> Patch:
+    def by_first(original: Any, values: Any, type_: pa.DataType) -> pa.Array:
+        listed = list(values)
+        return original([type(listed[0])(value) for value in listed], type_)
+
+    return wrapped(given_keys, "array_of", by_first)
+
+
+@bug("a decimal that is looked up is rounded", LOOKED_UP)
+def _() -> Patch:
+    return patch.object(python_values, "_ROUNDED", frozenset())
+
+
+@bug("any number but 0 is true", LOOKED_UP)
+def _() -> Patch:
+    def cast(numbers: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Any]:
+        return numbers.cast(type_), np.zeros(len(numbers), dtype=np.bool_)
+
+    changed = {("integer", "boolean"): cast, ("float", "boolean"): cast}
+    return patch.dict(door._RULES, changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Mapping
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError
+from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.plan.expressions import bind
 from spark_upsert.table.table import Table
@@ -87,3 +88,18 @@ def test_p5_a_rounded_number_has_room() -> None:
     rows = pa.record_batch({"rate": column})
     found = bind("round(rate, 1)", rows.schema)(rows)
     assert found.to_pylist() == [Decimal("1.0"), Decimal("1.0"), Decimal("0.1")]
+
+
+def test_p5_a_look_up_takes_no_value_for_another() -> None:
+    for type_, stored, others in (
+        (pa.int64(), [0, 1, 2], [1.5, -0.5, Decimal("1.5"), [0, 1.5], True]),
+        (pa.decimal128(4, 2), [Decimal("2.50")], [2.504, Decimal("2.504")]),
+        (pa.date32(), [dt.date(1970, 1, 1)], [dt.datetime(1970, 1, 1, 12), 0]),
+        (pa.bool_(), [True, False], [2, 0.5]),
+    ):
+        table = table_of({"id": type_, "n": pa.int64()}, ErrorPolicy.FAIL)
+        table.append(pa.table({"id": pa.array(stored, type_), "n": range(len(stored))}))
+        for other in others:
+            with pytest.raises(SchemaError, match="no such value"):
+                table.delete(other)
+        assert table.get(stored).num_rows == table.snapshot().num_rows == len(stored)

@@ -21,7 +21,8 @@ from spark_upsert.conversions.arguments import (
     DURATION_MS_MAX,
     WHOLE_MAX,
     duration_argument,
-    optional_whole_argument,
+    optional,
+    version_argument,
     whole_argument,
 )
 from spark_upsert.errors import OptionError
@@ -52,7 +53,6 @@ REFUSED: dict[str, Any] = {
     "an identity": uuid.UUID(int=1 << 127).int,
     "an integer of 65 bits": 1 << 64,
     "an integer of many digits": 10**6000,
-    "a negative integer": -1,
 }
 
 INTEGERS: list[Any] = [1, np.int64(1), np.uint8(1), np.array(1), np.intp(1), pa.scalar(1)]
@@ -134,7 +134,7 @@ def test_the_arguments_are_found() -> None:
 
 @pytest.mark.parametrize("value", INTEGERS, ids=repr)
 def test_an_integer_of_any_type_becomes_one_of_python(value: Any) -> None:
-    for convert in (whole_argument, optional_whole_argument, duration_argument):
+    for convert in (whole_argument, version_argument, duration_argument):
         assert type(convert("n", value)) is int
 
 
@@ -174,7 +174,8 @@ def test_a_duration_given_as_an_option_has_the_same_bound() -> None:
 
 
 def test_an_absent_argument_stays_absent() -> None:
-    assert optional_whole_argument("version", None) is None
+    assert optional(version_argument, "version", None) is None
+    assert optional(whole_argument, "seed", 0, most=1) == 0
 
 
 @pytest.mark.parametrize("at_least", [0, -1])

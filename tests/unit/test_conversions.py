@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.conversions import UnfitError, convert
+from spark_upsert.conversions import UnfitError, convert, try_convert
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.payloads.connect.avro import ConnectAvroDecoder
@@ -194,6 +195,93 @@ def test_nested_times_are_looked_through(tmp_path: Path) -> None:
     table.append(pa.table({"id": [2], "value": nested[1:]}))
     with pytest.raises(DataError, match="column 'value' holds what is no struct"):
         table.append(pa.table({"id": [1], "value": nested[:1]}))
+
+
+KINDS: dict[str, pa.Array] = {
+    "whole": pa.array([1]),
+    "float": pa.array([1.0]),
+    "decimal": pa.array([Decimal(1)]),
+    "date": pa.array([1], pa.date32()),
+    "time": pa.array([1], pa.timestamp("us")),
+    "time of day": pa.array([1], pa.time64("us")),
+    "duration": pa.array([1], pa.duration("us")),
+}
+"""Numbers and times, which Arrow casts into each other by the unit of one of them."""
+
+HAS_UNIT = {"date", "time"}, {"whole", "float", "decimal"}
+
+
+@pytest.mark.parametrize(
+    ("given", "other"),
+    [
+        (given, other)
+        for given, other in product(KINDS, repeat=2)
+        if given != other and not any({given, other} <= kinds for kinds in HAS_UNIT)
+    ],
+)
+def test_a_number_is_no_time_and_a_time_no_other_kind(given: str, other: str) -> None:
+    with pytest.raises(pa.ArrowTypeError, match="is no"):
+        convert(KINDS[given], KINDS[other].type)
+
+
+@pytest.mark.parametrize(
+    ("values", "bad"),
+    [
+        (pa.array([0, 1, None, 2, -1]), [3, 4]),
+        (pa.array([0.0, 1.0, None, 0.5, float("nan")]), [3, 4]),
+        (pa.array([b"true", b"0", None, b"2", b""]), [3, 4]),
+    ],
+    ids=["whole numbers", "floats", "bytes"],
+)
+def test_a_number_is_a_truth_value_if_it_is_0_or_1(values: pa.Array, bad: list[int]) -> None:
+    found, mask = try_convert(values, pa.bool_())
+    assert list(np.flatnonzero(mask)) == bad
+    assert found.null_count == len(bad) + 1
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.float64(), pa.decimal128(38, 2)], ids=str)
+@pytest.mark.parametrize("text", [b"0x10", b"1e-9999999", b"1_0", b"N/A"])
+def test_bytes_are_the_number_of_their_text(text: bytes, type_: pa.DataType) -> None:
+    values = pa.array([text, b"12"])
+    found, bad = try_convert(values, type_)
+    assert not bad[1]
+    assert found.equals(try_convert(pa.array([text.decode(), "12"]), type_)[0])
+
+
+NOT_NULL = pa.struct([pa.field("id", pa.int64(), nullable=False)])
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (pa.list_(NOT_NULL), [{"id": 1}, None]),
+        (pa.large_list(NOT_NULL), [None, {"id": 1}]),
+        (pa.map_(pa.string(), NOT_NULL), [("a", {"id": 1}), ("b", None)]),
+        (pa.list_(pa.list_(NOT_NULL)), [None, [None, {"id": 1}]]),
+        (pa.map_(pa.string(), pa.list_(NOT_NULL)), [("a", [None]), ("b", None)]),
+        (pa.list_(pa.map_(pa.string(), NOT_NULL)), [[("a", None)], None]),
+    ],
+    ids=str,
+)
+def test_a_null_struct_may_have_fields_that_are_never_null(
+    tmp_path: Path, type_: pa.DataType, value: Any
+) -> None:
+    table = table_of(tmp_path, type_)
+    given = pa.array([None, value, None, value], type_).slice(1)
+    table.append(pa.table({"id": [1, 2, 3], "value": given}))
+    assert table.snapshot().sort_by("id").column("value").to_pylist() == [value, None, value]
+
+
+@pytest.mark.parametrize("entries", [["1", "x", "2"], ["1", "2"]], ids=["bad", "good"])
+@pytest.mark.parametrize("type_", [pa.string(), pa.string_view(), pa.large_string()], ids=str)
+def test_a_dictionary_is_converted_by_its_entries(entries: list[str], type_: pa.DataType) -> None:
+    indices = pa.array([0, None, len(entries) - 1, 0], pa.int8())
+    values = pa.DictionaryArray.from_arrays(indices, pa.array(entries, type_))
+    assert convert(values, pa.int64()).to_pylist() == [1, None, 2, 1]
+    if len(entries) == 3:
+        used = pa.DictionaryArray.from_arrays(pa.array([1, None, 0]), values.dictionary)
+        found, bad = try_convert(used, pa.int64())
+        assert (found.to_pylist(), bad.tolist()) == ([None, None, 1], [True, False, False])
 
 
 def test_a_type_of_which_nothing_fits_is_an_error_of_the_write(tmp_path: Path) -> None:

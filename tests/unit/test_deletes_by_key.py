@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from functools import partial
@@ -302,3 +303,36 @@ def test_the_command_deletes(tmp_path: Path) -> None:
         assert found.exit_code == 0, found.output
         assert lived.rows.keys() == left
     assert CliRunner().invoke(upsertflow, ["delete", path]).exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "shown"),
+    [
+        ("get", ["-5"], [-5]),
+        ("get", ["7", "-5", "--version", "1"], [7, -5]),
+        ("get", ["--version", "1", "-5"], [-5]),
+        ("get", ["--version=1", "--", "-5", "7"], [-5, 7]),
+        ("get", ["-1"], []),
+    ],
+)
+def test_the_command_takes_negative_keys(
+    tmp_path: Path, command: str, arguments: list[str], shown: list[int]
+) -> None:
+    path = str(tmp_path / "rows")
+    table = Table.create(path, pa.schema({"id": pa.int64()}), keys=["id"])
+    table.append(pa.table({"id": [-5, 7]}))
+    found = CliRunner().invoke(upsertflow, [command, "--json", path, *arguments])
+    assert found.exit_code == 0, found.output
+    assert [json.loads(line)["id"] for line in found.stdout.splitlines()] == shown
+    assert CliRunner().invoke(upsertflow, ["delete", path, "-5"]).exit_code == 0
+    assert table.snapshot().column("id").to_pylist() == [7]
+    assert CliRunner().invoke(upsertflow, ["find", path, "-5"]).exit_code == 1
+
+
+@pytest.mark.parametrize("argument", ["-x", "--versoin", "-"])
+def test_a_mistyped_option_of_the_command_is_no_key(tmp_path: Path, argument: str) -> None:
+    path = str(tmp_path / "rows")
+    Table.create(path, pa.schema({"id": pa.string()}), keys=["id"])
+    found = CliRunner().invoke(upsertflow, ["delete", path, argument])
+    assert (found.exit_code == 2) is (argument != "-"), found.output
+    assert CliRunner().invoke(upsertflow, ["delete", path, "--", argument]).exit_code == 0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -59,6 +60,43 @@ def test_what_gives_none_is_refused_in_a_sentence(given: Any) -> None:
     with pytest.raises(SchemaError, match="rows are taken as a table") as caught:
         table().append(given)
     assert type(given).__name__ in caught.value.message
+
+
+def named(*names: str) -> pa.Table:
+    """Return rows with columns of these names, which may be equal."""
+    return pa.table([[1], *([value] for value in range(len(names) - 1))], names=names)
+
+
+@pytest.mark.parametrize(
+    ("given", "how"),
+    [
+        (named("id", "v", "v"), {}),
+        (named("id", "v", "V"), {}),
+        (named("id", "ID", "v"), {}),
+        (named("id", "v", "w", "w"), {"merge_schema": True}),
+        (named("id", "v", "gone", "gone"), {"deletes": "gone", "merge_schema": True}),
+    ],
+    ids=str,
+)
+def test_two_columns_of_one_name_are_refused(given: pa.Table, how: dict[str, Any]) -> None:
+    to = table()
+    with pytest.raises(SchemaError, match="column names must differ"):
+        to.append(given, **how)
+    assert to.log.head().version == 0
+
+
+@pytest.mark.parametrize("type_", [pl.Categorical, pl.Enum(["b", "a"])], ids=str)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_dictionaries_of_polars_are_texts(type_: Any, is_nested: bool) -> None:
+    texts: list[Any] = ["a", None, "b"]
+    values, of = ([texts], pl.List(type_)) if is_nested else (texts, type_)
+    frame = pl.DataFrame({"id": range(len(values)), "v": pl.Series(values, dtype=of)})
+    to = table(
+        pa.schema({"id": pa.int64(), "v": pa.list_(pa.string()) if is_nested else pa.string()})
+    )
+    to.append(frame)
+    to.append(frame.with_columns(w="v"), merge_schema=True)
+    assert to.snapshot().sort_by("id").column("w").to_pylist() == values
 
 
 def test_a_table_gains_columns_and_wider_types_where_it_may() -> None:

@@ -94,7 +94,11 @@ FIRST_WRITES: dict[str, tuple[Given, str, str]] = {
         "k int, _change_type text",
         "'_change_type' is reserved",
     ),
-    "columns that only case tells apart": ({"keys": "k"}, "k int, K int", "may stand once"),
+    "columns that only case tells apart": (
+        {"keys": "k"},
+        "k int, K int",
+        "column names must differ",
+    ),
     "an unknown option": ({"key": "k"}, "k int", "(?s)unknown option 'key'.*Did you mean 'keys'"),
     "an option of reads": (
         {"keys": "k", "splits": "2"},

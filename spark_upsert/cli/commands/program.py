@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, TypeVar
 
 import click
@@ -38,6 +39,33 @@ class _Group(click.Group):
 @click.version_option(__version__, prog_name="upsertflow")
 def upsertflow() -> None:
     """Look at a table, and keep it in order. PATH is a folder or an object store's URL."""
+
+
+_NEGATIVE = re.compile(r"-\.?[0-9]")
+
+
+class ValuesCommand(click.Command):
+    """A command whose arguments may be negative numbers, which Click reads as options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Pass the options first, and the other arguments after ``--``."""
+        with_value = {
+            name
+            for option in self.params
+            if isinstance(option, click.Option) and not option.is_flag
+            for name in option.opts
+        }
+        options: list[str] = []
+        values: list[str] = []
+        rest = iter(args)
+        for arg in rest:
+            if arg == "--":
+                values += rest
+            elif not arg.startswith("-") or arg == "-" or _NEGATIVE.match(arg):
+                values.append(arg)
+            else:
+                options += [arg, *islice(rest, int(arg in with_value))]
+        return super().parse_args(ctx, [*options, "--", *values])
 
 
 def as_duration(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:

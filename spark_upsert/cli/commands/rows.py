@@ -11,6 +11,7 @@ import click
 import pyarrow as pa
 
 from spark_upsert.cli.commands.program import (
+    ValuesCommand,
     filter_option,
     folders,
     json_option,
@@ -76,7 +77,7 @@ def snapshot(
     print_data(list(islice(_rows(found), limit)), found.schema.names, as_json=as_json)
 
 
-@upsertflow.command()
+@upsertflow.command(cls=ValuesCommand)
 @on_table
 @click.argument("values", metavar="KEY...", nargs=-1, required=True)
 @version_option
@@ -91,7 +92,8 @@ def get(
     """Show the rows of some keys.
 
     KEY is one key or several, where the key is one column. Of several columns it is one key: a
-    value for each of them, in their order.
+    value for each of them, in their order. A KEY that begins with '-' and is no number follows
+    '--'.
     """
     table = open_in(path, storage)
     keys = _keys(table.schema.keys, values)
@@ -99,7 +101,7 @@ def get(
     print_data(list(_rows(found.to_batches())), found.column_names, as_json=as_json)
 
 
-@upsertflow.command()
+@upsertflow.command(cls=ValuesCommand)
 @on_table
 @click.argument("values", metavar="[KEY]...", nargs=-1)
 @filter_option
@@ -146,7 +148,7 @@ def changes(
     print_data(list(islice(_rows(found), limit)), found.schema.names, as_json=as_json)
 
 
-@upsertflow.command()
+@upsertflow.command(cls=ValuesCommand)
 @click.argument("path", shell_complete=folders)
 @click.argument("value")
 @storage_options

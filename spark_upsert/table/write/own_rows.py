@@ -10,6 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from spark_upsert.model.engines import Rule
+from spark_upsert.model.names import refuse_repeated
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.contributions import as_collected
@@ -45,8 +46,9 @@ def envelope_of_rows(
     Raises
     ------
     SchemaError
-        A column is missing, unknown or cannot mark deletes.
+        A column is missing, unknown, given twice or cannot mark deletes.
     """
+    refuse_repeated(incoming.names)
     types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}
     for name in schema.columns.names:
         if schema.engine.rule(name) is Rule.COLLECT:
