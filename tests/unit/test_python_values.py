@@ -44,7 +44,7 @@ NOON = dt.datetime(2026, 1, 31, 12)
         (NOON.replace(hour=0), pa.date32(), dt.date(2026, 1, 31)),
         (pd.Timestamp(NOON), UTC, NOON.replace(tzinfo=dt.UTC)),
         (np.datetime64(NOON, "ns"), UTC, NOON.replace(tzinfo=dt.UTC)),
-        (memoryview(b"a"), pa.binary(), b"a"),
+        pytest.param(memoryview(b"a"), pa.binary(), b"a", id="memoryview"),
         (pa.scalar(1), pa.int32(), 1),
         (pd.NA, pa.int64(), None),
         (pd.NaT, UTC, None),
