@@ -128,9 +128,7 @@ SHAPES = {
     "with a prefix": Shape(keys=("part", "id")),
     "partial updates": Shape(engine=Engine.PARTIAL_UPDATE),
     "partial updates in order": Shape(engine=Engine.PARTIAL_UPDATE, is_ordered=True),
-    "with a row TTL": Shape(
-        properties={"indexBy": "c", "rowTtl": "1 hour", "rowTtlBy": "t", "rowTtlInterval": "1 ms"}
-    ),
+    "with a row TTL": Shape(properties={"indexBy": "c", "rowTtl": "1 hour", "rowTtlBy": "t"}),
     "mirrored": Shape(properties={"indexBy": "c", PUBLISH: "delta", PUBLISH_FEED: "true"}),
 }
 
@@ -757,7 +755,7 @@ class History:
         if "versionAsOf" in given:
             self.require(found, [version], None, BATCH_FILTERS.get(name, lambda row: True))
         elif name == "newest":
-            self.require(found, versions, None)
+            self.require(found, versions, columns.names)
         elif name == "history":
             names = [each for each in columns.names if each not in VALID_NAMES]
             rows = found.to_pylist()

@@ -150,7 +150,7 @@ class Input(Protocol):
         return
 
     def priority(self) -> int | None:
-        """Return its own priority, None if it has none; called after `backlog`, and next to free."""
+        """Return its own priority, None if it has none; cheap, and called after `backlog`."""
         return None
 
     def last_read_ms(self) -> int | None:
