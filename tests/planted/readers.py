@@ -14,7 +14,7 @@ from spark_upsert.model import schema
 from spark_upsert.store import records
 from spark_upsert.table import repair
 from spark_upsert.table.log import manifest, properties
-from spark_upsert.table.retention import leases, worker
+from spark_upsert.table.retention import leases
 from spark_upsert.table.run import frame
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_reader_promises as promises
@@ -38,7 +38,7 @@ def _unchecked(where: str, value: Any, decode: Callable[[], Any]) -> None:
 def _() -> Patch:
     return together(
         patch.object(records, "require_readable", _unchecked),
-        *(patch.object(each, "require_whole", _any_number) for each in (manifest, leases, worker)),
+        *(patch.object(each, "whole_argument", _any_number) for each in (manifest, leases)),
     )
 
 
