@@ -154,7 +154,8 @@ def try_convert(
         return rule(values, type_, rounding)
     _require_unit(values.type, type_)
     found = pc.cast(values, type_)
-    return try_convert(found, type_) if _is_examined(type_) else (found, _none(values))
+    is_examined = kind_of(type_) in _EXAMINED
+    return try_convert(found, type_) if is_examined else (found, _none(values))
 
 
 def _without(values: pa.Array, rows: Mask) -> pa.Array:
@@ -189,7 +190,8 @@ def shown_value(value: pa.Scalar) -> str:
     except UnicodeDecodeError:
         return bytes(value.as_buffer()).decode(errors="backslashreplace")
     except (ValueError, OverflowError):
-        return f"{value.value} ({value.type}{' since 1970' if kind_of(value.type) in ('date', 'time') else ''})"
+        since = " since 1970" if kind_of(value.type) in ("date", "time") else ""
+        return f"{value.value} ({value.type}{since})"
 
 
 def range_of(type_: pa.DataType) -> str:
@@ -591,7 +593,11 @@ def _is_examined(type_: pa.DataType) -> bool:
         return _is_examined(type_.key_type) or _is_examined(type_.item_type)
     if hasattr(type_, "value_type"):
         return _is_examined(type_.value_type)
-    return kind_of(type_) in ("date", "time", "float")
+    return kind_of(type_) in _EXAMINED
+
+
+_EXAMINED = ("date", "time", "float")
+"""Kinds whose values are looked through although they have their type."""
 
 
 def _without_extension(values: pa.Array) -> pa.Array:

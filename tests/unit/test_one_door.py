@@ -26,7 +26,6 @@ OWN = {
     "mirror.check:_differing": (1, "a twin's columns, held against the table's value by value"),
     "mirror.checkpoints:_member": (1, "our own actions, or others' as their log has them"),
     "mirror.twins:in_columns": (1, "a column of an older schema, in the wider type of a newer one"),
-    "mirror.feed:_as_now": (1, "a column of an older twin, in the wider type of today"),
     "model.words:_equal": (2, WIDER),
     "model.words:_as_lists": (1, "maps as the lists that they are"),
     "model.words:fixed_words": (1, "truth values as 0 and 1"),
