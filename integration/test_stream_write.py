@@ -128,7 +128,7 @@ def test_a_driver_that_was_killed_at_its_first_offset_starts_again_by_a_setting(
             write(spark, feed, path, checkpoint)
     start_check(False)
     write(spark, feed, path, checkpoint)
-    assert contents(path) == {1: 10}
+    assert rows_of(path) == {(1,): (10,)}
     assert_sound(path)
 
 
