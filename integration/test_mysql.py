@@ -169,8 +169,7 @@ def _as_table(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the database as the table has it."""
     if row["i"] is None:
         return row
-    # Debezium writes bits with the least byte first, as little of them as there are.
-    bits = row["bits"][::-1].rstrip(b"\0") or b"\0"
+    bits = row["bits"][::-1]  # Debezium writes the least byte first.
     zoned = row["zoned"].replace(tzinfo=UTC)
     return {**row, "yes": bool(row["yes"]), "bits": bits, "zoned": zoned}
 
@@ -289,7 +288,7 @@ def test_routed_tables_equal_the_database_through_rotations_and_another_base_nam
             wait_until(flow.program.failure, "the query refuses the other base name")
             failure = flow.program.failure() or ""
             names = f"{names},binlog{number}"
-            assert f"'binlogNames', '{names}'" in failure, failure
+            assert f'"binlogNames", "{names}"' in failure, failure
             extended = (*query, "--option", f"binlogNames={names}")
             flow.program = Program(tmp_path, MODULE, extended, environ)
             flow.require_equal()

@@ -257,8 +257,8 @@ def with_logs(properties: Mapping[str, str], logs: frozenset[str]) -> dict[str, 
         return None
     if len(logs) > 1:
         raise DataError(
-            f"the events name binlogs with {len(logs)} base names ({', '.join(sorted(logs))}), each "
-            "of which begins with number 1. Nothing was committed.",
+            f"the events name binlogs with {len(logs)} base names ({', '.join(sorted(logs))}), "
+            "each of which begins with number 1. Nothing was committed.",
             hint=f"give '{BINLOG_NAMES}' with these names, comma separated, in the order in which "
             "the server used them; if they are names of different servers, leave 'sequenceBy' out.",
         )

@@ -58,9 +58,7 @@ def _(told: Told) -> None:
     path = told.folder / "t"
     with told:
         write(path, records([OLDER, NEWER]), **OPTIONS)
-    told(
-        "give 'binlogNames' with these names, comma separated, in the order in which the server used"
-    )
+    told("give 'binlogNames' with these names, comma separated, in the order in which the server")
     write(path, records([OLDER, NEWER]), binlogNames="mysql-bin,binlog", **OPTIONS)
     require_newer(path)
     told("if they are names of different servers, leave 'sequenceBy' out")

@@ -1,4 +1,4 @@
-"""P2, P4 and P5 for change events: a key is what its newest word says, and each row in is counted."""
+"""P2, P4, P5 for change events: a key is what its newest word says, and each row in is counted."""
 
 from __future__ import annotations
 

@@ -139,7 +139,10 @@ def test_text_in_another_order_than_the_log_is_refused(case: str, tmp_path: Path
     ("rows", "options"),
     [
         (pa.schema({"id": pa.int64(), "__scn": pa.string()}), {"sequenceBy": "__scn"}),
-        (pa.schema({"id": pa.int64(), "__source_gtid": pa.string()}), {"sequenceBy": "__source_gtid"}),
+        (
+            pa.schema({"id": pa.int64(), "__source_gtid": pa.string()}),
+            {"sequenceBy": "__source_gtid"},
+        ),
         (
             pa.schema({"id": pa.int64(), "op": pa.string(), "after": pa.struct({"id": pa.int64()}),
                        "source": pa.struct({"scn": pa.large_string()})}),
