@@ -24,7 +24,7 @@ from benchmarks.limits.streams import (
     union_row,
     watchers_row,
 )
-from benchmarks.limits.tables import beside_rows, mirror_rows, point_rows, requests_row
+from benchmarks.limits.tables import beside_rows, mirror_rows, point_rows, requests_row, wide_row
 from benchmarks.words import times
 
 
@@ -79,6 +79,7 @@ def limits(sections: Sections, size: str) -> Iterator[Row]:
         yield lived_row(sections["views"]["lived"])
     yield from fusion_rows(sections.get("fusion", {}))
     yield from point_rows(sections.get("point_reads"))
+    yield wide_row(sections.get("wide"))
     yield from beside_rows(sections.get("routed_beside", {}))
     yield requests_row(sections.get("routing", {}))
     yield from mirror_rows(sections)  # Its sections can be left out.

@@ -49,6 +49,27 @@ def point_rows(section: Any) -> Iterator[Row]:
     )
 
 
+def wide_row(section: Any) -> Row:
+    """Return the growth of the time of a column with the number of columns."""
+    what, limit = (
+        "processor time of a column in a table of 10 000, of that in one of 1 000",
+        "≤ 1.5",
+    )
+    if section is None:
+        return what, limit, "not measured", "–", ""
+    widths = {int(name): took["all"]["cpu_s"] for name, took in section["widths"].items()}
+    few, many = min(widths), max(widths)
+    return judged(
+        what,
+        limit,
+        widths[many]["median"] / many * few / widths[few]["median"],
+        lambda value: value <= 1.5,
+        "{:.2f}",
+        f"ten steps of a table of {section['rows']} rows: {times(widths[many])} over "
+        f"{times(widths[few])}; without Spark",
+    )
+
+
 def beside_rows(section: Any) -> Iterator[Row]:
     """Yield what one row costs in one of many tables."""
     numbers = sorted(int(name) for name in section if name.isdigit())

@@ -43,6 +43,7 @@ from benchmarks.report.tables import (
     point_reads_section,
     routing_section,
     topics_section,
+    wide_section,
 )
 from benchmarks.sections import SECTIONS
 from benchmarks.words import row
@@ -83,6 +84,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *topics_section(sections),
         *indexing_section(sections),
         *point_reads_section(sections),
+        *wide_section(sections),
         *mirror_section(sections),
         *operators_section(sections),
         *tasks_section(sections),

@@ -149,6 +149,24 @@ def point_reads_section(sections: Sections) -> Iterator[str]:
     yield ""
 
 
+def wide_section(sections: Sections) -> Iterator[str]:
+    """Yield the section on tables with many columns."""
+    section = sections.get("wide")
+    if section is None:
+        return
+    widths = section["widths"]
+    yield from ("## Many columns, without Spark", "")
+    yield (
+        f"A table of {section['rows']} rows and a growing number of columns. Processor time of all "
+        "threads, for each step."
+    )
+    yield from ("", f"| step | {' | '.join(f'{count(int(n))} columns' for n in widths)} |")
+    yield f"|---|{'---|' * len(widths)}"
+    for step in next(iter(widths.values())):
+        yield row([step, *(times(took[step]["cpu_s"]) for took in widths.values())])
+    yield ""
+
+
 def mirror_section(sections: Sections) -> Iterator[str]:
     """Yield the section on a mirror beside its table."""
     section = sections.get("mirror")

@@ -24,6 +24,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "merge": streams.merge,
     "indexing": tables.indexing,
     "point_reads": tables.point_reads,
+    "wide": tables.wide,
     "mirror": mirrors.mirror,
     "mirror_peers": mirrors.mirror_peers,
     "mirror_readers": mirrors.mirror_readers,

@@ -49,6 +49,8 @@ class Size:
     """So many tables at most get a query or a MERGE each; of 1 000 that takes twenty minutes."""
     topics: tuple[str, ...]
     """What the program of a thousand topics is told."""
+    wide: tuple[int, ...]
+    """Columns of a table of few rows, ascending."""
     slow_s: float
     """How long a query is watched whose consumer is slow, or that has nothing to do: a fifth."""
 
@@ -73,6 +75,7 @@ QUICK = Size(
     routed=(10, 100, 1_000),
     each=25,
     topics=("--topics=200", "--new=5", "--minutes=1.5", "--rate=60000", "--kills=1"),
+    wide=(1 * K, 3 * K, 10 * K),
     slow_s=15,
 )
 
@@ -97,6 +100,7 @@ FULL = Size(
     routed=(10, 100, 1_000),
     each=250,
     topics=("--seed=7", "--minutes=5", "--kills=3"),
+    wide=(1 * K, 3 * K, 10 * K),
     slow_s=30,
 )
 
@@ -121,5 +125,6 @@ TINY = Size(
     routed=(2, 3),
     each=2,
     topics=("--topics=5", "--new=1", "--minutes=0.2", "--rate=3000", "--kills=0"),
+    wide=(10, 20),
     slow_s=2,
 )

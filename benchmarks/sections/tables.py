@@ -124,6 +124,17 @@ def point_reads(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def wide(place: Place, size: Size) -> dict[str, Any]:
+    """Measure the steps of a table's life by the number of its columns."""
+    from benchmarks.wide import measure
+
+    folder = place.work / "wide"
+    try:
+        return measure(folder, size.wide, rounds=size.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def flood(place: Place, size: Size) -> dict[str, Any]:
     """Measure how long small tables wait while others are flooded, in one query over all."""
     tables, seconds = size.flooded

@@ -36,6 +36,8 @@ _POWER_MAX = 400
 
 _INT64_END = 1 << 63
 
+_POLARS_OBJECT = "Object"
+
 
 def is_many(given: Any) -> bool:
     """Return whether an argument holds several values: a sequence, a set, an array or a column."""
@@ -87,9 +89,18 @@ def _is_arrow(given: Any) -> bool:
     return hasattr(given, "__arrow_c_array__") or hasattr(given, "__arrow_c_stream__")
 
 
+def object_columns(frame: Any) -> list[str]:
+    """Return the columns of a frame of Polars that hold Python objects.
+
+    Polars gives their addresses to Arrow, as binary values of eight bytes.
+    """
+    types = zip(getattr(frame, "columns", ()), getattr(frame, "dtypes", ()), strict=False)
+    return [str(name) for name, type_ in types if str(type_) == _POLARS_OBJECT]
+
+
 def _is_column(values: Any) -> bool:
     """Return whether values have one type already, other than objects of Python."""
-    has_objects = getattr(values, "dtype", None) == np.dtype(object)
+    has_objects = str(getattr(values, "dtype", "")) in ("object", _POLARS_OBJECT)
     return (_is_arrow(values) or hasattr(values, "__array__")) and not has_objects
 
 

@@ -41,7 +41,7 @@ from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.model.arrays import Mask
 from spark_upsert.model.engines import Engine
 from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_columns, has_column
 from spark_upsert.model.schema import (
     CHANGE_DIFF,
     CHANGE_TYPE,
@@ -101,7 +101,7 @@ class ChangelogForm:
             (COMMIT_VERSION, pa.types.is_integer, "an integer"),
             (CHANGE_DIFF, pa.types.is_integer, "an integer"),
         ):
-            if name in self.rows.names and not is_right(self.rows.field(name).type):
+            if has_column(self.rows, name) and not is_right(self.rows.field(name).type):
                 raise SchemaError(
                     f"the column '{name}' of a change feed must be {kind}, found "
                     f"{self.rows.field(name).type}.",
@@ -148,13 +148,12 @@ class ChangelogForm:
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Raise `SchemaError` if a key is no column of the rows."""
-        for key in keys:
-            find_column(key, self.columns.names, role="key column")
+        find_columns(keys, self.columns.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> ChangelogEnvelope:
         """Return the envelope for a table."""
-        own = schema.columns.names
-        sources = {find_column(name, own, role="column"): name for name in columns.names}
+        own = find_columns(columns.names, schema.columns.names, role="column")
+        sources = dict(zip(own, columns.names, strict=True))
         return ChangelogEnvelope(
             schema=schema,
             sources=sources,

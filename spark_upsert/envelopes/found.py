@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_upsert.envelopes.debezium.messages import MONGODB, name_by_fields
 from spark_upsert.errors import OptionError, SchemaError, setting
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_in_schema
 from spark_upsert.model.schema import DELETED_FIELD, ErrorPolicy, TableSchema
 from spark_upsert.options.registry import SchemaFrom
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, WriteOptions
@@ -136,7 +136,7 @@ def found_options(
     for batch in batches:
         count += batch.num_rows
         for side, own in schemas.items():
-            name = find_column(side, batch.schema.names, role="column of Kafka's records")
+            name = find_in_schema(side, batch.schema, role="column of Kafka's records")
             payloads = batch.column(name).cast(pa.binary())
             read = fields_in(
                 own,

@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 from spark_upsert.envelopes.flattened import FlattenedReader
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_column, find_columns
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.payloads.decoder import Decoder, Payloads, refused_columns, refused_fields
 from spark_upsert.payloads.pieces import Piece, decoded, gathered, taken
@@ -148,12 +148,11 @@ class KafkaForm:
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Raise `SchemaError` if a key is not a field of the records' key."""
-        for key in keys:
-            find_column(key, self.key.fields.names, role="key column")
+        find_columns(keys, self.key.fields.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> KafkaEnvelope:
         """Return the envelope for a table."""
-        own = schema.columns.names
+        own = find_columns(columns.names, schema.columns.names, role="column")
         places: dict[str, Path] = {}
         for field in self.rows:
             places[field.name] = (field.name,)
@@ -172,7 +171,7 @@ class KafkaForm:
             value=self.value,
             key_name=self._name(_KEY),
             value_name=self._name(_VALUE),
-            columns={find_column(n, own, role="column"): places[n] for n in columns.names},
+            columns={column: places[name] for column, name in zip(own, columns.names, strict=True)},
             order=tuple(order_path(name) for name in orders),
             own_order={
                 column: order_path(source) for column, source in schema.engine.column_order.items()

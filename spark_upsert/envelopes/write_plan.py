@@ -25,7 +25,12 @@ from spark_upsert.errors import (
     setting,
 )
 from spark_upsert.model.engines import MergeEngine
-from spark_upsert.model.names import find_column, joined_names, refuse_repeated
+from spark_upsert.model.names import (
+    find_columns,
+    has_column,
+    joined_names,
+    refuse_repeated,
+)
 from spark_upsert.model.schema import (
     ErrorPolicy,
     Scope,
@@ -161,8 +166,7 @@ def _plan_of_keys(
         raise TableNotFoundError.at(options.path)
     schema = manifest.schema
     _require_keys(options, schema)
-    for name in schema.keys:
-        find_column(name, incoming.names, role="key column")
+    find_columns(schema.keys, incoming.names, role="key column")
     envelope = envelope_of_rows(schema, columns_of_deletes(schema), deletes=GONE)
     return WritePlan(base=manifest, envelope=envelope, is_of_keys=True)
 
@@ -218,8 +222,9 @@ def usual_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
 
 def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
     """Choose the columns that the table is to hold."""
-    others = [field for field in form.others if field.name not in form.columns.names]
-    available = pa.schema([*form.columns, *others])
+    own = form.columns
+    others = [field for field in form.others if not has_column(own, field.name)]
+    available = pa.schema([*own, *others])
     names = available.names
     refused = {name.lower(): error for name, error in form.refused.items()}
     chosen = {name.lower() for name in options.columns}
@@ -228,14 +233,16 @@ def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
         if name in chosen or not (chosen or name in not_stored):
             raise error
     if options.columns:
-        kept = [find_column(n, names, role="column of 'columnList'") for n in options.columns]
+        kept = list(find_columns(options.columns, names, role="column of 'columnList'"))
     else:
-        left_out = {
-            find_column(n, names, role="column of 'exceptColumnList'")
-            for n in options.except_columns
-            if n.lower() not in refused or n.lower() in {name.lower() for name in names}
-        }
-        kept = [name for name in form.columns.names if name not in left_out]
+        own_names = {name.lower() for name in names}
+        given = [
+            name
+            for name in options.except_columns
+            if name.lower() not in refused or name.lower() in own_names
+        ]
+        left_out = set(find_columns(given, names, role="column of 'exceptColumnList'"))
+        kept = [name for name in own.names if name not in left_out]
     return pa.schema([available.field(name) for name in kept])
 
 
@@ -281,11 +288,9 @@ def _new_schema(
             f"there is no table at '{options.path}' yet, and a new one needs the columns that "
             "identify a row",
         )
-    names = form.orders.names
-    order = [
-        form.orders.field(find_column(name, names, role="sequenceBy column"))
-        for name in form.ordered_by(options.sequence_by)
-    ]
+    ordered_by = form.ordered_by(options.sequence_by)
+    names = find_columns(ordered_by, form.orders.names, role="sequenceBy column")
+    order = [form.orders.field(name) for name in names]
     form.require_keys(keys)
     require_ordered(_stored_fields(form, [field.name for field in order]), is_new=True)
     if options.scope is not None and not order:
@@ -355,9 +360,7 @@ def _orders_of(schema: TableSchema, form: Form) -> list[pa.Field]:
 
 def _require_keys(options: WriteOptions, schema: TableSchema) -> None:
     if options.keys:
-        keys = tuple(
-            find_column(key, schema.columns.names, role="key column") for key in options.keys
-        )
+        keys = find_columns(options.keys, schema.columns.names, role="key column")
         if keys != schema.keys:
             raise OptionError.fixed("keys", ",".join(options.keys), ",".join(schema.keys))
 

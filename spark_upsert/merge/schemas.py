@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError
+from spark_upsert.model.names import has_column
 
 
 class OneSchema:
@@ -35,10 +36,10 @@ class OneSchema:
 
 def _difference(one: pa.Schema, other: pa.Schema, first: str, second: str) -> str:
     for name in one.names:
-        if name not in other.names:
+        if not has_column(other, name):
             return f"'{name}' is only in '{first}'"
     for name in other.names:
-        if name not in one.names:
+        if not has_column(one, name):
             return f"'{name}' is only in '{second}'"
     for mine, theirs in zip(one, other, strict=True):
         if mine.name != theirs.name:

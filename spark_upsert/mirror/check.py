@@ -22,6 +22,7 @@ from spark_upsert.mirror.plan import twins_among
 from spark_upsert.mirror.publish import Mirror, shown_of
 from spark_upsert.mirror.twins import id_of, rows_of
 from spark_upsert.mirror.vectors import Vector
+from spark_upsert.model.names import has_column
 from spark_upsert.model.words import identical_rows
 from spark_upsert.table.entries.check import Finding, newer_than_the_log
 from spark_upsert.table.entries.snapshot import CHUNK_ROWS
@@ -140,7 +141,7 @@ def _differing(
         live = pa.array(np.flatnonzero(~vector.is_dead(at, at + batch.num_rows)))
         theirs = [
             batch.column(name).cast(columns.field(name).type)
-            if name in batch.schema.names
+            if has_column(batch.schema, name)
             else pa.nulls(batch.num_rows, columns.field(name).type)
             for name in columns.names
         ]

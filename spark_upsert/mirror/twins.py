@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from spark_upsert.mirror.statistics import bounded_columns, stats_of
 from spark_upsert.mirror.vectors import Vector
 from spark_upsert.model.arrays import Mask
+from spark_upsert.model.names import has_column
 from spark_upsert.model.schema import DIFF, HASH, TableSchema, is_live
 from spark_upsert.store import Store
 from spark_upsert.store.protocol import ObjectSink
@@ -254,7 +255,7 @@ def in_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     """Return rows that were made for an older schema with the columns of a newer one."""
     values = [
         rows.column(field.name).cast(field.type)
-        if field.name in rows.schema.names
+        if has_column(rows.schema, field.name)
         else pa.nulls(rows.num_rows, field.type)
         for field in columns
     ]

@@ -52,7 +52,7 @@ its sequence group. Ours keeps late values of columns that nothing newer has set
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -60,7 +60,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, did_you_mean
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_columns
 
 CONTRIBUTIONS = "contributions"
 """The log's name of the engine of a table of contributions (`MergeEngine.multiplicity`)."""
@@ -200,22 +200,20 @@ class MergeEngine:
     def resolved(self, columns: Sequence[str], rows: Sequence[str]) -> MergeEngine:
         """Return the engine with its names as the table and the rows spell them."""
 
-        def own(name: str) -> str:
-            return find_column(name, columns, role="column of an option")
+        def own(names: Iterable[str]) -> tuple[str, ...]:
+            return find_columns(names, columns, role="column of an option")
 
+        sources = find_columns(self.column_order.values(), rows, role="sequenceBy column")
         return MergeEngine(
             self.kind,
-            {own(column): rule for column, rule in self.rules.items()},
-            {
-                own(column): find_column(source, rows, role="sequenceBy column")
-                for column, source in self.column_order.items()
-            },
-            self.multiplicity and own(self.multiplicity),
+            dict(zip(own(self.rules), self.rules.values(), strict=True)),
+            dict(zip(own(self.column_order), sources, strict=True)),
+            self.multiplicity and own([self.multiplicity])[0],
         )
 
     def check(self, columns: pa.Schema, keys: Sequence[str], order: Sequence[pa.Field]) -> None:
         """Raise if rules or orders do not fit the columns of a table."""
-        values = [name for name in columns.names if name not in keys]
+        values = dict.fromkeys(name for name in columns.names if name not in keys)
         for column, rule in self.rules.items():
             self._require_value(column, values)
             type_ = columns.field(column).type
@@ -250,7 +248,7 @@ class MergeEngine:
                 "goes with 'sequenceBy.<column>'",
             )
 
-    def _require_value(self, column: str, values: Sequence[str]) -> None:
+    def _require_value(self, column: str, values: Collection[str]) -> None:
         if column not in values:
             raise OptionError(
                 f"an option names the column '{column}', which is not a value column.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import pyarrow as pa
+
 from spark_upsert.errors import OptionError, SchemaError
 
 
@@ -43,6 +45,40 @@ def names_of(names: object, argument: str) -> tuple[str, ...]:
         hint=f"give '{argument}' as a name, or as a list of names in their order.",
         option=argument,
     )
+
+
+def find_columns(names: Iterable[str], available: Sequence[str], *, role: str) -> tuple[str, ...]:
+    """Return the columns that several names mean (`find_column`), in one pass over the columns."""
+    exact = set(available)
+    alike: dict[str, list[str]] = {}
+    found = []
+    for name in names:
+        if name not in exact:
+            if not alike:
+                for column in available:
+                    alike.setdefault(column.lower(), []).append(column)
+            others = alike.get(name.lower(), [])
+            if len(others) != 1:
+                raise SchemaError.missing_column(name, available, role=role)
+            name = others[0]
+        found.append(name)
+    return tuple(found)
+
+
+def find_in_schema(name: str, schema: pa.Schema, *, role: str) -> str:
+    """Return the column of a schema that ``name`` means, as `find_column`, but for an exact name
+    in constant time.
+    """
+    return name if has_column(schema, name) else find_column(name, schema.names, role=role)
+
+
+def has_column(schema: pa.Schema, name: str) -> bool:
+    """Return whether a schema has a column, in constant time.
+
+    ``name in schema.names`` makes a list of all names first; within a loop over columns the time
+    is quadratic in their number.
+    """
+    return bool(schema.get_field_index(name) >= 0)
 
 
 def find_repeated(names: Iterable[str], *, is_exact: bool = False) -> tuple[str, str] | None:

@@ -47,7 +47,13 @@ import pyarrow as pa
 from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, setting
 from spark_upsert.model.engines import DEDUPLICATE, ORDERS_VERSION, Engine, MergeEngine, Rule
 from spark_upsert.model.hashing import HASH_VERSION, PREFIXED_VERSION, is_injective
-from spark_upsert.model.names import find_column, names_of, refuse_repeated
+from spark_upsert.model.names import (
+    find_column,
+    find_columns,
+    has_column,
+    names_of,
+    refuse_repeated,
+)
 from spark_upsert.model.words import is_hashable
 
 HASH = "__hash"
@@ -587,8 +593,7 @@ class TableSchema:
 
     def select(self, names: Iterable[str], argument: str = "columns") -> tuple[str, ...]:
         """Return the table's columns that the names mean, in the order of the names."""
-        available = self.columns.names
-        return tuple(find_column(n, available, role="column") for n in names_of(names, argument))
+        return find_columns(names_of(names, argument), self.columns.names, role="column")
 
     def widened_to(self, other: TableSchema) -> TableSchema:
         """Return the same columns and orders, each in the wider of its types in two schemas.
@@ -610,10 +615,10 @@ class TableSchema:
         Columns that were dropped since ``upon`` are left out, unless the schema changes their type.
         The rule for ties is the newer one, unless the schema changes it.
         """
-        dropped = [field for field in upon.columns if field.name not in newer.columns.names]
-        columns = pa.schema([field for field in self.columns if field not in dropped])
+        dropped = {f.name: f for f in upon.columns if not has_column(newer.columns, f.name)}
+        kept = [f for f in self.columns if f.name not in dropped or f != dropped[f.name]]
         ties = newer.ties if self.ties is upon.ties else self.ties
-        return replace(self, columns=columns, ties=ties)
+        return replace(self, columns=pa.schema(kept), ties=ties)
 
     def accept(
         self,
@@ -900,7 +905,7 @@ def _remedy(type_: pa.DataType) -> str:
 
 def _distinct_keys(keys: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
     """Return the key columns as they are written; a table of before may name one twice."""
-    found = tuple(find_column(key, columns, role="key column") for key in keys)
+    found = find_columns(keys, columns, role="key column")
     if len(set(found)) < len(found):
         raise OptionError.invalid(
             "keys", ",".join(keys), "each column once", hint="leave the second name of it out."

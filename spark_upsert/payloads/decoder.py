@@ -131,7 +131,7 @@ def decode_blocks(
         absent = np.ones(len(payloads), dtype=np.bool_)
         places[present], absent[present] = np.arange(len(present)), False
         found = found.take(pa.array(places, mask=absent))
-    columns = tuple(pc.struct_field(found, [i]) for i in range(len(fields)))
+    columns = tuple(found.flatten())
     return Payloads(columns, _spread(reasons, len(payloads)) if reasons else None)
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError, PlanError, SchemaError
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_in_schema
 from spark_upsert.plan.casts import Datum, cast, nearest
 from spark_upsert.plan.functions import (
     alike,
@@ -129,10 +129,10 @@ def _bound(text: str, condition: str | pc.Expression, schema: pa.Schema) -> Boun
     else:
         names = set(schema.names)
         evaluate = _OfArrow(condition)
-    type_ = evaluate(pa.RecordBatch.from_pylist([], schema)).type
-    return BoundExpression(
-        text, tuple(name for name in schema.names if name in names), type_, evaluate
-    )
+    columns = tuple(sorted(names, key=schema.get_field_index))
+    read = pa.schema([schema.field(name) for name in columns])
+    type_ = evaluate(pa.RecordBatch.from_pylist([], read)).type
+    return BoundExpression(text, columns, type_, evaluate)
 
 
 def bind_condition(condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
@@ -179,7 +179,7 @@ def _found(column: ColumnName, schema: pa.Schema, text: str) -> str:
     """Return the name of a column, or of the one that a field lies in, as the schema has it."""
     name = column.path[0]
     try:
-        return find_column(name, schema.names, role="column")
+        return find_in_schema(name, schema, role="column")
     except SchemaError as error:
         if name.upper() in IMPURE:
             raise not_of_one_row(text, name.upper()) from error
@@ -291,7 +291,7 @@ class _Evaluation:
         return _in_own_digits(arguments, values) if name in _COMPARED_OR_COMPUTED else values
 
     def _column(self, path: Sequence[str], batch: pa.RecordBatch) -> Datum:
-        found = batch[find_column(path[0], self._schema.names, role="column")]
+        found = batch[find_in_schema(path[0], self._schema, role="column")]
         if isinstance(found, pa.ExtensionArray):
             found = found.storage
         if pa.types.is_dictionary(found.type):

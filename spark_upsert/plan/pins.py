@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.conversions import UnfitError, convert
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_in_schema
 from spark_upsert.plan.casts import kind_of
 from spark_upsert.plan.expressions import constant
 from spark_upsert.plan.sql import Call, ColumnName, Tree, parse_sql
@@ -122,7 +122,7 @@ def _pinned(
     if len(column.path) != 1:
         return {}
     try:
-        name = find_column(column.path[0], schema.names, role="column")
+        name = find_in_schema(column.path[0], schema, role="column")
     except SchemaError:
         return {}
     type_ = schema.field(name).type

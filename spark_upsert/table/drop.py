@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_columns
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.log.kept_position import KEPT_PROPERTIES
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
@@ -34,7 +34,7 @@ def drop_columns(table: Table, names: Sequence[str], require_consistent: Consist
 
     def propose(head: Manifest) -> Draft:
         schema = head.schema
-        gone = [find_column(name, schema.columns.names, role="column to drop") for name in names]
+        gone = list(find_columns(names, schema.columns.names, role="column to drop"))
         for name in gone:
             _require_droppable(head, name)
         left = pa.schema([field for field in schema.columns if field.name not in gone])
@@ -72,8 +72,9 @@ def require_not_dropped(head: Manifest, columns: pa.Schema) -> None:
         Older runs hold other values under the name.
     """
     own = {name.lower() for name in head.schema.columns.names}
+    dropped = dropped_names(head.properties) - own
     for name in columns.names:
-        if name.lower() in dropped_names(head.properties) - own:
+        if name.lower() in dropped:
             raise SchemaError(
                 f"a column '{name}' was dropped from the table, and older files still hold its "
                 "values, which a column of the same name would show.",

@@ -12,6 +12,7 @@ from spark_upsert.conversions.python_values import array_of, is_many
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.names import refuse_repeated
 from spark_upsert.model.schema import TableSchema
+from spark_upsert.table.given_rows import as_table
 
 _COLUMNS_HINT = "give a mapping or a frame with the columns {}."
 
@@ -76,7 +77,8 @@ def _columns_of(keys: tuple[str, ...], given: Any) -> list[Any]:
         return _of_one_column(keys, given)
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
         try:
-            table = pa.table(given)
+            has_stream = hasattr(given, "__arrow_c_stream__")
+            table = as_table(given) if has_stream else pa.table(given)
         except pa.ArrowInvalid:  # A column of Polars.
             return _of_one_column(keys, given)
         return [table.column(_place_of(name, table.column_names)) for name in keys]

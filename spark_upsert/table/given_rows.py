@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from spark_upsert.conversions.python_values import object_columns
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.names import refuse_repeated
 from spark_upsert.model.schema import TableSchema
@@ -36,7 +37,7 @@ def as_table(rows: Any) -> pa.Table:
     Raises
     ------
     SchemaError
-        They are nothing that gives Arrow.
+        They are nothing that gives Arrow, or have a column of Python objects.
     """
     if isinstance(rows, pa.Table):
         return rows
@@ -48,6 +49,15 @@ def as_table(rows: Any) -> pa.Table:
             f"'__arrow_c_stream__' (pandas 2.2, Polars, DuckDB), found {type(rows).__name__}.",
             hint="make a table of them: pa.Table.from_pylist takes a list of dicts, and pa.table a "
             "dict of columns.",
+        )
+    objects = object_columns(rows)
+    if objects:
+        raise SchemaError(
+            f"the column '{objects[0]}' of the frame has the type Object: Polars gives the addresses "
+            "of its values to Arrow, not the values.",
+            hint=f"make a column of another type of it, for example by pl.Series(frame["
+            f"'{objects[0]}'].to_list()), or drop it.",
+            column=objects[0],
         )
     table = pa.RecordBatchReader.from_stream(rows).read_all()
     index = [name for name in table.column_names if _NAMELESS_INDEX.fullmatch(name)]
@@ -68,6 +78,7 @@ def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> Tab
         {deletes.lower()} if deletes else set()
     )
     apart |= {name.lower() for name in schema.engine.column_order.values()}
-    columns = [field for field in incoming if field.name.lower() not in apart - own]
+    apart -= own
+    columns = [field for field in incoming if field.name.lower() not in apart]
     stored = as_collected(pa.schema(columns), schema.engine)
     return schema.accept(stored, merge=True, orders=incoming)

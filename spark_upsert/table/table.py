@@ -40,7 +40,7 @@ from spark_upsert.errors import (
 from spark_upsert.late import Late
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.names import find_column, names_of
+from spark_upsert.model.names import find_columns, names_of
 from spark_upsert.model.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.model.words import is_hashable
 from spark_upsert.store import Store
@@ -262,10 +262,9 @@ class Table:
             The folder is not empty.
         """
         table = cls(open_store(path, storage))
-        order = [
-            columns.field(find_column(name, columns.names, role="sequence_by column"))
-            for name in names_of(sequence_by, "sequence_by")
-        ]
+        ordered_by = names_of(sequence_by, "sequence_by")
+        names = find_columns(ordered_by, columns.names, role="sequence_by column")
+        order = [columns.field(name) for name in names]
         columns = as_collected(columns, engine or MergeEngine())
         schema = TableSchema.of(
             columns,

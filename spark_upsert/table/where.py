@@ -26,6 +26,7 @@ import pyarrow as pa
 from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.names import has_column
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.words import Words
 from spark_upsert.plan.expressions import BoundExpression, bind_condition
@@ -82,7 +83,7 @@ class Where:
         own = {
             name: values_of(values, self.schema.field(name).type)
             for name, values in pins.items()
-            if name in self.schema.names
+            if has_column(self.schema, name)
         }
         known = {name: values for name, values in own.items() if values is not None}
         return replace(self, pins=both(self.pins, known))
@@ -107,7 +108,8 @@ class Where:
     def _columns_beside(self, names: Sequence[str]) -> list[str]:
         """Return columns, with those that the condition reads behind them."""
         own = () if self._bound is None else self._bound.columns
-        return [*names, *(name for name in own if name not in names)]
+        read = set(names)
+        return [*names, *(name for name in own if name not in read)]
 
     def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the condition is true."""

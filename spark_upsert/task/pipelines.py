@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError, about, did_you_mean
 from spark_upsert.late import Late
+from spark_upsert.model.names import has_column
 from spark_upsert.model.words import is_hashable
 from spark_upsert.plan.nodes import (
     ArrowScan,
@@ -381,7 +382,7 @@ def _require_parts(name: str, parts: Sequence[Node]) -> None:
 def _require_keys(node: LocalPartition, schema: pa.Schema) -> None:
     with about("node", node.id):
         for name in node.keys:
-            if name not in schema.names:
+            if not has_column(schema, name):
                 raise PlanError.missing_column(name, schema.names)
             if not is_hashable(schema.field(name).type):
                 raise PlanError(

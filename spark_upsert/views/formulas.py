@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask
+from spark_upsert.model.names import has_column
 from spark_upsert.plan import expressions
 from spark_upsert.plan.nodes import Formula
 from spark_upsert.views.pairs import RelationRows
@@ -19,7 +20,7 @@ _NAME = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*")
 def plain_column(formula: Formula, columns: pa.Schema) -> str | None:
     """Return the column that a formula is, without anything done to it; None if it is none."""
     name = _name(formula)
-    return name if name in columns.names else None
+    return name if name is not None and has_column(columns, name) else None
 
 
 def quoted(name: str) -> str:

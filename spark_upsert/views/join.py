@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.names import has_column
 from spark_upsert.model.words import is_hashable
 from spark_upsert.plan.kernels.equal_keys import NOWHERE, join_codes, matches
 from spark_upsert.plan.kernels.key_types import alike, common_type, fitted
@@ -126,7 +127,7 @@ class JoinRelation:
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless the left side finds its own, or the right one and then the left."""
-        own = [name for name in columns if name in self._left.schema.names]
+        own = [name for name in columns if has_column(self._left.schema, name)]
         if own:
             self._left.require_findable(own, moving)
             return
@@ -148,7 +149,7 @@ class JoinRelation:
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
-        own = [name for name in values.schema.names if name in self._left.schema.names]
+        own = [name for name in values.schema.names if has_column(self._left.schema, name)]
         if own:
             wanted = distinct(values.select(own))
         else:
@@ -480,7 +481,7 @@ def joined(node: Join, left: Relation, right: Relation) -> Relation:
         )
     if node.how.shows_right:
         shown = [name for name in right.schema.names if name not in right_on]
-        both = next((name for name in shown if name in left.schema.names), None)
+        both = next((name for name in shown if has_column(left.schema, name)), None)
         if both is not None:
             raise PlanError(
                 f"both sides have '{both}': rename one.",
@@ -503,7 +504,7 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
             )
     for on in node.on:
         for side, name in ((left, on.left), (right, on.right)):
-            if name not in side.schema.names:
+            if not has_column(side.schema, name):
                 raise PlanError.missing_column(name, side.schema.names)
         one, other = left.schema.field(on.left).type, right.schema.field(on.right).type
         may_differ = node.how is not How.FULL and common_type(one, other) is not None

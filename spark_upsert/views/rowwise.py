@@ -10,6 +10,7 @@ import pyarrow as pa
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.model.names import find_repeated
 from spark_upsert.plan.kernels.equal_keys import NOWHERE
 from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import Filter, Formula, Project, Unnest
@@ -119,9 +120,10 @@ class ProjectRelation:
     ) -> None:
         self._input = input_
         names = [column.name for column in node.columns]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise PlanError(f"two columns are called '{twice}'.", hint="rename one.", column=twice)
+        repeated = find_repeated(names, is_exact=True)
+        if repeated is not None:
+            name, _ = repeated
+            raise PlanError(f"two columns are called '{name}'.", hint="rename one.", column=name)
         self._bound: list[ComputeColumn] = [
             (like or {}).get(column.name) or BoundFormula.to(column.formula, input_.schema)
             for column in node.columns
@@ -209,8 +211,9 @@ def _carried(input_: Relation, plain: Sequence[tuple[str | None, str]]) -> list[
     wanted = [*(input_.key or ()), *(name for each in input_.sources for name in each.columns)]
     found: list[tuple[str, str]] = []
     taken_names = {name.casefold() for _, name in plain}
+    sources = {source for source, _ in plain}
     for own in dict.fromkeys(wanted):
-        if own not in {source for source, _ in plain}:
+        if own not in sources:
             name = f"__{own}"
             while name.casefold() in taken_names:
                 name = f"_{name}"

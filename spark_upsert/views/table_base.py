@@ -12,6 +12,7 @@ from spark_upsert.errors import SchemaError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys
+from spark_upsert.model.names import has_column
 from spark_upsert.model.types import type_text
 from spark_upsert.model.words import Words
 from spark_upsert.plan.kernels.equal_keys import NOWHERE
@@ -141,7 +142,7 @@ def require_columns(scan: Scan, columns: pa.Schema, keys: tuple[str, ...]) -> No
             hint=remedy,
         )
     for column in scan.columns:
-        found = columns.field(column.name).type if column.name in columns.names else None
+        found = columns.field(column.name).type if has_column(columns, column.name) else None
         if found is None or type_text(found) != column.type:
             raise SchemaError(
                 f"the plan reads '{column.name}' of '{scan.path}' as {column.type}, and it is "

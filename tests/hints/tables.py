@@ -844,3 +844,17 @@ def _(told: Told) -> None:
     for rows in (FLATTENED, UNSENT):
         write(told.folder, rows, "partial", **options)
     assert Table.open(str(told.folder / "partial")).snapshot()["v"].to_pylist() == ["a"]
+
+
+@follows("table.given_rows:as_table:2")
+def _(told: Told) -> None:
+    columns = pa.schema({"id": pa.int64(), "v": pa.string()})
+    table = Table.create(str(told.folder / "t"), columns, keys=["id"])
+    frame = polars.DataFrame({"id": [1], "v": polars.Series(["a"], dtype=polars.Object)})
+    with told:
+        table.append(frame)
+    told("pl.Series(frame['v'].to_list())")
+    table.append(frame.with_columns(v=polars.Series(frame["v"].to_list())))
+    told("or drop it")
+    table.append(frame.with_columns(id=2).drop("v"), merge_schema=True)
+    assert table.snapshot().num_rows == 2

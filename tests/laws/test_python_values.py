@@ -81,6 +81,8 @@ def meaning_of(value: Any) -> Meaning | None:
             return None
         case _ if value is pd.NA or value is pd.NaT:
             return None
+        case pa.Scalar():
+            return meaning_of(value.as_py())
         case bool() | np.bool_():
             return Meaning("truth", frozenset([bool(value)]))
         case float() | np.floating():
@@ -89,6 +91,8 @@ def meaning_of(value: Any) -> Meaning | None:
             return number(Fraction(float(value)), Fraction(str(value)))
         case Decimal():
             return number(Fraction(value)) if value.is_finite() else number(str(value))
+        case np.timedelta64():
+            return Meaning("other", frozenset())
         case np.integer():
             return number(Fraction(int(value)))
         case int() | Fraction():
@@ -269,7 +273,7 @@ KEYS: dict[str, Form] = {
     "Polars frame": lambda value: pl.DataFrame({"id": [value]}),
 }
 ARROW = (pa.Array, pa.ChunkedArray)
-COLUMNS = (np.ndarray, pd.Series, pl.Series, *ARROW)
+COLUMNS = (list, np.ndarray, pd.Series, pl.Series, *ARROW)
 MERGED = (list, tuple, set, dict, np.ndarray, pd.DataFrame, pd.Series, pl.DataFrame, pl.Series)
 """Forms within which a value of the same kind is no scalar any more."""
 
@@ -326,8 +330,8 @@ def kept(form: Form, value: Any) -> Any:
         if hasattr(made, "columns") or isinstance(made, pa.Table):
             made = pa.table(made).column("id")
         held = next(iter(made)) if isinstance(made, COLUMNS) else value
-        held = held.as_py() if isinstance(held, pa.Scalar) and isinstance(made, ARROW) else held
-    except Exception:  # noqa: BLE001 - errors of other libraries, of all kinds
+        held = held.as_py() if isinstance(held, pa.Scalar) else held
+    except (Exception, pl.exceptions.PanicException):  # noqa: BLE001 - of other libraries
         return REFUSED
     return held if meaning_of(held) in (None, meaning_of(value)) else REFUSED
 

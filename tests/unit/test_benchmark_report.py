@@ -11,10 +11,11 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from benchmarks import indexing, offsets, operators, routing, topics
+from benchmarks import indexing, offsets, operators, routing, topics, wide
 from benchmarks.bare import Bare, bare
 from benchmarks.figures import STRETCHES, course, figures, written
 from benchmarks.limits import limits
+from benchmarks.limits.tables import wide_row
 from benchmarks.measure import WAITED_MAX, quiet
 from benchmarks.merging import measure
 from benchmarks.report.page import about_machines, write_report
@@ -24,6 +25,7 @@ from benchmarks.report.tables import (
     indexing_section,
     routing_section,
     topics_section,
+    wide_section,
 )
 from benchmarks.words import count as told
 from spark_upsert.table.table import Table
@@ -95,7 +97,7 @@ def test_a_course_has_every_turn_in_one_stretch() -> None:
 def test_a_figure_that_is_missing_is_not_passed_over(measured: dict[str, Any]) -> None:
     """Without any section each promise still has a row, and that says so."""
     rows = list(limits({}, "full"))
-    assert len(rows) == 36
+    assert len(rows) == 37
     assert {value for _, _, value, _, _ in rows} == {"not measured"}
 
 
@@ -178,6 +180,14 @@ def test_reads_by_an_index_are_measured_and_told(tmp_path: Path) -> None:
     page = "\n".join(indexing_section({"indexing": found}))
     assert "| by an index |" in page
     assert "one value has nine rows in ten" in page
+
+
+def test_many_columns_are_measured_and_reported(tmp_path: Path) -> None:
+    measured = wide.measure(tmp_path, (20, 40), rounds=1)
+    page = "\n".join(wide_section({"wide": measured}))
+    assert "| step | 20 columns | 40 columns |" in page
+    assert page.count("\n| ") == 1 + len(measured["widths"]["20"])
+    assert wide_row(measured)[2] != wide_row(None)[2] == "not measured"
 
 
 def test_a_stream_that_is_behind_is_asked_as_spark_asks_it(tmp_path: Path) -> None:

@@ -99,6 +99,17 @@ def test_dictionaries_of_polars_are_texts(type_: Any, is_nested: bool) -> None:
     assert to.snapshot().sort_by("id").column("w").to_pylist() == values
 
 
+def test_objects_of_polars_are_not_stored_by_their_address() -> None:
+    frame = pl.DataFrame({"id": [1], "v": pl.Series([b"x"], dtype=pl.Object)})
+    to = table(pa.schema({"id": pa.int64(), "v": pa.binary()}))
+    with pytest.raises(SchemaError, match="the column 'v' of the frame has the type Object"):
+        to.append(frame)
+    with pytest.raises(SchemaError, match="'id' of the frame has the type Object"):
+        to.get(pl.DataFrame({"id": pl.Series([1], dtype=pl.Object)}))
+    to.append(pa.table({"id": [1], "v": [b"x"]}))
+    assert to.rows_having("v", frame["v"]).num_rows == 1
+
+
 def test_a_table_gains_columns_and_wider_types_where_it_may() -> None:
     to = table()
     to.append(ROWS)

@@ -25,7 +25,7 @@ from spark_upsert.envelopes.debezium.events import (
 from spark_upsert.envelopes.debezium.messages import MONGODB
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.arrays import Mask
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_column, find_columns, has_column
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.options.write import Truncates
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder
@@ -119,12 +119,11 @@ class ParsedForm:
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Raise `SchemaError` if a key is not a field of ``after``: deletes would not have it."""
-        for key in keys:
-            find_column(key, self.columns.names, role="key column")
+        find_columns(keys, self.columns.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
         """Return the envelope for a table."""
-        own = schema.columns.names
+        own = find_columns(columns.names, schema.columns.names, role="column")
         before = [name for name in self._event.names if name.lower() == BEFORE]
         after = self._name(AFTER)
         of_event = {field.name for field in dotted(self._event)}
@@ -142,10 +141,8 @@ class ParsedForm:
             after=after,
             op=self._name(OP),
             columns={
-                find_column(name, own, role="column"): (*self._root, after, name)
-                if name in self.columns.names
-                else path(name)
-                for name in columns.names
+                column: (*self._root, after, name) if has_column(self.columns, name) else path(name)
+                for column, name in zip(own, columns.names, strict=True)
             },
             order=tuple(path(name) for name in order_names(schema, self.orders)),
             own_order={c: path(source) for c, source in schema.engine.column_order.items()},

@@ -31,7 +31,7 @@ from spark_upsert.envelopes.formats import AVRO, JSON, Written
 from spark_upsert.envelopes.found import FoundSide
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_column, find_columns, has_column
 from spark_upsert.model.schema import Scope, TableSchema, widens
 from spark_upsert.options.write import EnvelopeOptions, Truncates
 from spark_upsert.payloads.connect.avro import ConnectAvroDecoder
@@ -158,8 +158,8 @@ def _json(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDec
             value.option, str(value.text), "the columns of a row, such as 'id BIGINT, name STRING'"
         )
 
-    for name in unsaid.units:
-        field = image.field(find_column(name, image.names, role="column of 'timeUnit'"))
+    for name in find_columns(unsaid.units, image.names, role="column of 'timeUnit'"):
+        field = image.field(name)
         if not pa.types.is_timestamp(field.type):
             raise SchemaError(
                 f"'timeUnit.{field.name}' is the unit of a column that is {field.type}.",
@@ -296,12 +296,11 @@ class RecordForm:
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Raise `SchemaError` if a key is not a column of a row: deletes would not have it."""
-        for key in keys:
-            find_column(key, self.columns.names, role="key column")
+        find_columns(keys, self.columns.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
         """Return the envelope for a table."""
-        own = schema.columns.names
+        own = find_columns(columns.names, schema.columns.names, role="column")
         value = self._name(VALUE)
         of_event = {field.name for field in dotted(self.event)}
 
@@ -310,12 +309,10 @@ class RecordForm:
 
         order = tuple(path(name) for name in order_names(schema, self.orders))
         own_order = {c: path(source) for c, source in schema.engine.column_order.items()}
-        images = {name for name in columns.names if name in self.image.names}
+        images = {name for name in columns.names if has_column(self.image, name)}
         stored = {
-            find_column(name, own, role="column"): (value, AFTER, name)
-            if name in images
-            else path(name)
-            for name in columns.names
+            column: (value, AFTER, name) if name in images else path(name)
+            for column, name in zip(own, columns.names, strict=True)
         }
         asked = {p for p in (*order, *own_order.values(), *stored.values()) if p[0] == value}
         key_fields = [self.columns.field(stored[key][-1]) for key in schema.keys]

@@ -18,7 +18,7 @@ from spark_upsert.flow.expansion import Replica
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.work import TableSink, TableSource
 from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_columns
 from spark_upsert.options.parse import STORAGE_PREFIX, fold
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
@@ -79,7 +79,7 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
         snapshot = table.at(options.version_as_of)
         grouping = None if options.raw else grouping_of(snapshot.manifest.properties)
         columns = snapshot.manifest.schema.columns if grouping is None else grouping.result
-        names = [find_column(each, columns.names, role="column") for each in options.columns]
+        names = list(find_columns(options.columns, columns.names, role="column"))
     fields = pa.schema([columns.field(each) for each in names]) if names else columns
     return VersionRows(fields, snapshot, grouping)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError, setting
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_columns, has_column
 from spark_upsert.model.schema import CHANGELOG_FIELDS, widens
 from spark_upsert.options.inputs import listed_twice
 
@@ -97,7 +97,8 @@ def _wanted(inputs: Mapping[str, Described], names: Sequence[str]) -> list[str]:
     own = [name for name in found if name not in _CHANGE_COLUMNS]
     of_changes = [name for name in found if name in _CHANGE_COLUMNS]
     if names:
-        own = [find_column(name, own, role="column") for name in names if name not in of_changes]
+        chosen = (name for name in names if name not in of_changes)
+        own = list(find_columns(chosen, own, role="column"))
     return [*own, *of_changes]
 
 
@@ -108,7 +109,7 @@ def _require_distinct(names: Sequence[str], inputs: Mapping[str, Described]) -> 
         other = folded.setdefault(name.lower(), name)
         if other != name:
             first, second = (
-                next(key for key, each in inputs.items() if column in each.columns.names)
+                next(key for key, each in inputs.items() if has_column(each.columns, column))
                 for column in (other, name)
             )
             raise SchemaError(
@@ -138,7 +139,7 @@ def require_apart(identities: Mapping[str, str]) -> None:
 
 def _require_same(first: str, expected: pa.Schema, name: str, found: pa.Schema) -> None:
     for field in expected:
-        if field.name not in found.names:
+        if not has_column(found, field.name):
             raise _disagreement(
                 f"the input '{name}' lacks the column '{field.name}', which '{first}' has.",
                 name,
@@ -153,7 +154,7 @@ def _require_same(first: str, expected: pa.Schema, name: str, found: pa.Schema) 
                 field.name,
             )
     for field in found:
-        if field.name not in expected.names:
+        if not has_column(expected, field.name):
             raise _disagreement(
                 f"the input '{name}' has a column '{field.name}', which '{first}' lacks.",
                 name,
@@ -182,7 +183,7 @@ def _disagreement(message: str, name: str, column: str) -> SchemaError:
 
 def _loosest(inputs: Mapping[str, Described], field: pa.Field) -> pa.Field:
     may_be_null = any(
-        field.name not in each.columns.names or each.columns.field(field.name).nullable
+        not has_column(each.columns, field.name) or each.columns.field(field.name).nullable
         for each in inputs.values()
     )
     return field.with_nullable(may_be_null).remove_metadata()

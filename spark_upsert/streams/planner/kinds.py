@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError, about
+from spark_upsert.model.names import has_column
 from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import TABLE, VIEW, InputOptions, ReadPlan
 from spark_upsert.options.parse import one_of
@@ -278,7 +279,7 @@ def _had_by(kind: InputFormat, options: InputOptions, own: pa.Schema, plan: Read
         return own
     found = list(_described(kind, options, plan).columns)
     # Of an input that has none of them one column is read, so that its rows are there.
-    return pa.schema([field for field in found if field.name in own.names] or found[:1])
+    return pa.schema([field for field in found if has_column(own, field.name)] or found[:1])
 
 
 def _described(kind: InputFormat, options: InputOptions, plan: ReadPlan) -> Described:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError, setting
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_columns, has_column
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.plan.expressions import bind_condition
@@ -51,7 +51,7 @@ def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
 def history_options(options: ReadOptions, columns: Sequence[str]) -> HistoryOptions:
     """Return what a read of a history wants, with the table's columns that it shows."""
     tracked, untracked = (
-        tuple(find_column(name, columns, role="tracked column") for name in names)
+        find_columns(names, columns, role="tracked column")
         for names in (options.tracked, options.untracked)
     )
     return HistoryOptions(
@@ -75,7 +75,7 @@ def _chosen(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
     if options.columns:
         extra = _columns_behind(options)
         wanted = (name for name in options.columns if name not in extra)
-        names = [find_column(name, own.names, role="column") for name in wanted]
+        names = list(find_columns(wanted, own.names, role="column"))
     return [own.field(name) for name in names]
 
 
@@ -88,7 +88,7 @@ def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
         There is no such column.
     """
     for name in names:
-        if name not in own.names:
+        if not has_column(own, name):
             raise SchemaError.missing_column(name, own.names, role="column")
     return pa.schema([own.field(name) for name in names]) if names else own
 
@@ -109,7 +109,7 @@ def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions
     """
     wanted, own = table_columns(planned, options), shown_columns(manifest, options)
     for name in wanted:
-        if name not in own.names:
+        if not has_column(own, name):
             raise SchemaError.missing_column(name, own.names, role="column")
         if own.field(name).type != planned.field(name).type:
             raise SchemaError(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from spark_upsert.conversions import convert
+from spark_upsert.model.names import has_column
 
 
 def conformed(
@@ -25,7 +26,7 @@ def conformed(
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    if field.name not in batch.schema.names:
+    if not has_column(batch.schema, field.name):
         return pa.nulls(batch.num_rows, field.type)
     column = batch.column(field.name)
     return column if column.type == field.type else convert(column, field.type)

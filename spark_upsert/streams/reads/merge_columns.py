@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import SchemaError
+from spark_upsert.model.names import has_column
 from spark_upsert.options.query import INPUT, MERGE_SEQ
 
 _FIELDS = {
@@ -35,7 +36,7 @@ def require_free(own: pa.Schema, columns: Sequence[str]) -> None:
         There is one.
     """
     for name in columns:
-        if name in own.names:
+        if has_column(own, name):
             raise SchemaError(
                 f"the inputs have a column '{name}' of their own, and 'mergeColumns' asks for it.",
                 hint="drop it from 'mergeColumns', or leave theirs out by 'columns'.",

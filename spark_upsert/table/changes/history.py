@@ -59,8 +59,9 @@ def valid_fields(schema: TableSchema, options: HistoryOptions) -> tuple[pa.Field
         ("trackHistoryColumnList", options.tracked),
         ("trackHistoryExceptColumnList", options.untracked),
     ):
+        read = set(options.columns)
         for name in names:
-            if name not in options.columns:
+            if name not in read:
                 expected = f"columns that are read, {list(options.columns)}"
                 raise OptionError.invalid(option, name, expected)
     if options.tracked and options.untracked:

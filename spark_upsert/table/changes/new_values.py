@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import OptionError, setting
+from spark_upsert.model.names import has_column
 from spark_upsert.model.schema import CHANGE_DIFF, CHANGE_TYPE, COMMIT_VERSION
 from spark_upsert.table.changes.render import CHANGE_NAMES, DELETE
 
@@ -59,7 +60,7 @@ def _refuse_deletes(batch: pa.RecordBatch, keys: Sequence[str]) -> None:
     row = {
         name: batch.column(name)[found].as_py()
         for name in (COMMIT_VERSION, *keys)
-        if name in batch.schema.names
+        if has_column(batch.schema, name)
     }
     version = row.pop(COMMIT_VERSION)
     key = ", ".join(f"{name}={value!r}" for name, value in row.items())

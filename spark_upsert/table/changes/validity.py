@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.model.arrays import Mask
+from spark_upsert.model.names import has_column
 from spark_upsert.model.schema import CHANGELOG_FIELDS, COMMIT_TIMESTAMP, TableSchema
 from spark_upsert.model.words import identical_rows
 from spark_upsert.plan.kernels.equal_keys import codes
@@ -58,7 +59,7 @@ def events_of(
     schema, rows, epochs = changes.rows.schema, changes.rows, changes.epochs
     is_put = changes.new != ABSENT
     names = event_columns(schema, options)
-    stored = [name for name in names if name in schema.columns.names]
+    stored = [name for name in names if has_column(schema.columns, name)]
     taken = rows.take(stored, np.where(is_put, changes.new, changes.old))
     found = dict(zip(stored, taken, strict=True))
     columns = [

@@ -244,7 +244,7 @@ def _check_order(schema: TableSchema, run: Run) -> Iterator[Finding]:
                 return
     equal = np.flatnonzero(hashes[1:] == hashes[:-1])
     if len(equal):
-        names = [name for name in schema.identity if name in run.names]
+        names = [name for name in schema.identity if run.has(name)]
         before = run.take(names, equal)
         after = run.take(names, equal + 1)
         twice = ~_is_less(before, after)

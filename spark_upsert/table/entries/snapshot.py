@@ -226,7 +226,8 @@ class Snapshot:
 
     def _having(self, wanted: Prefixes, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of not too many prefixes."""
-        read = [*names, *(name for name in wanted.names if name not in names)]
+        own = set(names)
+        read = [*names, *(name for name in wanted.names if name not in own)]
         for parts in self._parts_having(wanted):
             batches = map(wanted.filter, self._settled(parts, read))
             yield from (batch.select(names) for batch in batches if batch.num_rows)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.model.names import find_column, split_names
+from spark_upsert.model.names import find_columns, split_names
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.model.words import is_hashable
 from spark_upsert.table.log.manifest import Manifest, TableVersion
@@ -47,8 +47,8 @@ def indexed_columns(schema: TableSchema, properties: Mapping[str, str]) -> tuple
         One is not there, has no hash, or needs no index.
     """
     found: list[str] = []
-    for name in parse_index_by(properties.get(INDEX_BY, "")):
-        column = find_column(name, schema.columns.names, role=f"column of '{INDEX_BY}'")
+    names = parse_index_by(properties.get(INDEX_BY, ""))
+    for column in find_columns(names, schema.columns.names, role=f"column of '{INDEX_BY}'"):
         type_ = schema.columns.field(column).type
         if not is_hashable(type_):
             raise SchemaError(

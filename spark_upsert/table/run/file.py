@@ -35,6 +35,7 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Positions
 from spark_upsert.model.bounded import LruMap
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange, hash_number
+from spark_upsert.model.names import has_column
 from spark_upsert.model.schema import DIFF, ERROR, HASH, unreadable_column
 from spark_upsert.store import Store, resident_bytes
 from spark_upsert.store.protocol import MappedFile
@@ -325,6 +326,10 @@ class Run:
                 )
             self._verify_range(content, begin)
 
+    def has(self, name: str) -> bool:
+        """Return whether the run stores a column."""
+        return has_column(self._batch.schema, name)
+
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return verified views of rows ``start <= i < stop`` of some columns."""
         layouts = [self._layout(name) for name in names]
@@ -454,7 +459,7 @@ class Run:
         if name not in self._layouts:
             if name in self._unreadable:
                 raise unreadable_column(name, self._unreadable[name], self.file.path)
-            if name not in self.names:
+            if not self.has(name):
                 raise CorruptionError.in_file(self.file.path, f"a column '{name}'", "none")
             self._layouts[name] = Layout(self._batch.column(name), self._buffer.address)
         return self._layouts[name]

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from spark_upsert.model.names import has_column
 from spark_upsert.model.schema import (
     DIFF,
     HASH,
@@ -84,7 +85,7 @@ def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
     if batch.num_rows != rows:
         raise ValueError(f"{batch.num_rows} rows")
     for name, type_ in ((HASH, pa.uint64()), (DIFF, pa.int8())):
-        if name not in schema.names or schema.field(name).type != type_:
+        if not has_column(schema, name) or schema.field(name).type != type_:
             raise ValueError(f"no column '{name}' of {type_}")
         if batch.column(name).null_count:
             raise ValueError(f"nulls in column '{name}'")

@@ -20,6 +20,7 @@ import pyarrow as pa
 from spark_upsert.conversions import Rounding, convert
 from spark_upsert.errors import CorruptionError
 from spark_upsert.model.arrays import Positions
+from spark_upsert.model.names import has_column
 from spark_upsert.model.schema import HASH, ORDER_KNOWN, TableSchema, storage_type, widens
 from spark_upsert.table.run.file import RUNS, Run, Span
 
@@ -105,7 +106,7 @@ class RunPart:
         return positions + self._start
 
     def has(self, name: str) -> bool:
-        return name in self.run.names
+        return self.run.has(name)
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
         return self.run.take(names, positions + self._start)
@@ -177,7 +178,7 @@ class PickedPart:
         return self._run.file.path
 
     def has(self, name: str) -> bool:
-        return name in self._run.names
+        return self._run.has(name)
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
         return self._run.take(names, self._positions[positions])
@@ -222,7 +223,7 @@ class BatchPart:
         return "rows in memory"
 
     def has(self, name: str) -> bool:
-        return name in self.batch.schema.names
+        return has_column(self.batch.schema, name)
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
         indices = pa.array(positions)

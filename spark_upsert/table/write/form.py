@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.names import find_column
+from spark_upsert.model.names import find_column, find_columns, find_in_schema
 from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.table.write.commands import Envelope, RowReader, UpsertEnvelope
 
@@ -132,8 +132,8 @@ class UpsertForm:
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> UpsertEnvelope:
         """Return the envelope for a table."""
-        own = schema.columns.names
-        sources = {find_column(name, own, role="column"): name for name in columns.names}
+        own = find_columns(columns.names, schema.columns.names, role="column")
+        sources = dict(zip(own, columns.names, strict=True))
         return UpsertEnvelope(
             schema=schema,
             sources=sources,
@@ -169,9 +169,8 @@ def find_delete_mark(name: str, columns: pa.Schema, *, may_be_text: bool) -> str
 
 def order_names(schema: TableSchema, orders: pa.Schema) -> tuple[str, ...]:
     """Return the names that a table's order columns have in the rows."""
-    return tuple(
-        find_column(field.name, orders.names, role="sequenceBy column") for field in schema.order
-    )
+    names = (field.name for field in schema.order)
+    return find_columns(names, orders.names, role="sequenceBy column")
 
 
 def own_order_names(
@@ -185,7 +184,7 @@ def own_order_names(
         The rows have a value, and not the column that orders it.
     """
     return {
-        column: find_column(source, orders.names, role=f"sequenceBy.{column} column")
+        column: find_in_schema(source, orders, role=f"sequenceBy.{column} column")
         for column, source in schema.engine.column_order.items()
         if column in stored
     }
@@ -210,7 +209,11 @@ def dotted(fields: pa.Schema | pa.StructType, above: Path = ()) -> list[pa.Field
 
 
 def at_path(column: pa.Array, path: Path) -> pa.Array:
-    """Return a nested field; null where anything above it is."""
+    """Return a nested field; null where anything above it is.
+
+    The time follows the rows, not the fields of the struct, as it does with `pc.struct_field`.
+    """
     for name in path:
-        column = pc.struct_field(column, [column.type.get_field_index(name)])
+        field = column.field(column.type.get_field_index(name))
+        column = pc.if_else(column.is_valid(), field, None) if column.null_count else field
     return column

@@ -71,5 +71,6 @@ def _stored(schema: TableSchema, form: UpsertForm) -> pa.Schema:
     apart |= {field.name.lower() for field in schema.order}
     if form.deletes is not None:
         apart.add(form.deletes.lower())
-    stored = [field for field in form.others if field.name.lower() not in apart - own]
+    apart -= own
+    stored = [field for field in form.others if field.name.lower() not in apart]
     return pa.schema(stored) if stored else form.columns

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError
+from spark_upsert.model.names import find_repeated
 from spark_upsert.plan.expressions import bind, bind_condition
 from spark_upsert.plan.nodes import (
     AssignUniqueId,
@@ -103,9 +104,9 @@ def is_silent(node: Node) -> bool:
 
 def _project(node: Project, schema: pa.Schema) -> Streaming:
     names = [name for name, _ in node.columns]
-    for name in names:
-        if names.count(name) > 1:
-            raise PlanError(f"two columns are called '{name}'.", hint="rename one of them.")
+    repeated = find_repeated(names, is_exact=True)
+    if repeated is not None:
+        raise PlanError(f"two columns are called '{repeated[0]}'.", hint="rename one of them.")
     bound = [bind(expression, schema) for _, expression in node.columns]
     given = pa.schema([pa.field(name, each.type) for name, each in zip(names, bound, strict=True)])
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import DataError, PlanError
 from spark_upsert.model.arrays import Mask
+from spark_upsert.model.names import find_repeated, has_column
 from spark_upsert.model.words import equal_rows, is_hashable
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.kernels.equal_keys import canonical
@@ -206,13 +207,13 @@ class GroupComputation:
         return found
 
     def _require_names(self) -> None:
-        names = self.schema.names
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        repeated = find_repeated(self.schema.names, is_exact=True)
+        if repeated is not None:
+            name, _ = repeated
             raise PlanError(
-                f"there would be two columns '{twice[0]}'.",
+                f"there would be two columns '{name}'.",
                 hint="give the aggregate another name.",
-                column=twice[0],
+                column=name,
             )
 
 
@@ -225,7 +226,7 @@ def _in_order(groups: pa.Table) -> pa.Table:
 
 
 def _field(schema: pa.Schema, name: str) -> pa.Field:
-    if name not in schema.names:
+    if not has_column(schema, name):
         raise PlanError.missing_column(name, schema.names)
     return schema.field(name)
 

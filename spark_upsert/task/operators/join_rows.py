@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Mask, Positions
+from spark_upsert.model.names import find_repeated, has_column
 from spark_upsert.model.words import Words, is_hashable
 from spark_upsert.plan.kernels.equal_keys import NOWHERE, joinable
 from spark_upsert.plan.kernels.key_types import common_type, in_types
@@ -92,7 +93,7 @@ class Shape:
             )
         for names, schema in ((node.left_keys, left), (node.right_keys, right)):
             for name in names:
-                if name not in schema.names:
+                if not has_column(schema, name):
                     raise PlanError.missing_column(name, schema.names)
         is_one = not node.shows_both_keys
         keys = [left.field(on.left) for on in node.on], [right.field(on.right) for on in node.on]
@@ -180,12 +181,13 @@ def require_names(schema: pa.Schema) -> None:
     ------
     PlanError
     """
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if twice:
+    repeated = find_repeated(schema.names, is_exact=True)
+    if repeated is not None:
+        name, _ = repeated
         raise PlanError(
-            f"both sides have a column '{twice[0]}'.",
+            f"both sides have a column '{name}'.",
             hint="rename it, or leave it out, by a projection below the join.",
-            column=twice[0],
+            column=name,
         )
 
 

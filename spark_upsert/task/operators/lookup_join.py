@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, about
+from spark_upsert.model.names import has_column
 from spark_upsert.plan.nodes import How, IndexLookupJoin
 from spark_upsert.task.operators.join_rows import (
     Joined,
@@ -81,7 +82,7 @@ class LookupJoinRows:
                 hint="give a key for each of them, in their order.",
             )
         for name in self._node.keys:
-            if name not in left.names:
+            if not has_column(left, name):
                 raise PlanError.missing_column(name, left.names)
         require_types([left.field(name) for name in self._node.keys], self._lookup.keys)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError
 from spark_upsert.model.arrays import Positions
-from spark_upsert.model.names import names_of
+from spark_upsert.model.names import has_column, names_of
 from spark_upsert.plan.kernels.equal_keys import NOWHERE
 from spark_upsert.plan.kernels.key_index import KeyIndex
 from spark_upsert.table.entries.found import ABSENT
@@ -88,7 +88,7 @@ class ArrowLookup:
     ) -> None:
         keys = names_of(keys, "keys")
         for name in keys:
-            if name not in rows.schema.names:
+            if not has_column(rows.schema, name):
                 raise PlanError.missing_column(name, rows.schema.names)
         self.keys = [rows.schema.field(name) for name in keys]
         self.schema = _chosen(rows.schema, keys, columns)
@@ -112,6 +112,6 @@ def _chosen(schema: pa.Schema, keys: Sequence[str], columns: Sequence[str] | Non
         columns = [name for name in schema.names if name not in keys]
     columns = names_of(columns, "columns")
     for name in columns:
-        if name not in schema.names:
+        if not has_column(schema, name):
             raise PlanError.missing_column(name, schema.names)
     return pa.schema([schema.field(name) for name in columns])

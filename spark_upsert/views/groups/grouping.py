@@ -30,7 +30,7 @@ Rejected: to read a group again when its smallest value goes (all its rows), to 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,6 +39,7 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError, did_you_mean
 from spark_upsert.model.engines import FROM, PART, TO, Engine, MergeEngine, Rule, value_column
+from spark_upsert.model.names import find_repeated, has_column
 from spark_upsert.model.schema import TableSchema
 from spark_upsert.model.types import type_of, type_text
 from spark_upsert.model.words import is_hashable
@@ -114,9 +115,9 @@ class Grouping:
         for each in self.aggregates:
             self._check(each)
         names = [*self.keys, *(each.name for each in self.aggregates)]
-        twice = sorted({name for name in names if _folded(names).count(name.lower()) > 1})
-        if twice:
-            raise _error(twice[0], "stands twice in the result", "rename one")
+        repeated = find_repeated(names)
+        if repeated is not None:
+            raise _error(repeated[0], "stands twice in the result", "rename one")
 
     def _check(self, aggregate: Aggregate) -> None:
         kind, column = aggregate.kind, aggregate.column
@@ -133,7 +134,7 @@ class Grouping:
             raise _error(column, f"has a scale for its {kind.value}", "a scale is for sums alone")
 
     def _type(self, column: str, of: str) -> pa.DataType:
-        if column not in self.rows.names:
+        if not has_column(self.rows, column):
             hint = did_you_mean(column, self.rows.names)
             raise _error(column, f"is named by {of}, and the rows do not have it", hint.rstrip("."))
         return self.rows.field(column).type
@@ -192,12 +193,17 @@ class Grouping:
 
     def sum_of(self, aggregate: Aggregate) -> Summed:
         """Return what is kept for a count, a sum or an average of a column."""
-        return next(
-            each
-            for each in self.sums
-            if each.column == aggregate.column
-            and (aggregate.kind is AggregateKind.COUNT or each.scale == aggregate.scale)
-        )
+        if aggregate.kind is AggregateKind.COUNT:
+            return self._first_sums[aggregate.column]
+        return self._scaled_sums[aggregate.column, aggregate.scale]
+
+    @cached_property
+    def _first_sums(self) -> Mapping[str | None, Summed]:
+        return {each.column: each for each in reversed(self.sums)}
+
+    @cached_property
+    def _scaled_sums(self) -> Mapping[tuple[str | None, int | None], Summed]:
+        return {(each.column, each.scale): each for each in self.sums}
 
     @cached_property
     def kept(self) -> TableSchema:
@@ -326,15 +332,11 @@ def _error(column: str, found: str, hint: str) -> PlanError:
     return PlanError(f"column '{column}' {found}.", hint=f"{hint}{end}", column=column)
 
 
-def _folded(names: Iterable[str]) -> list[str]:
-    return [name.lower() for name in names]
-
-
 class _Names:
     """Names of columns, none the same as another, whatever its case."""
 
     def __init__(self, taken: Sequence[str]) -> None:
-        self._taken = set(_folded(taken))
+        self._taken = {name.lower() for name in taken}
 
     def free(self, name: str) -> str:
         """Return a name that is free, and take it: with underscores before it, if need be."""
