@@ -17,16 +17,21 @@ compares them, and docs/tasks.md lists the differences:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import convert
 from spark_upsert.errors import DataError, PlanError, SchemaError
-from spark_upsert.model.names import find_in_schema
+from spark_upsert.model.log_fields import Fields
+from spark_upsert.model.names import find_in_schema, has_column
+from spark_upsert.model.schema import storage_type
 from spark_upsert.plan.casts import Datum, cast, nearest
 from spark_upsert.plan.functions import (
     alike,
@@ -48,9 +53,12 @@ from spark_upsert.plan.sql import (
     Literal,
     Tree,
     children,
+    double_quoted,
     not_of_one_row,
     parse_sql,
 )
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,9 @@ def _too_deep(text: str) -> PlanError:
 def _bound(text: str, condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
     if isinstance(condition, str):
         tree = parse_sql(condition)
+        for name in double_quoted(condition):
+            if has_column(schema, name):
+                _warn_of_text(name)
         names = {_found(each, schema, text) for each in _columns(tree)}
         evaluate: Callable[[pa.RecordBatch], Datum] = _Evaluation(tree, schema)
     else:
@@ -131,8 +142,18 @@ def _bound(text: str, condition: str | pc.Expression, schema: pa.Schema) -> Boun
         evaluate = _OfArrow(condition)
     columns = tuple(sorted(names, key=schema.get_field_index))
     read = pa.schema([schema.field(name) for name in columns])
-    type_ = evaluate(pa.RecordBatch.from_pylist([], read)).type
+    nothing = [pa.nulls(0, field.type) for field in read]
+    type_ = evaluate(pa.RecordBatch.from_arrays(nothing, schema=read)).type
     return BoundExpression(text, columns, type_, evaluate)
+
+
+@cache
+def _warn_of_text(name: str) -> None:
+    """Log once that a text between double quotes is no column, although a column has its name."""
+    _LOGGER.warning(
+        "a text between double quotes has the name of a column, which is written in backticks: %s",
+        Fields(text=name, column=f"`{name}`"),
+    )
 
 
 def bind_condition(condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
@@ -295,7 +316,7 @@ class _Evaluation:
         if isinstance(found, pa.ExtensionArray):
             found = found.storage
         if pa.types.is_dictionary(found.type):
-            found = found.dictionary_decode()
+            found = convert(found, storage_type(found.type))
         for name in path[1:]:
             if not pa.types.is_struct(found.type):
                 raise PlanError(

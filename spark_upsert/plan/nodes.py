@@ -37,6 +37,7 @@ from spark_upsert.errors import PlanError
 from spark_upsert.model.names import names_of
 from spark_upsert.model.types import type_of, type_text
 from spark_upsert.plan.aggregates import Aggregate
+from spark_upsert.plan.sql import requoted
 
 VERSION = 1
 """Version of the JSON form."""
@@ -277,6 +278,9 @@ class Filter(Node):
     input: Node
     where: Formula
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "where", _in_single_quotes(self.where))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project(Node):
@@ -285,6 +289,15 @@ class Project(Node):
     kind: ClassVar[str] = "project"
     input: Node
     columns: tuple[Named, ...]
+
+    def __post_init__(self) -> None:
+        columns = (Named(name, _in_single_quotes(formula)) for name, formula in self.columns)
+        object.__setattr__(self, "columns", tuple(columns))
+
+
+def _in_single_quotes(formula: Formula) -> Formula:
+    """Return a formula without double quotes, in which plans of before had names (`plan.text`)."""
+    return requoted(formula, "'") if isinstance(formula, str) else formula
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@
                | CASE [or] WHEN or THEN or ... [ELSE or] END | CAST(or AS type)
                | function(or, ...) | column(.field)*
 
-Names are as in Spark: bare, or between backticks or double quotes; key words in any case.
+Names and texts are as in Spark: a name is bare or between backticks, a text between single or
+double quotes (`spark.sql.ansi.doubleQuotedIdentifiers` is off); key words in any case.
 """
 
 from __future__ import annotations
@@ -164,8 +165,8 @@ _WORDS = frozenset(
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
-    | (?P<text>'(?:[^']|'')*')
-    | (?P<quoted>"(?:[^"]|"")+"|`(?:[^`]|``)+`)
+    | (?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
+    | (?P<quoted>`(?:[^`]|``)+`)
     | (?P<word>[^\W\d]\w*)
     | (?P<sign><=>|<>|!=|<=|>=|\|\||[-+*/%=<>(),.])
     )""",
@@ -244,6 +245,45 @@ def not_of_one_row(text: str, name: str) -> PlanError:
     )
 
 
+def double_quoted(text: str) -> list[str]:
+    """Return the texts between double quotes; none if the expression is not in the grammar."""
+    return [_unquoted(token.text) for token in _double_quoted(text)]
+
+
+def requoted(text: str, quote: str) -> str:
+    """Return an expression with another quote in place of double quotes.
+
+    Parameters
+    ----------
+    text : str
+        An expression that is not in the grammar is returned unchanged.
+    quote : str
+        A single quote, so that the meaning stays; or a backtick, so that what is between double
+        quotes is a name, as version 0.1.0 read it.
+    """
+    pieces, end = [], 0
+    for token in _double_quoted(text):
+        content = _unquoted(token.text).replace(quote, quote * 2)
+        pieces += [text[end : token.at], f"{quote}{content}{quote}"]
+        end = token.at + len(token.text)
+    return "".join([*pieces, text[end:]])
+
+
+def _double_quoted(text: str) -> list[_Token]:
+    if '"' not in text:
+        return []
+    try:
+        return [token for token in _tokens(text) if token.text.startswith('"')]
+    except PlanError:
+        return []
+
+
+def _unquoted(text: str) -> str:
+    """Return what is between two quotes, with each doubled quote as one."""
+    quote = text[0]
+    return text[1:-1].replace(quote * 2, quote)
+
+
 def _height(tree: Tree) -> int:
     height, level = 0, [tree]
     while level:
@@ -259,7 +299,7 @@ def _tokens(text: str) -> list[_Token]:
             start = at + len(text[at:]) - len(text[at:].lstrip())
             raise PlanError(
                 f"'{text}': {text[start]!r} at character {start + 1} begins nothing that is known.",
-                hint="texts stand between single quotes, odd names between backticks.",
+                hint="put texts between single quotes, and odd names between backticks.",
             )
         found.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
         at = match.end()
@@ -464,7 +504,7 @@ class _Parser:
         return Literal(number, pa.float64())
 
     def _string(self) -> str:
-        return self._take().text[1:-1].replace("''", "'")
+        return _unquoted(self._take().text)
 
     def _moment(self, word: str) -> Literal:
         cls, form = _MOMENTS[word]
@@ -579,8 +619,7 @@ class _Parser:
     def _name(self) -> str:
         token = self._next
         if token.kind == "quoted":
-            quote = token.text[0]
-            return self._take().text[1:-1].replace(quote * 2, quote)
+            return _unquoted(self._take().text)
         if token.kind != "word":
             raise self._unexpected("expected a name")
         return self._take().text

@@ -32,6 +32,7 @@ from spark_upsert.plan.nodes import (
     to_text,
     too_deep,
 )
+from spark_upsert.plan.sql import requoted
 
 _NESTING_MAX = 4 * DEPTH_MAX
 """Objects and lists within each other in the text of a plan: a node is one, and what it lists."""
@@ -164,6 +165,12 @@ def _optional(reader: _Reader) -> _Reader:
     return _Reader(f"{reader.what} or null", read)
 
 
+def _formula(value: Any, _: int) -> str:
+    # Plans have no text between double quotes (`nodes.Filter`). One that has is of an earlier
+    # version, which read a name there.
+    return requoted(_TEXT.read(value, 0), "`")
+
+
 def _several(what: str, read: Callable[[Any, int], Any]) -> _Reader:
     def all_of(value: Any, depth: int) -> tuple[Any, ...]:
         return tuple(read(each, depth) for each in _list(value))
@@ -199,7 +206,7 @@ _READERS: dict[Any, _Reader] = {
     bool: _Reader("true or false", _is(bool)),
     int: _COUNT,
     int | None: _optional(_COUNT),
-    Formula: _Reader("SQL", _is(str)),
+    Formula: _Reader("SQL", _formula),
     How: _Reader(f"one of {', '.join(each.value for each in How)}", lambda value, _: How(value)),
     Reverse: _Reader(
         f"one of {', '.join(each.value for each in Reverse)}", lambda value, _: Reverse(value)
@@ -208,7 +215,9 @@ _READERS: dict[Any, _Reader] = {
     tuple[Node, ...]: _several("a list of nodes", _below),
     tuple[str, ...]: _several("a list of names", _is(str)),
     tuple[Column, ...]: _pairs_of(Column, "a list of [name, type]"),
-    tuple[Named, ...]: _pairs_of(Named, "a list of [name, SQL]"),
+    tuple[Named, ...]: _pairs_of(
+        lambda name, formula: Named(name, _formula(formula, 0)), "a list of [name, SQL]"
+    ),
     tuple[On, ...]: _pairs_of(On, "a list of [left, right]"),
     tuple[Aggregate, ...]: _several(
         "a list of [name, function, column or null, scale or null]",

@@ -54,7 +54,7 @@ TEXTS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         "plan.sql:_tokens",
         "s = ‘a’",
         {
-            "texts stand between single quotes": "s = 'a'",
+            "put texts between single quotes": "s = 'a'",
             "odd names between backticks": "`s` = 'a'",
         },
     ),

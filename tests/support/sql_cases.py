@@ -66,7 +66,21 @@ TEXTS = (
     *("2026-01-31 12:30:00+02:00", "0001-01-01", "9999-12-31 23:59:59.999999", "2026-02-30"),
     *("99999999999999999999", "1e-400", "1e400", "1d", "0x1p3", "\u0661\u0662", "a%b", "a_b"),
     *("a\\b", "\u00df", "\u00c9t\u00e9", "\u03a3\u03b1\u03c2", "\u0391\u03a3", "\U0001f600x"),
-    *("\u0130", "\ttab\n", "1_000", "  x y  ", "O'Neill", "AbC", "19.99", "0.005", "-1.25E2"),
+    *(
+        "\u0130",
+        "\ttab\n",
+        "1_000",
+        "  x y  ",
+        "O'Neill",
+        'say "hi"',
+        '"',
+        "s",
+        "i64",
+        "AbC",
+        "19.99",
+        "0.005",
+        "-1.25E2",
+    ),
     *("48151415102163378576555277819065061780", "1e-9999999", "-.", "1.2.3", "null", "t", "f"),
     *("2026-01-31 24:00:00", "2026-01-31 1:2:3", "12:30:00", "1970-01-01 00:00:00.1234567"),
 )
@@ -184,11 +198,14 @@ TARGETS: Mapping[str, Sequence[str]] = {
 # -- expressions -----------------------------------------------------------------------------
 
 
-def quoted(text: str) -> Written:
-    """Return a text as a literal: with us, a backslash is one."""
-    spark = text.replace("\\", "\\\\").replace("'", "\\'")
-    ours = text.replace("'", "''")
-    return Written(f"'{ours}'", f"'{spark}'", "text")
+def quoted(text: str, quote: str = "'") -> Written:
+    """Return a text as a literal between single or double quotes: with us, a backslash is one."""
+    ours = text.replace(quote, quote * 2)
+    spark = ours.replace("\\", "\\\\")
+    return Written(f"{quote}{ours}{quote}", f"{quote}{spark}{quote}", "text")
+
+
+QUOTES = ("'", '"')
 
 
 def widest(*numbers: Written) -> str:
@@ -261,7 +278,7 @@ class Expressions:
                 text = text if "e" in text else f"{text[:-1]}e0)"
                 return Written(text, text, "double")
             case "text":
-                return quoted(chance.choice(TEXTS))
+                return quoted(chance.choice(TEXTS), chance.choice(QUOTES))
             case "date":
                 day = chance.choice(("2026-01-31", "0001-01-01", "9999-12-31", "1970-01-01"))
                 text = f"DATE '{day}'"
@@ -345,7 +362,8 @@ class Expressions:
         if self._chance.random() < 0.4:
             name = self._chance.choice(("starts_with", "ends_with", "contains"))
             part = quoted(
-                self._chance.choice(("", "a", "1", " ", "%", "\u00df", "-", "\U0001f600"))
+                self._chance.choice(("", "a", "1", " ", "%", "\u00df", "-", "\U0001f600")),
+                self._chance.choice(QUOTES),
             )
             return self._called(name, [text, part], "bool", spark=name.replace("_", ""))
         pieces = (
@@ -367,9 +385,8 @@ class Expressions:
         pattern = "".join(self._chance.choice(pieces) for _ in range(self._chance.randint(0, 4)))
         if self._chance.random() < 0.05:
             pattern += "\\"
-        return self._binary(
-            self._chance.choice(("LIKE", "NOT LIKE")), text, quoted(pattern), "bool"
-        )
+        like = quoted(pattern, self._chance.choice(QUOTES))
+        return self._binary(self._chance.choice(("LIKE", "NOT LIKE")), text, like, "bool")
 
     def _operand(self, kind: str, depth: int) -> Written:
         """Return a number for a result of a kind: of this kind, or of one that becomes it."""

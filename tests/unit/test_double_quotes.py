@@ -1,0 +1,144 @@
+"""What is between double quotes is a text wherever SQL is read, as in Spark, and never a column."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from spark_upsert.cli.commands import upsertflow
+from spark_upsert.errors import PlanError
+from spark_upsert.plan import expressions
+from spark_upsert.plan.expressions import bind
+from spark_upsert.plan.sql import double_quoted, requoted
+from spark_upsert.plan.text import plan_from_json
+from spark_upsert.table.table import Table
+from spark_upsert.views.builder import Plan
+from tests.hints.reads import batch
+
+CONDITION = 'status = "name"'
+ROWS = pa.table({"id": [1, 2, 3], "status": ["name", "x", "y"], "name": ["x", "x", "y"]})
+
+
+def ids(rows: Any) -> list[int]:
+    return sorted(row["id"] for row in rows)
+
+
+def shown_by_command(path: str, *arguments: str) -> list[int]:
+    result = CliRunner().invoke(upsertflow, [*arguments[:1], path, *arguments[1:], "--json"])
+    assert result.exit_code == 0, result.output
+    return ids(json.loads(line) for line in result.stdout.splitlines())
+
+
+def left_by_command(path: str) -> list[int]:
+    command = ["delete", path, "--filter", CONDITION]
+    assert CliRunner().invoke(upsertflow, command).exit_code == 0
+    return ids(Table.open(path).snapshot().to_pylist())
+
+
+def left_by_delete(path: str) -> list[int]:
+    Table.open(path).delete(filter=CONDITION)
+    return ids(Table.open(path).snapshot().to_pylist())
+
+
+def in_pieces(path: str) -> list[int]:
+    pieces = Table.open(path).pieces(2, filter=CONDITION)
+    return ids(row for piece in pieces for row in piece.scan().read_all().to_pylist())
+
+
+READS: dict[str, Callable[[str], list[int]]] = {
+    "snapshot": lambda path: ids(Table.open(path).snapshot(filter=CONDITION).to_pylist()),
+    "pieces": in_pieces,
+    "a read of Spark": lambda path: ids(batch({"path": path, "filter": CONDITION})),
+    "the command": lambda path: shown_by_command(path, "snapshot", "--filter", CONDITION),
+    "a view": lambda path: ids(Plan.of_table(path).filter(CONDITION).to_arrow().to_pylist()),
+    "a formula of a view": lambda path: ids(
+        row
+        for row in Plan.of_table(path).select("id", is_it=CONDITION).to_arrow().to_pylist()
+        if row["is_it"]
+    ),
+    "a stored plan": lambda path: ids(
+        Plan(plan_from_json(Plan.of_table(path).filter(CONDITION).to_json())).to_arrow().to_pylist()
+    ),
+}
+
+DELETES = {"delete": left_by_delete, "delete by the command": left_by_command}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    table = Table.create(str(tmp_path / "table"), ROWS.schema, keys=["id"])
+    table.append(ROWS)
+    return str(tmp_path / "table")
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_condition_reads_a_text(path: str, read: Callable[[str], list[int]]) -> None:
+    assert read(path) == [1]
+
+
+@pytest.mark.parametrize("delete", DELETES.values(), ids=DELETES)
+def test_a_delete_by_a_condition_reads_a_text(
+    path: str, delete: Callable[[str], list[int]]
+) -> None:
+    assert delete(path) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('"a""b"', 'a"b'),
+        ('"it\'s"', "it's"),
+        ("\"it''s\"", "it''s"),
+        ('""', ""),
+        ("'say \"hi\"'", 'say "hi"'),
+        ('"`a`"', "`a`"),
+        ('CASE "a" WHEN "a" THEN "b" END', "b"),
+        ('CAST(DATE "2026-01-31" AS STRING)', "2026-01-31"),
+    ],
+)
+def test_a_text_has_each_doubled_quote_once(text: str, value: str) -> None:
+    for each in (text, requoted(text, "'")):
+        assert bind(each, ROWS.schema)(ROWS.to_batches()[0]).to_pylist() == [value] * 3
+    assert double_quoted(requoted(text, "'")) == []
+
+
+@pytest.mark.parametrize("text", ['"a"."b"', '"a" "b"', "'a' \"b\"", '"a', 'a"', '"id"(1)'])
+def test_other_uses_of_double_quotes_are_refused(text: str) -> None:
+    with pytest.raises(PlanError):
+        bind(text, ROWS.schema)
+    assert requoted(text, "'").replace("'", '"') == text.replace("'", '"')
+
+
+def test_a_text_with_the_name_of_a_column_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    expressions._warn_of_text.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            bind(CONDITION, ROWS.schema)
+        bind('status = "other"', ROWS.schema)
+    [message] = caplog.messages
+    assert "text=name" in message
+    assert "`name`" in message
+
+
+# -- plans -----------------------------------------------------------------------------------
+
+
+def test_a_plan_has_no_double_quotes(path: str) -> None:
+    plan = Plan.of_table(path).filter(CONDITION).select("id", it='"a"')
+    assert "status = 'name'" in plan.to_json()
+    assert "\"'a'\"" in plan.to_json()
+    assert plan_from_json(plan.to_json()).to_json() == plan.to_json()
+
+
+def test_a_stored_plan_with_double_quotes_keeps_its_names(path: str) -> None:
+    """Version 0.1.0 read names there."""
+    plan = Plan.of_table(path).filter("status = `name`").select("id", it="`name`")
+    stored = plan.to_json().replace("`", '\\"')
+    assert plan_from_json(stored).to_json() == plan.to_json()
