@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_upsert.conversions import (
     Rounding,
+    arguments,
     convert,
     decimals,
     door,
@@ -18,6 +19,7 @@ from spark_upsert.conversions import (
     python_values,
 )
 from spark_upsert.conversions.limbs import Limbs
+from spark_upsert.plan import expressions, sql
 from spark_upsert.table import given_keys
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_conversion_promises as promises
@@ -25,6 +27,8 @@ from tests.promises import test_conversion_promises as promises
 NUMBERS = promises.test_p5_a_number_is_stored_as_it_is_or_kept_apart
 TIMES = promises.test_p5_a_time_that_python_cannot_read_is_refused
 ROUNDED = promises.test_p5_a_rounded_number_has_room
+ARGUMENT = promises.test_p5_an_argument_that_no_record_can_hold_is_refused
+DOUBLE_QUOTES = promises.test_p5_a_text_between_double_quotes_is_no_column
 LOOKED_UP = promises.test_p5_a_look_up_takes_no_value_for_another
 
 
@@ -103,3 +107,16 @@ def _() -> Patch:
 
     changed = {("integer", "boolean"): cast, ("float", "boolean"): cast}
     return patch.dict(door._RULES, changed)
+
+
+@bug("a float is a number of milliseconds", ARGUMENT)
+def _() -> Patch:
+    return patch.object(arguments, "_integer", lambda value: value)
+
+
+@bug("a text between double quotes is a column", DOUBLE_QUOTES)
+def _() -> Patch:
+    def as_names(original: Any, text: str) -> Any:
+        return original(sql.requoted(text, "`"))
+
+    return wrapped(expressions, "parse_sql", as_names)

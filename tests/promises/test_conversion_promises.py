@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError, SchemaError
+from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.plan.expressions import bind
 from spark_upsert.table.table import Table
@@ -103,3 +103,20 @@ def test_p5_a_look_up_takes_no_value_for_another() -> None:
             with pytest.raises(SchemaError, match="no such value"):
                 table.delete(other)
         assert table.get(stored).num_rows == table.snapshot().num_rows == len(stored)
+
+
+def test_p5_an_argument_that_no_record_can_hold_is_refused() -> None:
+    table = table_of({"id": pa.int64()}, ErrorPolicy.FAIL)
+    for ttl_ms in (1.5e6, True, "1000", 1 << 70, 0):
+        with pytest.raises(OptionError, match="'ttl_ms' expects"):
+            table.hold("reader", 0, ttl_ms=ttl_ms)  # type: ignore[arg-type]
+    assert table.consumers() == []
+    table.expire(retain_versions=0)
+
+
+def test_p5_a_text_between_double_quotes_is_no_column() -> None:
+    table = table_of({"id": pa.int64(), "a": pa.string(), "b": pa.string()}, ErrorPolicy.FAIL)
+    table.append(pa.table({"id": [1, 2], "a": ["b", "x"], "b": ["x", "x"]}))
+    assert table.snapshot(filter='a = "b"').column("id").to_pylist() == [1]
+    table.delete(filter='"b" = a')
+    assert table.snapshot().column("id").to_pylist() == [2]
