@@ -115,9 +115,11 @@ def _array_of_column(values: Any) -> pa.Array:
 # -- equal values ----------------------------------------------------------------------------
 
 
+_TIMES = ("date", "time", "time of day", "duration")
+
 _UNEQUAL = frozenset(
     {
-        *((kind, "text") for kind in ("boolean", "float", "date", "time", "time of day")),
+        *((kind, "text") for kind in ("boolean", "float", "decimal", *_TIMES)),
         *(("boolean", kind) for kind in ("integer", "float")),
     }
 )

@@ -331,6 +331,8 @@ def kept(form: Form, value: Any) -> Any:
             made = pa.table(made).column("id")
         held = next(iter(made)) if isinstance(made, COLUMNS) else value
         held = held.as_py() if isinstance(held, pa.Scalar) else held
+        if isinstance(made, pd.Series) and made.dtype != object and pd.isna(held):
+            return None  # Pandas has no other missing value in a column of numbers.
     except (Exception, pl.exceptions.PanicException):  # noqa: BLE001 - of other libraries
         return REFUSED
     return held if meaning_of(held) in (None, meaning_of(value)) else REFUSED
@@ -340,7 +342,8 @@ def check(subject: Subject, chance: random.Random) -> None:
     value = random_value(chance, subject.values)
     name, form = chance.choice([*SEVERAL.items(), *KEYS.items()])
     held = kept(form, value)
-    if held is REFUSED or isinstance(value, MERGED):
+    is_none = name == "scalar" and value is None  # No keys are given.
+    if held is REFUSED or isinstance(value, MERGED) or is_none:
         return
     context = f"{value!r} ({type(value).__name__}) as {name} in {subject.type}"
     result = found(lambda: subject.table.get(form(value)))
