@@ -154,7 +154,7 @@ def wide_section(sections: Sections) -> Iterator[str]:
     section = sections.get("wide")
     if section is None:
         return
-    widths = section["widths"]
+    widths = dict(sorted(section["widths"].items(), key=lambda width: int(width[0])))
     yield from ("## Many columns, without Spark", "")
     yield (
         f"A table of {section['rows']} rows and a growing number of columns. Processor time of all "

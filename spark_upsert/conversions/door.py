@@ -45,7 +45,7 @@ from spark_upsert.conversions.rounding import Rounding
 from spark_upsert.conversions.soundness import is_sound, require_offsets, unsound_rows
 from spark_upsert.conversions.times import times
 from spark_upsert.model.arrays import Mask
-from spark_upsert.model.schema import UUID, storage_type
+from spark_upsert.model.schema import BOOL8, UUID, storage_type
 from spark_upsert.model.words import is_text
 
 Datum = Any
@@ -601,8 +601,10 @@ _EXAMINED = ("date", "time", "float")
 
 
 def _without_extension(values: pa.Array) -> pa.Array:
-    """Return the storage of an extension type, and run-end encoded values one by one."""
+    """Return plain values of an extension type, of a view, or of run-end encoded ones."""
     if isinstance(values, pa.ExtensionArray):
+        if values.type.extension_name == BOOL8:  # Arrow takes all integers but 0 for true.
+            return pc.not_equal(values.storage, 0)
         return _without_extension(values.storage)
     if pa.types.is_string_view(values.type):  # Arrow takes no rows of views.
         return pc.cast(values, pa.string())

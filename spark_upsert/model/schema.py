@@ -212,10 +212,13 @@ def _inner_type(type_: pa.DataType) -> pa.DataType:
 UUID = "arrow.uuid"
 """The name of Arrow's type of UUIDs."""
 
+BOOL8 = "arrow.bool8"
+"""The name of Arrow's type of truth values that take a byte each."""
+
 _OF_EXTENSIONS: Mapping[str, pa.DataType] = {
     UUID: pa.string(),
     "arrow.json": pa.string(),
-    "arrow.bool8": pa.bool_(),
+    BOOL8: pa.bool_(),
 }
 
 DECIMAL_DIGITS_MAX = 38
@@ -688,7 +691,7 @@ class TableSchema:
         order = _widened_order(self.order, self.engine, [*evolved, *(orders if merge else ())])
         if order == self.order:
             return accepted
-        return replace(accepted, order=order, has_wide_order=True)
+        return replace(accepted, order=order, has_wide_order=not self.engine.column_order)
 
     def _accept_type(self, own: pa.Field, field: pa.Field, *, merge: bool) -> pa.Field:
         # A column of an earlier release may have a type that is stored in another one today.

@@ -53,8 +53,8 @@ def as_table(rows: Any) -> pa.Table:
     objects = object_columns(rows)
     if objects:
         raise SchemaError(
-            f"the column '{objects[0]}' of the frame has the type Object: Polars gives the addresses "
-            "of its values to Arrow, not the values.",
+            f"the column '{objects[0]}' of the frame has the type Object: Polars gives Arrow the "
+            "addresses of its values, not the values.",
             hint=f"make a column of another type of it, for example by pl.Series(frame["
             f"'{objects[0]}'].to_list()), or drop it.",
             column=objects[0],

@@ -102,7 +102,7 @@ def upper_wanted(
 
 def require_bound(version: int, head: Manifest, *, name: str) -> None:
     """Raise unless changes can begin, or end, before a version: one that is there, or the next."""
-    if version > head.upper:
+    if not 0 <= version <= head.upper:
         raise VersionNotFoundError.future(
             name, version, since=head.first_changes, newest=head.version, last=head.upper
         )

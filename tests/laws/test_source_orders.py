@@ -6,8 +6,9 @@ not grow, keys that change, events that come again after a restart. `SOURCE_SEED
 seeds.
 
 Sources of the shapes: the connectors' pages in Debezium's documentation (*Change event values*,
-*Incremental snapshots*); for SQL Server also ``SqlServerConnection`` (``__$command_id`` in its order
-of changes) and its page on ``event_serial_no``; for MySQL and MariaDB `integration/test_mysql.py`.
+*Incremental snapshots*); for SQL Server also ``SqlServerConnection`` (``__$command_id`` in its
+order of changes) and its page on ``event_serial_no``; for MySQL and MariaDB
+`integration/test_mysql.py`.
 """
 
 from __future__ import annotations

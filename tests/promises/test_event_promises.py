@@ -252,8 +252,10 @@ def test_p4_an_array_that_was_not_sent_is_never_a_value() -> None:
 def test_p4_a_key_that_was_not_sent_is_the_old_one() -> None:
     options = {**OPTIONS, "valueSchema": "k STRING, n INT", "keys": "k"}
     with _new() as path:
-        for before, after in ((None, {"k": "a", "n": 1}), ({"k": "a"}, {"k": UNSENT, "n": 2})):
-            lsn = after["n"]
+        for lsn, before, after in (
+            (1, None, {"k": "a", "n": 1}),
+            (2, {"k": "a"}, {"k": UNSENT, "n": 2}),
+        ):
             write(path, records([(None, bare(event("u", before, after, lsn)))]), **options)
         assert Table.open(str(path)).snapshot().to_pylist() == [{"k": "a", "n": 2}]
 

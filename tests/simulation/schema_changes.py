@@ -944,7 +944,7 @@ class Viewer:
 
 
 class Grouper:
-    """A kept view that counts the rows of each value. It is made again when an error asks for it."""
+    """A kept view that counts the rows of each value; made again when an error asks for it."""
 
     def __init__(self, history: History) -> None:
         self.history = history

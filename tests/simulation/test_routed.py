@@ -2,7 +2,8 @@
 
 Within the steps of one driver another one runs: of the same query, as after a restart while the
 old one is still at work, with the same batch divided into other tasks; or of another query, which
-is to be refused; or one that adds columns to a table, or drops them. Every table then equals its model, and the group names the versions of each batch.
+is to be refused; or one that adds columns to a table, or drops them. Every table then equals its
+model, and the group names the versions of each batch.
 """
 
 from __future__ import annotations

@@ -367,6 +367,7 @@ class _ViewOfOne(View):
 
     def _open(self, scan: Scan) -> BaseTable:
         self.tables[scan.path] = self._source
+        self._schemas[scan.path] = self._source.schema
         return open_base(scan, self._source)
 
 

@@ -75,7 +75,11 @@ EXACT: tuple[Figure, ...] = (
         "| {} seeded worlds",
         partial(default, "tests/simulation/test_simulation.py", "SIMULATION_SEEDS"),
     ),
-    (RELIABILITY, "; {} in the long form", partial(number, "Makefile", r"--seeds (\d+)")),
+    (
+        RELIABILITY,
+        "; {} in the long form",
+        partial(number, "Makefile", r"tests.simulation --seeds (\d+)"),
+    ),
     (
         RELIABILITY,
         "in the middle of a file one of {}",

@@ -21,7 +21,7 @@ from spark_upsert.errors import (
     OtherTableError,
     SchemaError,
 )
-from spark_upsert.model.engines import PART, Engine, MergeEngine, Rule
+from spark_upsert.model.engines import ORDERS_VERSION, PART, Engine, MergeEngine, Rule
 from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
@@ -288,8 +288,8 @@ def test_who_knows_no_contributions_refuses_their_table() -> None:
     assert stored["kind"] not in {kind.value for kind in Engine}
     assert (stored["version"], MergeEngine().to_json().get("version")) == (2, None)
     assert MergeEngine.from_json(stored) == GROUPING.kept.engine
-    with pytest.raises(NewerFormatError, match="merge engine has format 3"):
-        MergeEngine.from_json({**stored, "version": 3, "kind": "unheard of"})
+    with pytest.raises(NewerFormatError, match=f"merge engine has format {ORDERS_VERSION + 1}"):
+        MergeEngine.from_json({**stored, "version": ORDERS_VERSION + 1, "kind": "unheard of"})
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ CALLS: dict[str, Call] = {
 OF_OUTPUT = re.compile(
     r"(Fused|LogicalOperator|Parallel|PartitionBy|Replica|Splitter|WidthChange)\.__init__\..*"
     r"|MergeEngine\.(check|resolved)\..*|Flow\.parallel\.broadcast"
-    r"|TableSchema\.__init__\.(keys|binlogs)"
+    r"|TableSchema\.__init__\.(keys|binlogs|unreadable)"
 )
 """Values that the package makes, or that `flow.checks` checks; ports are no columns."""
 

@@ -266,7 +266,7 @@ def test_a_version_that_is_yet_to_come_cannot_be_held(hold: Callable[..., Lease]
     ("lower", "upper", "problem"),
     [
         pytest.param(5, None, "'lower' 5 does not exist", id="after the next version"),
-        pytest.param(-1, None, "'lower' expects a whole number", id="before all"),
+        pytest.param(-1, None, "'lower' -1 does not exist", id="before all"),
         pytest.param(0, 5, "'upper' 5 does not exist", id="an end after the next version"),
         pytest.param(
             2, 1, "begin at version 2 and end before version 1", id="an end before the start"

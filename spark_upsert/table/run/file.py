@@ -327,8 +327,8 @@ class Run:
             self._verify_range(content, begin)
 
     def has(self, name: str) -> bool:
-        """Return whether the run stores a column."""
-        return has_column(self._batch.schema, name)
+        """Return whether the run stores a column, readable or not."""
+        return has_column(self._batch.schema, name) or name in self._unreadable
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return verified views of rows ``start <= i < stop`` of some columns."""
