@@ -10,15 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_upsert._version import __version__
-from spark_upsert.late import Late
-from spark_upsert.table.entries.prepare import register_run_observer
-from spark_upsert.table.observers import register_commit_observer
+from spark_upsert.table.entries.prepare import RunObserver, register_run_observer
+from spark_upsert.table.observers import CommitObserver, register_commit_observer
 
 if TYPE_CHECKING:
     from spark_upsert.errors import UpsertFlowError
     from spark_upsert.feedback import FeedbackUpsert
-    from spark_upsert.mirror import ahead as mirrored_runs
-    from spark_upsert.mirror import follow as mirrored_commits
     from spark_upsert.model.engines import Engine, MergeEngine, Rule
     from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
     from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
@@ -26,10 +23,6 @@ if TYPE_CHECKING:
     from spark_upsert.table.log.tombstones import LateRows
     from spark_upsert.table.table import Table
     from spark_upsert.table.watch import Gap, SealedEpoch
-else:
-    # A process without a published table loads neither.
-    mirrored_runs = Late("spark_upsert.mirror.ahead")
-    mirrored_commits = Late("spark_upsert.mirror.follow")
 
 __all__ = [
     "ChangeOptions",
@@ -72,9 +65,23 @@ _HOMES = {
     "UpsertFlowError": "errors",
 }
 
-# Every process that imports a part of the package runs this: Python imports the face first.
-register_run_observer(mirrored_runs)
-register_commit_observer(mirrored_commits)
+
+def _run_observer() -> RunObserver:
+    from spark_upsert.mirror import ahead
+
+    return ahead
+
+
+def _commit_observer() -> CommitObserver:
+    from spark_upsert.mirror import follow
+
+    return follow
+
+
+# Every process that imports a part of the package runs this: Python imports the package first. A
+# process without a published table does not load the mirror.
+register_run_observer(_run_observer)
+register_commit_observer(_commit_observer)
 
 if not TYPE_CHECKING:  # Or any name would pass for one of ours.
 

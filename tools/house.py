@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tools.layers import LAYERS, ROOT, imports, modules, tree_of, unit_of
-from tools.reach import BOUNDS
 
 TARGET = ROOT / "docs" / "house.md"
 
@@ -40,7 +39,6 @@ _HELD = """
 | what | at most | held by |
 |---|---|---|
 | names of types with two meanings | 0 | `tests/unit/test_names.py` |
-{reach}
 | languages and texts of plans; homes of equal keys | 1 | `tests/unit/test_golden.py`, `tests/laws/test_one_plan.py`, `tests/laws/test_equal_keys.py` |
 | files in a folder | 20 | `tests/unit/test_layers.py` |
 | modules of `streams` that plan a batch of one table | 12 | `tests/unit/test_planning_modules.py` |
@@ -81,20 +79,12 @@ def page() -> str:
         "```mermaid",
         *_picture(whole),
         "```",
-        _HELD.format(reach=_reach(), check=_CHECK.rstrip()),
+        _HELD.format(check=_CHECK.rstrip()),
         _ROOMS,
     ]
     for unit in (unit for layer in reversed(LAYERS) for unit in layer):
         lines += [f"### {_short(unit)}", "", *_described(unit, known), _neighbours(unit, whole), ""]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _reach() -> str:
-    """Return the rows about what may be loaded."""
-    held = "`tests/unit/test_reach.py`"
-    return "\n".join(
-        f"| lines that are loaded for {each.why} | {each.lines_max} | {held} |" for each in BOUNDS
-    )
 
 
 def graph(known: Mapping[str, Path]) -> Graph:

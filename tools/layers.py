@@ -3,7 +3,7 @@
 A module may import from its own unit and from units of lower layers, never from a unit beside it or
 above it. So no two units import each other, and what a unit knows can be read off this page. Imports
 within functions and those for types count, too, and so does each text that is the name of a module,
-whatever takes it: `Late("...")`, `import_module("...")`, ``__import__("...")`` or a list of names.
+whatever takes it: `import_module("...")`, ``__import__("...")`` or a list of names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOURCE_ROOTS = (
 )
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("spark_upsert._version", "spark_upsert.errors", "spark_upsert.late"),
+    ("spark_upsert._version", "spark_upsert.errors"),
     ("spark_upsert.model",),
     ("spark_upsert.schedule", "spark_upsert.conversions"),
     ("spark_upsert.store", "spark_upsert.payloads", "spark_upsert.plan"),
@@ -135,7 +135,7 @@ def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def _is_load(function: ast.expr) -> bool:
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name in ("Late", "import_module", "__import__")
+    return name in ("import_module", "__import__")
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from spark_upsert.errors import OptionError, is_url, require_plain
-from spark_upsert.late import Late
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import Store
 from spark_upsert.store.settings import cloud_of
-
-if TYPE_CHECKING:
-    from spark_upsert.store import objects
-else:
-    # It needs obstore, which a table on a file system does not.
-    objects = Late("spark_upsert.store.objects")
 
 
 def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
@@ -47,7 +39,10 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
         return LocalStore(_path_of(path))
     cloud_of(path)
     try:
-        opened = objects.ObjectStore
+        # It needs obstore, which a table on a file system does not.
+        from spark_upsert.store.objects import ObjectStore
+
+        opened = ObjectStore
     except ModuleNotFoundError as error:
         raise OptionError(
             f"the path '{path}' needs obstore, which is not installed ({error}).",

@@ -1,13 +1,13 @@
 """The observer of commits: what a package above the table does for tables with ``publish``.
 
-The table calls whatever is registered and imports none of it. The face of the package registers
-the mirror (`spark_upsert`), as a late door: a process without such a table does not load it. The
+The table calls the registered observer and imports none. The package `spark_upsert` registers a
+function that imports the mirror: a process without a published table does not load it. The
 observer of runs is `table.entries.prepare`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -55,15 +55,18 @@ class CommitObserver(Protocol):
         ...
 
 
-_registered: list[CommitObserver] = []
+_registered: list[Callable[[], CommitObserver]] = []
 
 
-def register_commit_observer(observer: CommitObserver) -> None:
-    """Let an observer follow the commits of this process, in place of the one before."""
-    _registered[:] = [observer]
+def register_commit_observer(load: Callable[[], CommitObserver]) -> None:
+    """Let an observer follow the commits of this process, in place of the one before.
+
+    ``load`` returns it, and is called when a table is published or its property is set.
+    """
+    _registered[:] = [load]
 
 
 def commit_observer() -> CommitObserver:
     """Return the observer that is registered."""
     assert _registered, "the face of the package registers one"
-    return _registered[0]
+    return _registered[0]()

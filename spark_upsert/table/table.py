@@ -37,7 +37,6 @@ from spark_upsert.errors import (
     SchemaError,
     TableExistsError,
 )
-from spark_upsert.late import Late
 from spark_upsert.model.engines import MergeEngine
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.names import find_columns, names_of
@@ -46,21 +45,34 @@ from spark_upsert.model.words import is_hashable
 from spark_upsert.store import Store
 from spark_upsert.store.resolve import open_store
 from spark_upsert.store.tokens import new_token
+from spark_upsert.table import (
+    appends,
+    deletes,
+    drop,
+    free_folder,
+    polars_frame,
+    row_ttl,
+    upkeep,
+    where,
+)
+from spark_upsert.table.changes import history
 from spark_upsert.table.changes.modes import (
     ChangeOptions,
     Deduplication,
     HistoryOptions,
     ValidBy,
-    history,
 )
 from spark_upsert.table.changes.read import read_changes
 from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.compaction import Compacted, Job, commit_compactions, due_jobs
+from spark_upsert.table.entries.ahead import Ahead
+from spark_upsert.table.entries.check import Report
 from spark_upsert.table.entries.found import ABSENT
 from spark_upsert.table.entries.quarantine import read_quarantine
 from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.given_keys import as_keys, as_values
 from spark_upsert.table.given_rows import GivenRows, as_table, merged
+from spark_upsert.table.index import rows as index_rows
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.caps import FULL_WAIT_MS
@@ -80,10 +92,13 @@ from spark_upsert.table.published import (
     require_mirrored,
     require_place,
 )
+from spark_upsert.table.repair import Repairs
 from spark_upsert.table.retention.backlog import BacklogCounter
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, WRITERS_MS
 from spark_upsert.table.retention.pressure import PressureGauge, PressureReport, reports
+from spark_upsert.table.retention.worker import Expiry, Vacuumed
+from spark_upsert.table.row_ttl import ExpiredRows
 from spark_upsert.table.versions import manifest_at, require_bound, require_ordered
 from spark_upsert.table.watch import Watcher, Watchers
 from spark_upsert.table.write.admission import Admission, Guard, Sleep
@@ -95,34 +110,6 @@ from spark_upsert.table.write.write_set import Staged, WriteSet
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from spark_upsert.table import (
-        appends,
-        deletes,
-        drop,
-        free_folder,
-        polars_frame,
-        row_ttl,
-        upkeep,
-        where,
-    )
-    from spark_upsert.table.entries.ahead import Ahead
-    from spark_upsert.table.entries.check import Report
-    from spark_upsert.table.index import rows as index_rows
-    from spark_upsert.table.repair import Repairs
-    from spark_upsert.table.retention.worker import Expiry, Vacuumed
-    from spark_upsert.table.row_ttl import ExpiredRows
-else:
-    # A program that opens a table and reads it loads none of these.
-    appends = Late("spark_upsert.table.appends")
-    deletes = Late("spark_upsert.table.deletes")
-    drop = Late("spark_upsert.table.drop")
-    free_folder = Late("spark_upsert.table.free_folder")
-    index_rows = Late("spark_upsert.table.index.rows")
-    polars_frame = Late("spark_upsert.table.polars_frame")
-    row_ttl = Late("spark_upsert.table.row_ttl")
-    upkeep = Late("spark_upsert.table.upkeep")
-    where = Late("spark_upsert.table.where")
 
 T = TypeVar("T")
 
@@ -867,7 +854,7 @@ class Table:
                 self._indexes.note(index.column, error)
 
     def _compact_once(self, store: Store) -> None:
-        upkeep.compact_once(store, clock=self._clock)
+        upkeep.compact_once(Table(store, clock=self._clock))
 
     def of_index(self, index: Index) -> Table:
         """Return the table that an index is."""

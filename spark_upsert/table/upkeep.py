@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from spark_upsert.store import Store
 from spark_upsert.table.compaction import Compacted, Job, compact_runs
 from spark_upsert.table.entries.check import Report
 from spark_upsert.table.entries.check import check as check_entries
 from spark_upsert.table.index.check import check_index
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.published import vacuum_mirrors
 from spark_upsert.table.repair import Repairs
@@ -24,7 +23,9 @@ from spark_upsert.table.retention import worker
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.retention.worker import Expiry, Vacuumed
-from spark_upsert.table.table import Runner, Table
+
+if TYPE_CHECKING:
+    from spark_upsert.table.table import Runner, Table
 
 ROUND_JOBS_MAX = 256
 """Compactions of one round. Each reads up to 128 MiB: enough for the slots of a large cluster."""
@@ -51,11 +52,10 @@ def compact(table: Table, *, full: bool, run: Runner | None) -> int:
     return count
 
 
-def compact_once(store: Store, *, clock: Clock) -> None:
+def compact_once(table: Table) -> None:
     """Do one compaction that is due in a table below another one."""
-    table = Table(store, clock=clock)
     for job in table.compaction_jobs()[:1]:
-        table.commit_compactions([compact_runs(store, table.log.head(), job)])
+        table.commit_compactions([compact_runs(table.store, table.log.head(), job)])
 
 
 def compacted(table: Table, indexes: Iterable[Index]) -> list[Index]:

@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from spark_upsert.errors import PlanError, about, did_you_mean
-from spark_upsert.late import Late
 from spark_upsert.model.names import has_column
 from spark_upsert.model.words import is_hashable
 from spark_upsert.plan.nodes import (
@@ -44,17 +43,12 @@ from spark_upsert.plan.nodes import (
 from spark_upsert.task import exchange as exchanges
 from spark_upsert.task.driver import ChainStage, Driver
 from spark_upsert.task.exchange import Consumer, Exchange, Feed, InTurn, Partitioner, by_keys
+from spark_upsert.task.operators import choice
+from spark_upsert.task.operators.lookups import Lookup
 from spark_upsert.task.operators.operator import Operator, Signal
 from spark_upsert.task.progress import Monitor
 from spark_upsert.task.readers import of_files, read_arrow
 from spark_upsert.task.scanning import ScanFeed, SplitQueue, SplitReader, ValuesFeed
-
-if TYPE_CHECKING:
-    from spark_upsert.task.operators import choice
-    from spark_upsert.task.operators.lookups import Lookup
-else:
-    # A plan of one scan, by which rows and changes are read, has no operators.
-    choice = Late("spark_upsert.task.operators.choice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,6 @@ found = getattr(import_module(f"spark_upsert.{_HOMES[name]}"), name)
 @pytest.mark.parametrize(
     ("code", "found"),
     [
-        ('x = Late("spark_upsert.mirror.follow")', {"spark_upsert.mirror.follow"}),
         ('import_module("spark_upsert.mirror.follow")', {"spark_upsert.mirror.follow"}),
         ('importlib.import_module("spark_upsert.mirror")', {"spark_upsert.mirror"}),
         ('def f():\n    return __import__("spark_upsert.mirror")', {"spark_upsert.mirror"}),
@@ -64,7 +63,7 @@ found = getattr(import_module(f"spark_upsert.{_HOMES[name]}"), name)
         ('versions["spark_upsert"]', set()),
     ],
     ids=[
-        *("a late door", "by its name", "of the module", "the function of Python", "a list"),
+        *("by its name", "of the module", "the function of Python", "a list"),
         *(
             "the face",
             "in two parts",

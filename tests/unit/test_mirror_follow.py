@@ -90,8 +90,8 @@ def test_the_table_calls_whatever_observer_is_registered(tmp_path: Path) -> None
             return note
 
     with (
-        patch.object(observers, "_registered", [Observer()]),
-        patch.object(prepare, "_registered", [Observer()]),
+        patch.object(observers, "_registered", [Observer]),
+        patch.object(prepare, "_registered", [Observer]),
     ):
         table = table_in(tmp_path)
         table.append(rows(1))

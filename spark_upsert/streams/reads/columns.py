@@ -11,7 +11,8 @@ from spark_upsert.model.names import find_columns, has_column
 from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.plan.expressions import bind_condition
-from spark_upsert.table.changes.modes import VALID_NAMES, HistoryOptions, history
+from spark_upsert.table.changes import history
+from spark_upsert.table.changes.modes import VALID_NAMES, HistoryOptions
 from spark_upsert.table.entries.quarantine import quarantine_schema
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest

@@ -17,7 +17,8 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan.nodes import ChangeScan, Node, TableScan
 from spark_upsert.store import Store
 from spark_upsert.streams.reads.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
-from spark_upsert.table.changes.modes import VALID_NAMES, ChangeOptions, Deduplication, history
+from spark_upsert.table.changes import history
+from spark_upsert.table.changes.modes import VALID_NAMES, ChangeOptions, Deduplication
 from spark_upsert.table.changes.new_values import new_values
 from spark_upsert.table.changes.read import read_changes
 from spark_upsert.table.changes.render import as_inserts, render_sides

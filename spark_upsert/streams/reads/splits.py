@@ -16,7 +16,8 @@ from spark_upsert.errors import OptionError
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.reads.columns import shown_grouping
-from spark_upsert.table.changes.modes import Deduplication, HistoryOptions, history
+from spark_upsert.table.changes import history
+from spark_upsert.table.changes.modes import Deduplication, HistoryOptions
 from spark_upsert.table.changes.stretches import Stretch, cut_into_stretches, read_through
 from spark_upsert.table.entries.cuts import cut_by_files
 from spark_upsert.table.log.look import Versions

@@ -7,16 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from spark_upsert.late import Late
 from spark_upsert.model.names import names_of
-
-if TYPE_CHECKING:
-    from spark_upsert.table.changes import history as history
-else:
-    # Most readers read no history.
-    history = Late("spark_upsert.table.changes.history")
 
 
 class Deduplication(Enum):

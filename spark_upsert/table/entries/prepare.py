@@ -1,12 +1,12 @@
 """The observer of runs: what a package above the table prepares while a writer has the rows.
 
-The writers of runs call whatever is registered and import none of it. The face of the package
-registers the mirror (`spark_upsert`), as a late door. The observer of commits is
-`table.observers`.
+The writers of runs call the registered observer and import none. The package `spark_upsert`
+registers a function that imports the mirror. The observer of commits is `table.observers`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -26,12 +26,15 @@ class RunObserver(Protocol):
 _PUBLISH = "publish"
 """The property of the tables that are observed. Its module would load all others with it."""
 
-_registered: list[RunObserver] = []
+_registered: list[Callable[[], RunObserver]] = []
 
 
-def register_run_observer(observer: RunObserver) -> None:
-    """Let an observer see the runs of this process, in place of the one before."""
-    _registered[:] = [observer]
+def register_run_observer(load: Callable[[], RunObserver]) -> None:
+    """Let an observer see the runs of this process, in place of the one before.
+
+    ``load`` returns it, and is called when a run of a published table is written.
+    """
+    _registered[:] = [load]
 
 
 def prepare(store: Store, manifest: Manifest) -> Preparation | None:
@@ -39,4 +42,4 @@ def prepare(store: Store, manifest: Manifest) -> Preparation | None:
     if _PUBLISH not in manifest.properties:
         return None
     assert _registered, "the face of the package registers one"
-    return _registered[0].prepared(store, manifest)
+    return _registered[0]().prepared(store, manifest)

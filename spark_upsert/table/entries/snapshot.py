@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.late import Late
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.model.hashing import hash_keys, order_of
@@ -29,14 +27,10 @@ from spark_upsert.table.entries.lookup import find
 from spark_upsert.table.entries.mechanism import mechanism_of
 from spark_upsert.table.entries.prefixes import Prefixes, as_stored, neighbours_within
 from spark_upsert.table.log.manifest import Manifest, Slice
+from spark_upsert.table.run.far import FAR
 from spark_upsert.table.run.file import RUNS, Run, Span
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.table.run.shares import part_of
-
-if TYPE_CHECKING:
-    from spark_upsert.table.run import far
-else:
-    far = Late("spark_upsert.table.run.far")
 
 CHUNK_ROWS = 1 << 17
 """Entries that a read holds at once; large enough that the cost per chunk is noise."""
@@ -85,7 +79,7 @@ class Snapshot:
         files = [slice_.file for slice_ in slices]
         if sought is None:
             return zip(slices, RUNS.open_all(self.store, files), strict=True)
-        return zip(slices, far.FAR.open_all(self.store, files, sought=sought), strict=True)
+        return zip(slices, FAR.open_all(self.store, files, sought=sought), strict=True)
 
     def find(
         self,
@@ -110,7 +104,7 @@ class Snapshot:
         if columns is None or not self._may_stay_far(spanned, columns):
             return find(schema, self.parts(spanned), hashes, keys)
         parts = self.parts(spanned, len(hashes))
-        far.FAR.bring([part for part, _ in parts], hashes, [*schema.identity, *columns])
+        FAR.bring([part for part, _ in parts], hashes, [*schema.identity, *columns])
         return find(schema, parts, hashes, keys)
 
     def _may_stay_far(self, hash_range: HashRange, columns: Sequence[str]) -> bool:

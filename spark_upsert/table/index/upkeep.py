@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from spark_upsert.errors import CorruptionError, masked
-from spark_upsert.late import Late
 from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
+from spark_upsert.table.index.advance import Advance, advance
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.clock import Clock
 from spark_upsert.table.log.indexed import INDEX_BY, indexed_columns
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest
-
-if TYPE_CHECKING:
-    from spark_upsert.table.index import advance
-    from spark_upsert.table.index.advance import Advance
-else:
-    # A step stages rows; a table without indexes, or that is only read, does none.
-    advance = Late("spark_upsert.table.index.advance")
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -133,9 +125,9 @@ class Indexes:
         self, index: Index, *, rows_max: int | None = None, rebuild: bool = False
     ) -> Advance:
         """Do a step; where another process was faster, do the next step upon its result."""
-        done = advance.advance(index, rows_max=rows_max, rebuild=rebuild)
+        done = advance(index, rows_max=rows_max, rebuild=rebuild)
         for _ in range(_RACES_MAX):
             if done.is_done or done.is_too_much:
                 break
-            done = advance.advance(index, rows_max=rows_max)
+            done = advance(index, rows_max=rows_max)
         return done
