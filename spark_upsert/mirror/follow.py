@@ -38,7 +38,7 @@ from spark_upsert.table.published import DEFAULT_FOLDER, Published, is_published
 from spark_upsert.table.retention.worker import Vacuumed
 from spark_upsert.table.table import Table
 from spark_upsert.views.groups.settled import (
-    FOLDER,
+    SETTLED_FOLDER,
     keeps_groups,
     settle,
     settled_at,
@@ -205,7 +205,7 @@ def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
     }
     source = settled_below(table) if keeps_groups(table.log.head()) else table
     if source is not table and source.log.try_head() is not None:
-        yield FOLDER, source.vacuum(dry_run=dry_run)
+        yield SETTLED_FOLDER, source.vacuum(dry_run=dry_run)
     for url, target in places.items():
         try:
             done = MIRRORS.of(source, target).vacuum(dry_run=dry_run)

@@ -36,7 +36,7 @@ from spark_upsert.views.groups.kept import Kept
 from spark_upsert.views.groups.shown import ShownGroups, grouping_of
 from spark_upsert.views.pairs import Pairs
 
-FOLDER = "_mirror/rows"
+SETTLED_FOLDER = "_mirror/rows"
 """Where it lies below its kept table."""
 
 _VERSIONS_MAX = 64
@@ -55,7 +55,7 @@ def keeps_groups(manifest: Manifest) -> bool:
 
 def settled_below(table: Table) -> Table:
     """Return the settled table of a kept one, whether or not it is there."""
-    return Table(StoreBelow(table.store, FOLDER), clock=lambda: table.log.now_ms() / 1000)
+    return Table(StoreBelow(table.store, SETTLED_FOLDER), clock=lambda: table.log.now_ms() / 1000)
 
 
 def settled_at(table: Table, head: Manifest) -> int | None:
