@@ -499,7 +499,7 @@ def test_a_stream_that_cannot_be_meant_is_refused(
     for options, message in (
         ({"versionAsOf": 1}, "'versionAsOf' has no meaning in a stream"),
         ({"endingVersion": 1}, "'endingVersion' has no meaning in a stream"),
-        ({"startingVersion": 9}, "startingVersion 9 is beyond the next version, 4"),
+        ({"startingVersion": 9}, "startingVersion 9 does not exist: the newest version is 3"),
         ({"startingVersion": 1, "startingTimestamp": 1}, "contradict each other"),
         ({"maxEpochsPerTrigger": 0}, "a whole number of at least 1"),
         ({"ignoreDeletes": "true"}, "'readChangeFeed' and 'ignoreDeletes' contradict"),

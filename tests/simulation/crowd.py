@@ -21,7 +21,7 @@ from functools import cache, partial
 from typing import Any
 
 from spark_upsert.schedule.priority import Urgency
-from spark_upsert.streams.inputs.input import Backlog, ReadPiece
+from spark_upsert.streams.inputs.input import Backlog, ReadPiece, StreamPressure
 from spark_upsert.streams.offsets.offset import Offset
 from spark_upsert.streams.offsets.position import Position
 from spark_upsert.streams.planner.pace import Limits, pace
@@ -79,6 +79,9 @@ class Member:
             reach=lambda: at(len(self.rows)),
             end=lambda: at(len(self.rows)),
         )
+
+    def press(self, pressure: StreamPressure | None) -> None:
+        """Ignore the pressure: `Crowd` reads it from the gauge."""
 
     def _pieces(self) -> Iterator[ReadPiece]:
         for place in range(self.taken, len(self.rows)):
