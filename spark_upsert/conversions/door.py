@@ -256,7 +256,7 @@ def _list(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.
     item = getattr(values.type, "value_type", None)
     if item is None:
         raise pa.ArrowTypeError(f"{values.type} is no {type_}")
-    items, bad_items = try_convert(values.flatten(), type_.value_type, rounding)
+    items, bad_items = try_convert(_items(values), type_.value_type, rounding)
     offsets = _offsets(values)
     mask = values.is_null() if values.null_count else None
     found = pa.ListArray.from_arrays(
@@ -272,7 +272,7 @@ def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.A
     (keys, bad), (items, bad_items) = (
         try_convert(part, wanted, rounding)
         for part, wanted in zip(
-            pairs.flatten().flatten(), (type_.key_type, type_.item_type), strict=True
+            _items(pairs).flatten(), (type_.key_type, type_.item_type), strict=True
         )
     )
     offsets = _offsets(pairs)
@@ -280,8 +280,7 @@ def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.A
     bad = bad | bad_items
     if bad.any():  # A key is never null, so that a bad map has none of its pairs.
         lost = _holding(bad, offsets)
-        kept = pc.if_else(pa.array(lost), None, values)
-        return _map(kept, type_, rounding)[0], lost
+        return _map(_without_maps(values, lost), type_, rounding)[0], lost
     return pa.MapArray.from_arrays(pa.array(offsets), keys, items, type_, mask=mask), _none(values)
 
 
@@ -293,6 +292,20 @@ def _as_pairs(maps: pa.Array) -> pa.Array:
     pairs = maps.values
     return pa.Array.from_buffers(
         pa.list_(pairs.type), len(maps), maps.buffers()[:2], offset=maps.offset, children=[pairs]
+    )
+
+
+def _items(lists: pa.Array) -> pa.Array:
+    """Return the items of all lists. Arrow makes no empty array of an extension type."""
+    return lists.flatten() if pc.max(pc.list_value_length(lists)).as_py() else lists.values[:0]
+
+
+def _without_maps(maps: pa.Array, lost: Mask) -> pa.Array:
+    """Return maps, null where they are lost. Arrow chooses no rows of an extension type."""
+    kept = ~lost & maps.is_valid().to_numpy(zero_copy_only=False)
+    bits = pa.array(np.concatenate([np.zeros(maps.offset, np.bool_), kept])).buffers()[1]
+    return pa.Array.from_buffers(
+        maps.type, len(maps), [bits, maps.buffers()[1]], offset=maps.offset, children=[maps.values]
     )
 
 

@@ -16,11 +16,13 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.conversions import UnfitError, convert, try_convert
+from spark_upsert.conversions.door import readable
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.payloads.connect.avro import ConnectAvroDecoder
 from spark_upsert.plan.expressions import bind
 from spark_upsert.table.table import Table
+from tests.support.column_types import NESTINGS, TYPES, UNSOUND, column
 
 BAD_DECIMALS = [
     ("48151415102163378576555277819065061780", pa.decimal128(38, 2)),
@@ -353,3 +355,19 @@ def test_an_error_says_what_does_not_fit_and_what_would() -> None:
         convert(pa.array([None, "abc"]), pa.decimal128(5, 2))
     with pytest.raises(UnfitError, match=r"300 is no int8 \(a whole number from -128 to 127\)"):
         convert(pa.array([300]), pa.int8())
+
+
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_nulls_and_unsound_values_of_any_type_are_converted_in(nesting: str) -> None:
+    """Arrow makes no empty array of an extension type, and chooses no rows of one."""
+    for name in TYPES:
+        stored = column(name, nesting).stored
+        if stored is not None:
+            nulls = pa.nulls(2, column(name, nesting).given.type)
+            assert try_convert(nulls, stored.type)[0].equals(pa.nulls(2, stored.type)), name
+    for name, values in UNSOUND.items():
+        given = NESTINGS[nesting](values)
+        for part in (given, given.slice(1)):
+            found, bad = readable(part)
+            found.validate(full=True)
+            assert bad.sum() == len(part) - 2, name
