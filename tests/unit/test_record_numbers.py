@@ -58,7 +58,7 @@ def test_an_integer_of_any_type_is_the_number_of_a_transaction(path: str, value:
     assert Table.open(path).log.head().transactions == {"w": int(value)}
 
 
-@pytest.mark.parametrize("writer", [None, 5, b"w", Path("w")], ids=repr)
+@pytest.mark.parametrize("writer", [None, 5, b"w", Path("w"), "\ud800"], ids=ascii)
 def test_the_name_of_a_writer_is_a_text(writer: Any) -> None:
     with pytest.raises(OptionError, match="a text"):
         Transaction(writer=writer, number=1)

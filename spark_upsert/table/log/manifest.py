@@ -103,7 +103,8 @@ class Transaction:
     condition of one commit, and not stored."""
 
     def __post_init__(self) -> None:
-        if type(self.writer) is not str:
+        is_text = type(self.writer) is str
+        if not is_text or self.writer.encode(errors="ignore").decode() != self.writer:
             raise OptionError.invalid("writer of a transaction", self.writer, "a text")
         number = whole_argument("number of a transaction", self.number)
         object.__setattr__(self, "number", number)
