@@ -27,8 +27,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import readable
 from spark_upsert.model.arrays import Mask
-from spark_upsert.model.schema import DELETED_FIELD, TableSchema, unread_deletes
+from spark_upsert.model.schema import DELETED_FIELD, TableSchema, storage_type, unread_deletes
 from spark_upsert.payloads.placeholders import (
     DEFAULT_PLACEHOLDER,
     UNSENT_HINT,
@@ -77,7 +78,7 @@ class FlattenedReader:
             placeholder = DEFAULT_PLACEHOLDER
         names = {name.lower(): name for name in rows.names}
         mark = names.get((deletes or "").lower())
-        is_text = mark is not None and pa.types.is_string(rows.field(mark).type)
+        is_text = mark is not None and pa.types.is_string(storage_type(rows.field(mark).type))
         return cls(mark, placeholder) if is_text or placeholder is not None else None
 
     @property
@@ -118,6 +119,7 @@ class FlattenedReader:
             found, reasons = apply_unsent(schema, columns, masks, {})
         if marks is None:
             return found, None, reasons
+        marks = readable(marks)[0]
         deletes = marks if pa.types.is_boolean(marks.type) else pc.is_in(marks, pa.array(_DELETES))
         is_delete = np.asarray(deletes.fill_null(False).to_numpy(zero_copy_only=False))
         unknown = self._unknown_marks(marks)

@@ -49,10 +49,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.conversions import readable
 from spark_upsert.errors import OptionError
 from spark_upsert.model.arrays import Mask, Positions
 from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.schema import TableSchema, storage_type
 from spark_upsert.model.words import is_text
 from spark_upsert.payloads.json.exact import JsonNumber, JsonObject, parse_document, write_document
 
@@ -120,6 +121,7 @@ class Placeholder:
 
     def find(self, column: pa.Array) -> Mask:
         """Return which values of a column are the placeholder; the column has any type."""
+        column = _as_stored(column)
         type_ = column.type
         if is_text(type_):
             return _equal_any(column, self._texts)
@@ -304,7 +306,7 @@ def apply_unsent(
     for name, where in unsent.items():
         if not where.any():
             continue
-        changed[name] = _without(columns[name], where)
+        changed[name] = _without(_as_stored(columns[name]), where)
         if schema.engine.kind is Engine.PARTIAL_UPDATE and name not in schema.keys:
             continue
         why = f"the source did not send '{shown.get(name, name)}', which the update left unchanged"
@@ -314,6 +316,21 @@ def apply_unsent(
 
 
 # -- arrays --------------------------------------------------------------------------------
+
+
+def _as_stored(column: pa.Array) -> pa.Array:
+    """Return a column that may hold a placeholder in its storage type.
+
+    Polars has views of texts, pandas dictionaries, and Arrow lists of other layouts.
+    """
+    type_ = storage_type(column.type)
+    may_hold = is_text(type_) or pa.types.is_list(type_) or pa.types.is_map(type_)
+    if type_ == column.type or not (may_hold or (pa.types.is_struct(type_) and _has_wkb(type_))):
+        return column
+    try:
+        return readable(column)[0]
+    except pa.ArrowException:
+        return column  # A type that no table stores, which the write refuses by its name.
 
 
 def _equal_any(column: pa.Array, texts: tuple[bytes, ...]) -> Mask:

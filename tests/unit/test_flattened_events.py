@@ -182,3 +182,19 @@ def test_a_mark_of_deletes_is_a_truth_value_or_a_text(tmp_path: Path) -> None:
         pair = key(1), bare(row(1, "a", "u", 1, __deleted=value))
         write(tmp_path / "t", records([pair]), **options)
         assert len(rows_of(tmp_path / "t")) == expected
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        pa.array(["false", "true", None], pa.string_view()),
+        pa.array(["false", "true", None], pa.large_string()),
+        pa.array(["false", "true", None]).dictionary_encode(),
+        pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 2, None], pa.int8())),
+    ],
+    ids=lambda marks: str(marks.type),
+)
+def test_a_mark_of_deletes_has_any_layout(tmp_path: Path, marks: pa.Array) -> None:
+    rows = pa.table({"id": [1, 2, 3], "__deleted": marks})
+    write(tmp_path / "t", rows, keys="id", applyAsDeletes="__deleted")
+    assert [row["id"] for row in rows_of(tmp_path / "t")] == [1, 3]

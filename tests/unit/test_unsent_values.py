@@ -12,6 +12,7 @@ import datetime as dt
 import hashlib
 import json
 import random
+import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -304,6 +305,52 @@ def test_an_unsent_value_is_an_error_or_keeps_the_old_value(
     put(path, form, form.unsent(data), 2, mergeEngine="partial-update", **more)
     assert rows_of(path) == [{**before, "n": "2"}]
     assert before["x"] == form.true
+
+
+TEXT = pa.array([DEFAULT])
+BYTES = numbers(DEFAULT.encode())
+LAYOUTS: dict[str, pa.Array] = {
+    "a view, as Polars has it": TEXT.cast(pa.string_view()),
+    "a view of bytes": pa.array([DEFAULT.encode()], pa.binary_view()),
+    "a dictionary": TEXT.dictionary_encode(),
+    "bytes of one length": pa.array([DEFAULT.encode()], pa.binary(len(DEFAULT))),
+    "a JSON document": pa.ExtensionArray.from_storage(pa.json_(), TEXT),
+    "a list of views": pa.array([[DEFAULT]], pa.large_list(pa.string_view())),
+    "a view of a list": pa.array([[DEFAULT]], pa.list_view(pa.string())),
+    "a list of one length": pa.array([BYTES], pa.list_(pa.int64(), len(BYTES))),
+    "a list of UUIDs": pa.ListArray.from_arrays(
+        pa.array([0, 1], pa.int32()),
+        pa.array([uuid.UUID(named_uuid(DEFAULT.encode())).bytes], pa.uuid()),
+    ),
+    "a map of dictionaries": pa.MapArray.from_arrays(
+        pa.array([0, 1], pa.int32()), TEXT.dictionary_encode(), TEXT.dictionary_encode()
+    ),
+}
+
+
+@pytest.mark.parametrize("column", LAYOUTS.values(), ids=LAYOUTS)
+def test_an_unsent_value_is_found_in(tmp_path: Path, column: pa.Array) -> None:
+    """In each layout that Arrow has for a type of Debezium."""
+    ids, texts = pa.array([1]), pa.array(["false"], pa.string_view())
+    flattened = pa.table({"id": ids, "x": column, "__deleted": texts})
+    for rows, options in (
+        (flattened, {"applyAsDeletes": "__deleted"}),
+        (
+            pa.table(
+                {
+                    "after": pa.StructArray.from_arrays([ids, column], ["id", "x"]),
+                    "op": pa.array(["u"], pa.string_view()),
+                    "lsn": ids,
+                }
+            ),
+            {"envelope": "debezium", "sequenceBy": "lsn"},
+        ),
+    ):
+        with pytest.raises(DataError, match="did not send"):
+            write(tmp_path / "fails", rows, keys="id", **options)
+        write(tmp_path / "keeps", rows, keys="id", mergeEngine="partial-update", **options)
+        assert rows_of(tmp_path / "keeps") == [{"id": 1, "x": None}]
+        shutil.rmtree(tmp_path / "keeps")
 
 
 NEAR: dict[str, tuple[str, Any]] = {

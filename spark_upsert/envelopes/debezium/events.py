@@ -39,7 +39,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import convert
+from spark_upsert.conversions import convert, readable
 from spark_upsert.conversions.positions import order_keys, position_of
 from spark_upsert.envelopes.debezium.messages import explain_text, name_by_text
 from spark_upsert.errors import OptionError, setting
@@ -163,7 +163,7 @@ class DebeziumEnvelope:
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands of a batch, in its order (`Envelope.commands`)."""
         read = self.reader.read(batch)
-        after, op = self._part(read, self.after), self._part(read, self.op)
+        after, op = self._part(read, self.after), readable(self._part(read, self.op))[0]
         before = None if self.before is None else self._part(read, self.before)
         has_after = _mask(after.is_valid())
         old_keys = self._keys_in(before, batch.num_rows)

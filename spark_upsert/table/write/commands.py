@@ -627,7 +627,7 @@ class UpsertEnvelope:
 
     def _tombstones(self, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Mask:
         if self.deletes is not None:
-            flags = batch.column(self.deletes).fill_null(False)
+            flags = readable(batch.column(self.deletes))[0].fill_null(False)
             return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         if not self.nulls_as_deletes:
             return np.zeros(batch.num_rows, dtype=np.bool_)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.errors import SchemaError
 from spark_upsert.model.names import find_column, find_columns, find_in_schema
-from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.model.schema import Scope, TableSchema, storage_type
 from spark_upsert.table.write.commands import Envelope, RowReader, UpsertEnvelope
 
 
@@ -156,7 +156,8 @@ def find_delete_mark(name: str, columns: pa.Schema, *, may_be_text: bool) -> str
     role = "applyAsDeletes column"
     name = find_column(name, columns.names, role=role)
     type_ = columns.field(name).type
-    if not (pa.types.is_boolean(type_) or (may_be_text and pa.types.is_string(type_))):
+    stored = storage_type(type_)
+    if not (pa.types.is_boolean(stored) or (may_be_text and pa.types.is_string(stored))):
         raise SchemaError(
             f"the applyAsDeletes column '{name}' must be boolean, found {type_}.",
             hint=f"compute it before the write, for example df.withColumn('{name}', "
