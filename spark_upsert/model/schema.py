@@ -663,6 +663,8 @@ class TableSchema:
         for field in incoming:
             name = own.get(field.name.lower())
             if name is None:
+                if field.name == DELETED_FIELD:
+                    raise unread_deletes()
                 if not merge:
                     raise SchemaError(
                         f"the rows have a column '{field.name}' that the table does not.",

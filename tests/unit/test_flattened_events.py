@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, SchemaError
+from spark_upsert.table.table import Table
 from tests.support import own_schemas
 from tests.support.debezium import bare, key, member
 from tests.support.envelopes import (
@@ -198,3 +199,14 @@ def test_a_mark_of_deletes_has_any_layout(tmp_path: Path, marks: pa.Array) -> No
     rows = pa.table({"id": [1, 2, 3], "__deleted": marks})
     write(tmp_path / "t", rows, keys="id", applyAsDeletes="__deleted")
     assert [row["id"] for row in rows_of(tmp_path / "t")] == [1, 3]
+
+
+@pytest.mark.parametrize("merge_schema", [False, True])
+def test_rows_of_plain_python_with_deletes_that_nothing_reads_are_refused(
+    tmp_path: Path, *, merge_schema: bool
+) -> None:
+    """The usual hint about a new column, to leave it out, would turn each delete into a row."""
+    rows = pa.table({"id": [1], "__deleted": ["true"]})
+    table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
+    with pytest.raises(SchemaError, match="marks the deletes"):
+        table.append(rows, merge_schema=merge_schema)
