@@ -112,6 +112,8 @@ NOT_THERE: dict[str, Callable[[Table], object]] = {
     "Table.changes": lambda table: table.changes(5),
     "the end of Table.changes": lambda table: table.changes(0, 5),
     "Table.history": lambda table: table.history(4, 5),
+    "the start of Table.history": lambda table: table.history(5),
+    "the end of Table.history": lambda table: table.history(0, 5),
     "Table.restore": lambda table: table.restore(4),
     "Table.hold": lambda table: table.hold("reader", 4),
     "Table.watch": lambda table: table.watch(5),

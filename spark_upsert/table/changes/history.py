@@ -107,13 +107,13 @@ def history_stretches(
     DataLossError
         The version ``lower`` is expired.
     """
+    beginning = contents_at(log, lower, schema)
     if upper <= lower:
         raise OptionError(
             f"the history begins at version {lower} and ends at {upper - 1}, before it begins.",
             hint="let 'endingVersion' or 'endingTimestamp' be behind the start, or drop it.",
             option="endingVersion",
         )
-    beginning = contents_at(log, lower, schema)
     stretches = [beginning, *cut_into_stretches(log, lower + 1, upper, schema)]
     require_axis(stretches, options.by)
     return stretches
