@@ -105,6 +105,7 @@ chaos: machine $(STAMP) ## live 5000 simulated worlds and 2000 histories of a sc
 	@$(BIN)/python -m tests.simulation --schema-changes --seeds 2000
 	@SOURCE_SEEDS=500 $(BIN)/python -m pytest -q $(LANES) tests/laws/test_source_orders.py tests/laws/test_change_feeds.py
 	@UPSERTFLOW_FLOW_ROUNDS=5 $(BIN)/python -m pytest -q integration/test_mysql.py
+	@PYTHON_VALUES=10000 $(BIN)/python -m pytest -q $(LANES) tests/laws/test_python_values.py
 	@TYPE_NESTINGS=8 $(BIN)/python -m pytest -q $(LANES) tests/laws/test_types.py
 	@$(BIN)/python integration/chaos.py $(ARGS)
 

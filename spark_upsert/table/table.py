@@ -357,7 +357,7 @@ class Table:
         MirroredTypeError, NotMirroredError, OtherTableError
             The table is published, or to be, and would have no mirror, or not at that place.
         """
-        given = checked(properties)
+        given = checked(properties, self.log.head().properties)
         require_place(self, given)
 
         def propose(head: Manifest) -> Draft | None:

@@ -79,3 +79,17 @@ def test_a_bad_property_is_refused_when_it_is_set(
 def test_an_age_and_a_number_of_epochs_go_together() -> None:
     assert TombstoneRetention.parse("1 hour and 50 epochs") == TombstoneRetention(50, 3_600_000)
     assert TombstoneRetention.parse("50 epochs, 1 hour") == TombstoneRetention(50, 3_600_000)
+
+
+def test_internal_properties_may_be_given_back_as_they_are() -> None:
+    """As ``{**properties, ...}`` does, also if a column was dropped since they were read."""
+    table = Table(MemoryStore())
+    table.ensure(TableSchema.of(pa.schema({"id": pa.int64(), "v": pa.int64()}), keys=["id"]))
+    table.drop_columns("v")
+    properties = table.log.head().properties
+    assert table.alter(table.schema, {**properties, "priority": "5"}).properties == {
+        **properties,
+        "priority": "5",
+    }
+    with pytest.raises(OptionError, match="is internal"):
+        table.alter(table.schema, {"droppedColumns": '["id"]'})

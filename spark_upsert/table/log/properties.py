@@ -119,15 +119,28 @@ PROPERTIES = tuple(_CHECKS)
 """The names of those that are also write options."""
 
 
-def checked(properties: Mapping[str, str] | None) -> dict[str, str]:
+def checked(
+    properties: Mapping[str, str] | None, present: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return properties that a user may give a table.
+
+    Parameters
+    ----------
+    properties : mapping of str to str, optional
+    present : mapping of str to str, optional
+        The properties that the table has. Internal ones of these may be given back, as
+        ``{**properties, ...}`` does, and change nothing.
 
     Raises
     ------
     OptionError
         A name is unknown or internal, or a value is invalid for its property.
     """
-    for name, value in (properties or {}).items():
+    given = dict(properties or {})
+    for name in INTERNAL.keys() & given.keys() & (present or {}).keys():
+        if given[name] == (present or {})[name]:
+            del given[name]
+    for name, value in given.items():
         if name in INTERNAL:
             raise OptionError(
                 f"the property '{name}' is internal and cannot be set: {INTERNAL[name]} sets it.",
@@ -143,4 +156,4 @@ def checked(properties: Mapping[str, str] | None) -> dict[str, str]:
         if not isinstance(value, str):
             raise OptionError.invalid(name, value, "a text")
         _CHECKS[name](value)
-    return dict(properties or {})
+    return given
