@@ -31,7 +31,7 @@ from spark_upsert.errors import (
     VersionNotFoundError,
 )
 from spark_upsert.model.names import find_column, names_of
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.model.schema import TableSchema, unreadable_column
 from spark_upsert.plan.kernels.equal_keys import codes, firsts
 from spark_upsert.table.appends import commands_of
 from spark_upsert.table.changes.history import (
@@ -47,6 +47,7 @@ from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.kept_position import HISTORY, HISTORY_OF
 from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.repair import without_columns
 from spark_upsert.table.retention.overtaken import despite_expiry
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import Unchanged
@@ -125,6 +126,8 @@ def _kept_up(
             tracked=_select(tracked, fields, "tracked"),
             untracked=_select(untracked, fields, "untracked"),
         )
+        for name in source.schema.unreadable.intersection(wanted.columns):
+            raise unreadable_column(name, source.schema.columns.field(name).type)
         fields = pa.schema([fields.field(name) for name in wanted.columns])
         head = _made(kept, source, wanted, fields, is_of_all=columns is None)
         guard = Unchanged(head)
@@ -153,7 +156,8 @@ def schemas_between(log: Versions, lower: int, source: Manifest) -> list[SchemaS
     """Cut versions up to the newest where columns were dropped.
 
     Each version is read in columns that it had: of one that is dropped later, it shows the values,
-    and of one that was dropped before, it does not show what older files still hold.
+    and of one that was dropped before, it does not show what older files still hold. A column that
+    `repair` gave up is in none of them: no reader accepts its values.
     """
     found = [SchemaSpan(lower=lower, upper=source.upper, schema=log.at(lower).schema)]
     for commit in log.commits(lower + 1, source.upper):
@@ -165,6 +169,9 @@ def schemas_between(log: Versions, lower: int, source: Manifest) -> list[SchemaS
         else:
             found[-1] = replace(last, upper=commit.version)
             found.append(replace(last, lower=commit.version, schema=commit.schema))
+    lost = frozenset().union(*(each.schema.unreadable for each in found))
+    lost -= source.schema.unreadable
+    found = [replace(each, schema=without_columns(each.schema, lost)) for each in found]
     newest = [*(each.schema for each in found[1:]), source.schema]
     return [
         replace(each, schema=reduce(TableSchema.widened_to, newest[index:], each.schema))

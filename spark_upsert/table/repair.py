@@ -72,7 +72,7 @@ def repair(store: Store, log: Log) -> Repairs:
             return None
         if names:
             properties = with_dropped_names(properties, names)
-        schema = _without(head.schema, names)
+        schema = without_columns(head.schema, names)
         return Draft(
             kind=Kind.ALTER, schema=schema, properties=properties, live_rows=head.live_rows
         )
@@ -87,7 +87,7 @@ def repair(store: Store, log: Log) -> Repairs:
     )
 
 
-def _without(schema: TableSchema, names: frozenset[str]) -> TableSchema:
+def without_columns(schema: TableSchema, names: frozenset[str]) -> TableSchema:
     """Return a schema without some columns, and without their rules."""
     engine = schema.engine
     rules = {name: rule for name, rule in engine.rules.items() if name not in names}

@@ -320,3 +320,25 @@ def test_the_properties_of_a_kept_history_stay(tmp_path: Path) -> None:
 def test_a_place_without_a_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError):
         opened(tmp_path / "absent").repair()
+
+
+@pytest.mark.parametrize("is_kept_before", [True, False])
+def test_a_kept_history_goes_on_after_a_repair(tmp_path: Path, *, is_kept_before: bool) -> None:
+    """Without the column that was given up, and with all other values of each row."""
+    path, kept = tmp_path / "table", Table(open_store(str(tmp_path / "history")))
+    Table.create(str(path), pa.schema({"id": pa.int64(), "w": pa.string()}), keys=["id"])
+    opened(path).append(pa.table({"id": [1], "w": ["first"]}))
+    if is_kept_before:
+        keep_history(opened(path), kept)
+    with earlier_release():
+        rows = pa.table({"id": [1], "w": ["second"], "v": TYPES["dense_union"].given[:1]})
+        opened(path).append(rows, merge_schema=True)
+    with pytest.raises(SchemaError, match=r"'v' has the type dense_union(?s:.*)upsertflow repair"):
+        keep_history(opened(path), kept)
+    repaired(path)
+    opened(path).append(pa.table({"id": [1], "w": ["third"]}))
+    keep_history(opened(path), kept)
+    shown = kept.snapshot().sort_by("from_version")
+    assert "v" not in shown.column_names
+    assert shown["w"].to_pylist() == ["first", "second", "third"]
+    assert shown["is_current"].to_pylist() == [False, False, True]
