@@ -1057,7 +1057,7 @@ class Table:
         snapshot = self.at(version)
         schema = snapshot.manifest.schema
         if isinstance(values, Mapping):
-            prefixes = pa.table(as_keys(schema, values, names=schema.select(values)))
+            prefixes = pa.table(as_keys(schema, values, names=schema.select(list(values))))
         else:
             prefixes = as_table(values)
         given = schema.select(prefixes.column_names)

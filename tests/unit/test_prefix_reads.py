@@ -411,3 +411,10 @@ def test_a_bad_prefix_in_the_log_is_refused(prefix: Any) -> None:
 def test_tables_with_and_without_a_prefix_have_other_rules() -> None:
     own = TableSchema.of(COLUMNS, keys=["c", "id"], scope=Scope.ARRIVAL)
     assert not own.has_rules_of(TableSchema.of(COLUMNS, keys=["c", "id"], hash_prefix=1))
+
+
+@pytest.mark.parametrize("prefix", [{"c": 2}, {"C": [2]}, {"c": 2, "id": [1]}], ids=str)
+def test_a_prefix_is_given_as_a_mapping(prefix: dict[str, Any]) -> None:
+    table = table_of(MemoryStore())
+    table.append(rows([1, 2], [1, 1], [10, 20]))
+    assert shown(table.having_prefix(prefix)) == [(2, 1, 20)]
