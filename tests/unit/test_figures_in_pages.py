@@ -164,6 +164,11 @@ def promises() -> list[str]:
     return re.findall(r"^\*\*", section, re.MULTILINE)
 
 
+def decisions() -> list[Path]:
+    """Return the pages of decisions, without their index."""
+    return sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+
+
 def as_id(value: object) -> str | None:
     return value if isinstance(value, str) else ""
 
@@ -189,3 +194,26 @@ def test_a_figure_that_grows_is_a_near_bound(
 ) -> None:
     least = figure(page, sentence)
     assert least < counted() < 1.5 * least
+
+
+PAGES_MAX, DECISIONS_MAX = 30, 40
+
+
+def test_pages_and_decisions_stay_few() -> None:
+    pages = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    assert len(pages) <= PAGES_MAX, f"add a section to one of {pages}"
+    assert len(decisions()) <= DECISIONS_MAX, "edit the decision of the topic, or merge two"
+
+
+def test_the_index_of_decisions_lists_each_with_its_title() -> None:
+    rows = re.findall(r"^\| \[(\d+)\]\((.+)\) \| (.+) \|$", read("docs/adr/README.md"), re.MULTILINE)
+    titles = [(path.name, path.read_text("utf-8").partition("\n")[0]) for path in decisions()]
+    assert [(name, f"# {number}. {title}") for number, name, title in rows] == titles
+    assert all(name.startswith(f"{int(number):04d}-") for number, name, _ in rows)
+
+
+def test_a_decision_is_linked_from_a_page_or_from_code() -> None:
+    paths = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("spark_upsert/**/*.py")]
+    texts = "\n".join(path.read_text("utf-8") for path in paths if path.name != "CHANGELOG.md")
+    lost = [path.name for path in decisions() if f"adr/{path.name}" not in texts]
+    assert not lost, "link the decision from the page where it matters"
