@@ -40,7 +40,7 @@ def link_home(folder: Path) -> Path:
 
     Spark puts ``python/lib/pyspark.zip`` on the path of its Python processes, ahead of the
     installed PySpark. The archive has sources only, which each process compiles anew
-    (``docs/adr/0153``).
+    (``docs/adr/0130``).
     """
     folder.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():

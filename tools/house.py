@@ -50,8 +50,8 @@ No test holds what a change costs. Three were made on branches and their files c
 writes: an option touched 6, a column type 5, a command 4. Nor does one hold the time of `make check`:
 {check}
 
-Which nodes of plans stand without a caller of ours, and why, is told in [ADR 81](adr/0081-equal-keys-have-one-home.md);
-what a flow does beside views and kept tables in [ADR 125](adr/0125-a-flow-reads-what-views-keep.md).
+Which nodes of plans stand without a caller of ours, and why, is told in [ADR 33](adr/0033-tasks-joins-and-plan-nodes.md);
+what a flow does beside views and kept tables in [ADR 41](adr/0041-flows.md).
 """
 
 _CHECK = """\

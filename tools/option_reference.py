@@ -24,7 +24,7 @@ the nearest one. Options that begin with `storage.` go to the object store, see 
 ## When an option changes
 
 A streaming query that starts again from its checkpoint may be given other options. The last column of each table says when a
-change takes effect ([why](adr/0053-what-decides-rows-stands-in-the-checkpoint.md)):
+change takes effect ([why](adr/0021-stream-offsets.md)):
 
 - **at once; the same rows**: limits, pace and ways of reaching things. No row depends on it.
 - **next batch**: rows that were delivered stay what they were. A batch that was planned when the query stopped is delivered by the new
@@ -41,7 +41,7 @@ _READS = """
 ## Reads
 
 Batch (`spark.read`) and stream (`spark.readStream`). `readChangeFeed` alone decides about the columns
-([why](adr/0014-a-stream-without-an-option-delivers-new-values.md)): with it there are the table's and those of the changelog; without it a batch
+([why](adr/0014-reads-in-spark.md)): with it there are the table's and those of the changelog; without it a batch
 reads the rows of a version, and a stream delivers the table and then new values, until it meets a delete, at which it stops.
 """
 

@@ -100,7 +100,7 @@ def rate_row(sections: Sections) -> Row:
         f"decide nothing: {batch['batch_rows'] / least / 1_000_000:.2f} M rows/s; half of it is "
         f"{batch['batch_rows'] / least / 2_000_000:.2f}. What the engine takes beyond them decides which "
         "entry of a key counts, proves the blocks that it reads, logs the epoch and merges runs; a "
-        "search of runs in C made all of it 1.22 times as fast (docs/adr/0149)",
+        "search of runs in C made all of it 1.22 times as fast (docs/adr/0013)",
     )
 
 

@@ -90,7 +90,7 @@ def lived_row(lived: dict[str, Any]) -> Row:
         f"{lived['rounds']} batches of {count(lived['changed'])} changes. Behind "
         "each task a process gives back what was freed; what it learns of the runs that it has open, some "
         "30 KiB of each, it keeps of 128 and of those that it was asked for within a minute, and with it "
-        "what searches have learned (docs/adr/0149), a byte or two for each row. So the first batches "
+        "what searches have learned (docs/adr/0013), a byte or two for each row. So the first batches "
         f"still fill that; the last fifth over the middle one is {last / middle:.2f}",
     )
 

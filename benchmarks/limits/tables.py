@@ -118,7 +118,7 @@ def mirror_rows(sections: Sections) -> Iterator[Row]:
             took["ratio"]["median"],
             lambda value: value <= 1.5,
             "{:.2f}",
-            "two tables in turn; twins and deaths are the writer's (docs/adr/0093)",
+            "two tables in turn; twins and deaths are the writer's (docs/adr/0084)",
         )
     for label, ours, plain, peer, limit in (
         (

@@ -8,7 +8,7 @@ cannot hold is the time of its commit, which stands in the commit itself.
 
 A checksum, ``_delta_log/<n>.crc`` in Delta's protocol, is one JSON object beside a commit that sums
 its version up. Spark takes protocol, metadata and the time of the commit from it, and runs a job
-for them otherwise: a tenth of the time until a new version is seen (ADR 152). One that is not there
+for them otherwise: a tenth of the time until a new version is seen (ADR 84). One that is not there
 costs a reader the replay; a wrong one would be a wrong table, so that `check` compares it.
 """
 
