@@ -112,7 +112,7 @@ chaos: machine $(STAMP) ## live 5000 simulated worlds and 2000 histories of a sc
 topics: machine $(STAMP) ## write a thousand topics of a broker into a table each, under kills, and compare them
 	@$(BIN)/python integration/topic_run.py $(ARGS)
 
-matrix: machine $(STAMP) ## try releases of Spark, Arrow and Python, and write docs/releases.md
+matrix: machine $(STAMP) ## try releases of Spark, Arrow and Python, and write docs/compatibility.md
 	@$(BIN)/python tools/matrix.py
 
 stopwatch: machine package ## follow the pages of the first minutes in fresh folders, and write their times into them

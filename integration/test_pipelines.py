@@ -60,7 +60,7 @@ def test_the_project_writes_and_reads_a_table(pipeline: Pipeline) -> None:
 
 
 def test_auto_cdc_asks_for_a_target_with_merge(pipeline: Pipeline) -> None:
-    (code,) = code_of("docs/pipelines.md", "python", runner="integration/test_pipelines.py")
+    (code,) = code_of("docs/compare.md", "python", runner="integration/test_pipelines.py")
     code = code.replace("/lake", f"{pipeline.folder}/lake")
     (pipeline.folder / "transformations" / "orders.py").write_text(code)
     with pytest.raises(subprocess.CalledProcessError) as failed:

@@ -62,7 +62,7 @@ NOT_TRIED = {
     "AUTO CDC of Spark": (
         "`create_auto_cdc_flow` came with Spark 4.3, and asks for a target of a connector with "
         "`MERGE`. None that was found runs on that Spark; Delta 4.4.0 is refused "
-        "([pipelines](pipelines.md#the-same-feed-through-both))."
+        "([pipelines](compare.md#auto-cdc-and-declarative-pipelines))."
     ),
     "Iceberg, PyIceberg": (
         "`Table.upsert` neither deletes rows nor compares an order, and there is no change feed."

@@ -8,7 +8,5 @@ from integration.pages import code_of
 
 
 def test_a_batch_of_the_page_that_comes_again_changes_nothing(tmp_path: Path) -> None:
-    [code] = code_of(
-        "docs/exactly-once.md", "python", runner="tests/unit/test_exactly_once_page.py"
-    )
+    [code] = code_of("docs/reliability.md", "python", runner="tests/unit/test_exactly_once_page.py")
     exec(code.replace("/lake/", f"{tmp_path}/lake/"), {})

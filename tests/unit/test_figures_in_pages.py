@@ -206,7 +206,9 @@ def test_pages_and_decisions_stay_few() -> None:
 
 
 def test_the_index_of_decisions_lists_each_with_its_title() -> None:
-    rows = re.findall(r"^\| \[(\d+)\]\((.+)\) \| (.+) \|$", read("docs/adr/README.md"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| \[(\d+)\]\((.+)\) \| (.+) \|$", read("docs/adr/README.md"), re.MULTILINE
+    )
     titles = [(path.name, path.read_text("utf-8").partition("\n")[0]) for path in decisions()]
     assert [(name, f"# {number}. {title}") for number, name, title in rows] == titles
     assert all(name.startswith(f"{int(number):04d}-") for number, name, _ in rows)

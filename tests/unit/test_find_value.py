@@ -29,7 +29,7 @@ from spark_upsert.table.log.tombstones import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.views.builder import Plan
 
-PAGE = "docs/delete-a-person.md"
+PAGE = "docs/history.md"
 HERE = "tests/unit/test_find_value.py"
 MAIL = "ada@example.org"
 

@@ -15,7 +15,7 @@ WORDS_MIN, WORDS_MAX = 40, 60
 
 def entries() -> list[tuple[str, str, list[str]]]:
     """Return the words, their meanings, and the names that the code is said to have."""
-    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+?) \| ?(.*?) ?\|$", text, re.MULTILINE)
     return [(word, meaning, re.findall(r"`([^`]+)`", names)) for word, meaning, names in rows]
 
@@ -44,7 +44,7 @@ def test_the_words_are_sorted_and_each_stands_once() -> None:
 
 
 def test_every_line_of_the_table_is_a_word_with_a_meaning() -> None:
-    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.startswith("| **")]
     assert len(lines) == len(entries())
     assert not [word for word, meaning, _ in entries() if not meaning.endswith((".", ")."))]

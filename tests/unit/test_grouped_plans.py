@@ -190,5 +190,5 @@ def test_a_plan_gives_its_rows_without_a_table_that_keeps_them(
 
 
 def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
-    [code] = code_of("docs/kept-tables.md", "python", runner="tests/unit/test_grouped_plans.py")
+    [code] = code_of("docs/views.md", "python", runner="tests/unit/test_grouped_plans.py")
     exec(code.replace('"/lake/', f'"{tmp_path}/'), {})

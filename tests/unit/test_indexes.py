@@ -598,7 +598,7 @@ def test_indexes_are_shown_as_rows() -> None:
 
 @pytest.mark.parametrize("place", [0, 1], ids=["an index", "a prefix"])
 def test_the_code_of_the_page_runs(place: int, tmp_path: Path) -> None:
-    blocks = code_of("docs/indexes.md", "python", runner="tests/unit/test_indexes.py")
+    blocks = code_of("docs/rows-by-key.md", "python", runner="tests/unit/test_indexes.py")
     exec(blocks[place].replace('"/lake/', f'"{tmp_path}/'), {})
 
 

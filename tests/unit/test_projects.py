@@ -116,7 +116,7 @@ def test_a_fault_at_any_file_leaves_nothing_and_may_be_repeated(
 
 @pytest.mark.slow
 def test_the_page_without_java_is_followed_word_for_word(tmp_path: Path) -> None:
-    (page,) = code_of("docs/projects.md", "sh", runner="tests/unit/test_projects.py")
+    (page,) = code_of("docs/kafka.md", "sh", runner="tests/unit/test_projects.py")
     at, said = tmp_path, ""
     for line in page.splitlines():
         match shlex.split(line, comments=True):

@@ -1,6 +1,6 @@
 """What each change of columns does to a running reader, writer, view and mirror.
 
-As docs/schema-changes.md says it.
+As docs/types.md says it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.delta import DeltaTable
 from tests.support.view_queries import Query
 
 COLUMNS = pa.schema({"k": pa.int64(), "n": pa.int32(), "s": pa.string()})
-PAGE = Path(__file__).parents[2] / "docs" / "schema-changes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "types.md"
 
 Change = Callable[[Table], object]
 
@@ -288,7 +288,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     columns = pa.schema({"id": pa.int64(), "n": pa.int32(), "note": pa.string()})
     made = Table.create(str(tmp_path / "notes"), columns, keys=["id"])
     runner = "tests/unit/test_schema_changes.py"
-    [code] = code_of("docs/schema-changes.md", "sh", runner=runner)
+    [code] = code_of("docs/types.md", "sh", runner=runner)
     lines = code.splitlines()
     assert len(lines) == 3
     for line in lines:
