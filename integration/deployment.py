@@ -1,4 +1,4 @@
-"""The program of `docs/postgresql.md`: change events into a table, the table into sums.
+"""The program of `docs/kafka.md`: change events into a table, the table into sums.
 
     python -m integration.deployment FOLDER BROKER
 
@@ -19,7 +19,7 @@ from integration.servers.kafka import spark_jars
 from spark_upsert.errors import TableNotFoundError
 from spark_upsert.table.table import Table
 
-PAGE = "docs/postgresql.md"
+PAGE = "docs/kafka.md"
 RUNNER = "integration/test_deployment.py"
 MODULE = "integration.deployment"
 

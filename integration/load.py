@@ -1,4 +1,4 @@
-"""A write load on the table `orders` of `docs/postgresql.md`: all that a transaction can do to rows.
+"""A write load on the table `orders` of `docs/kafka.md`: all that a transaction can do to rows.
 
 Inserts, updates of values and of the group, deletes, changes of the key, several changes of one
 row, savepoints and whole transactions that are rolled back, and many rows in one transaction.

@@ -1,6 +1,6 @@
 """A deployment under a write load: PostgreSQL, Debezium, Kafka, a table, and sums of its changes.
 
-The code is that of `docs/postgresql.md`. The broker, Debezium and the program of the queries are
+The code is that of `docs/kafka.md`. The broker, Debezium and the program of the queries are
 killed while rows flow. Now and then the database's table is locked: then the pipeline comes to
 rest, and the table and the sums are to be what the database itself answers there.
 """

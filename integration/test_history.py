@@ -1,6 +1,6 @@
 """Histories on Spark: the rows of several tasks, and what Spark's own AUTO CDC makes of a feed.
 
-No target that comes with Spark supports the `MERGE` of AUTO CDC (docs/pipelines.md). But the class
+No target that comes with Spark supports the `MERGE` of AUTO CDC (docs/compare.md). But the class
 that reconciles a micro-batch of it needs no `MERGE`, only what the target holds: it is the judge
 here, with an empty target and a whole feed as its first batch.
 """

@@ -226,7 +226,7 @@ def test_a_session_of_connect_tells_of_the_tables_that_are_given(
     plain_environ: dict[str, str], feed: Feed, tmp_path: Path
 ) -> None:
     # Behind a batch that ends at once, as forks let it, Spark's client waits for ever now and then
-    # (docs/watching.md).
+    # (docs/operations.md).
     done = subprocess.run(
         [sys.executable, "-c", WATCHED, str(tmp_path)],
         env=from_checkout(plain_environ),

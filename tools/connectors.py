@@ -1,7 +1,7 @@
 """Write into docs/kafka.md which Kafka connector belongs to which PySpark, as Maven answers.
 
 pip may have a Spark for which Maven has no connector yet. So Maven is asked for the connector of
-each PySpark that docs/releases.md says was tried, and where there is none for the releases before
+each PySpark that docs/compatibility.md says was tried, and where there is none for the releases before
 it. `make connectors` runs it; it needs `mvn` and its network.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "kafka.md"
-TRIED = ROOT / "docs" / "releases.md"
+TRIED = ROOT / "docs" / "compatibility.md"
 
 ARTIFACT = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 BEGIN, END = "<!-- made by `make connectors` -->", "<!-- end -->"

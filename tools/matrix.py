@@ -1,6 +1,6 @@
 """`make matrix`: try releases of Spark, Arrow and Python, each in an environment of its own.
 
-Writes the table of docs/releases.md. What cannot be tried on this machine is said to be not tried.
+Writes the table of docs/compatibility.md. What cannot be tried on this machine is said to be not tried.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from shutil import rmtree, which
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "releases.md"
+PAGE = ROOT / "docs" / "compatibility.md"
 FOLDER = ROOT / ".servers" / "matrix"
 SECONDS_MAX = 900
 LANES = 2

@@ -425,7 +425,7 @@ class WriteOptions:
         ),
         Option("rowTtl", Options.text, PROPERTY).means(
             "How long rows stay, such as `30 days`: an expiry (`upsertflow expire`) deletes those "
-            "whose `rowTtlBy` is older, each as a change of the changelog (docs/row-ttl.md). "
+            "whose `rowTtlBy` is older, each as a change of the changelog (docs/history.md). "
             "`none`: they stay. A property of the table. Default `none`."
         ),
         Option("rowTtlBy", Options.text, PROPERTY).means(
