@@ -50,8 +50,8 @@ No test holds what a change costs. Three were made on branches and their files c
 writes: an option touched 6, a column type 5, a command 4. Nor does one hold the time of `make check`:
 {check}
 
-Which nodes of plans stand without a caller of ours, and why, is told in [ADR 33](adr/0033-tasks-joins-and-plan-nodes.md);
-what a flow does beside views and kept tables in [ADR 41](adr/0041-flows.md).
+Decisions: [plan nodes without a caller in the product](adr/0033-tasks-joins-and-plan-nodes.md), [flows and views](adr/0041-flows.md),
+[layers](adr/0070-package-structure.md).
 """
 
 _CHECK = """\
