@@ -72,10 +72,11 @@ types: $(STAMP) ## types
 		$(BIN)/mypy; mypy=$$?; \
 		wait $$pyright; pyright=$$?; cat $(VENV)/pyright.said; exit $$((mypy | pyright))
 
-pages: $(STAMP) ## write the pages that are made from the code: docs/options.md, docs/errors.md, docs/house.md
+pages: $(STAMP) ## write the pages that are made from the code: docs/options.md, docs/errors.md, docs/house.md, docs/adr/README.md
 	@$(BIN)/python tools/option_reference.py
 	@$(BIN)/python tools/error_reference.py
 	@$(BIN)/python tools/house.py
+	@$(BIN)/python tools/decision_index.py
 
 figures: $(STAMP) ## measure the code: size, imports, names, words, modules per operation
 	@$(BIN)/python -m tools.code_figures
