@@ -1,6 +1,6 @@
 # `make` alone lists what can be made.
 .DEFAULT_GOAL := help
-.PHONY: help demo check test times lint style types pages figures site changelog package release bench conformance chaos topics matrix connectors stopwatch clean machine
+.PHONY: help demo check test test-all times lint style types pages figures site changelog package release bench conformance chaos topics matrix connectors stopwatch clean machine
 # A recipe that fails leaves no half-made target behind.
 .DELETE_ON_ERROR:
 
@@ -41,7 +41,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: machine $(STAMP) ## replay a git history as a keyed stream: REPO=/path/to/any/checkout; VIEW=1 keeps a view of it
 	@$(BIN)/python examples/git_history/$(if $(VIEW),owners,demo).py --repo "$(REPO)"
@@ -54,10 +54,14 @@ check: style ## what to run after every change, without Java: format, style, typ
 		$(BIN)/python -m pytest -q $(LANES) --dist worksteal -m 'not slow and not spark' $(QUICK) $(ARGS); tests=$$?; \
 		wait $$types; types=$$?; cat $(VENV)/types.said; exit $$((types | tests))
 
-test: machine $(STAMP) ## every test, those that start Spark included: ARGS='-k name' to choose
+test: machine $(STAMP) ## what must pass before a merge: each kind of test in its small form, with real Spark and real servers; ARGS='-k name' to choose
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-short} \
+		$(BIN)/python -m pytest $(SPARK_LANES) --dist loadfile -m 'not slow' $(ARGS)
+
+test-all: machine $(STAMP) ## every test: all cases of each sweep, planted bugs, all servers, readers, packages, pages; ARGS='-k name' to choose
 	@$(BIN)/python -m pytest $(SPARK_LANES) --dist loadfile $(ARGS)
 
-times: ## all tests, and where their time goes: seconds of each file
+times: ## the tests of `make test`, and where their time goes: seconds of each file
 	@$(MAKE) --no-print-directory test ARGS="-p tools.test_times $(ARGS)"
 
 lint: style types ## format, style and types

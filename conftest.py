@@ -42,7 +42,7 @@ LONGEST = (
 def lane_of(file: str) -> str:
     """Return what must run on one lane together with a file: the file, unless it shares."""
     is_sharing = file.startswith("integration/") and re.search(
-        r"^\s*(def .*\()?spark: ", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE
+        r"\bspark: ", (ROOT / file).read_text(encoding="utf-8")
     )
     return SHARED if is_sharing else file
 

@@ -17,7 +17,7 @@ from benchmarks.report.page import write_report
 from benchmarks.sections import SECTIONS, TINY, streams
 from benchmarks.sections.running import inputs_on_spark
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture

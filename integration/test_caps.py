@@ -19,7 +19,7 @@ from integration.tables import columns
 from spark_upsert.table.retention.pressure import PressureReport, report
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = columns(k=pa.int64(), v=pa.int64())
 PATIENT = "30 minutes"

@@ -17,7 +17,7 @@ from integration.promises import assert_sound, epochs_of, rows_of
 from integration.queries import drain, forget_last_commit, upserts
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string()})
 DELTA = StructType(

@@ -16,7 +16,7 @@ from integration.environ import from_checkout
 from integration.queries import wait_until
 from integration.servers.spark import EXECUTOR, Cluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def executor_of(worker: int) -> Process:

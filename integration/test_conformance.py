@@ -9,6 +9,8 @@ import pytest
 
 from changelog_conformance import generator, histories, oracle, peers, runner
 
+pytestmark = pytest.mark.slow
+
 DRAWN = 5
 
 

@@ -12,7 +12,7 @@ from integration.environ import from_checkout
 from integration.promises import rows_of
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_a_table_and_its_copy_are_right_through_a_connect_server(

@@ -1,4 +1,7 @@
-"""Real kills of a real query: nothing is lost, nothing is there twice, nothing is to be repaired."""
+"""Real kills of a real query: nothing is lost, nothing is there twice, nothing is to be repaired.
+
+Own processes: the driver, its Java and its Python workers are killed.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,18 @@ from integration.environ import from_checkout
 from spark_upsert.table.table import Table
 from tests.support.view_queries import Query
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 KILLS = 2
 """`make chaos` takes hundreds."""
 
 
 @pytest.mark.parametrize(
-    "inputs", [0, 3], ids=["a chain of two queries", "a query of three inputs"]
+    "inputs",
+    [
+        pytest.param(0, id="a chain of two queries"),
+        pytest.param(3, id="a query of three inputs", marks=pytest.mark.slow),
+    ],
 )
 def test_queries_that_are_killed_at_any_moment_lose_and_double_nothing(
     inputs: int, plain_environ: dict[str, str], tmp_path: Path
@@ -38,6 +45,7 @@ def test_queries_that_are_killed_at_any_moment_lose_and_double_nothing(
     chaos.check()
 
 
+@pytest.mark.slow
 def test_queries_that_publish_show_each_version_once_whenever_they_are_killed(
     plain_environ: dict[str, str], tmp_path: Path
 ) -> None:

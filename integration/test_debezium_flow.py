@@ -7,7 +7,7 @@ query. Now and then the writers are stopped. Then each table is what PostgreSQL 
 rows that we cannot hold are listed under their keys, and nowhere else; they come back when they are
 mended.
 
-`UPSERTFLOW_FLOW_ROUNDS` is how often that goes around: once in `make test`.
+`UPSERTFLOW_FLOW_ROUNDS` is how often that goes around: once in `make test-all`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from integration.test_deployment import connector
 from spark_upsert.errors import TableNotFoundError
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROUNDS = int(os.environ.get("UPSERTFLOW_FLOW_ROUNDS", "1"))
 MODULE = "integration.debezium_flow"

@@ -21,6 +21,8 @@ from integration.test_deployment import connector
 from spark_upsert.errors import DataError
 from tests.support.envelopes import KAFKA, assert_sound, rows_of, write
 
+pytestmark = pytest.mark.slow
+
 TABLE = """
 CREATE TABLE kinds (
   id BIGINT PRIMARY KEY, i INT, s SMALLINT, yes BOOLEAN, r REAL, d DOUBLE PRECISION,

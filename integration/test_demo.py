@@ -24,7 +24,7 @@ from integration.environ import ROOT, from_checkout
 from spark_upsert.table.table import Table
 from tests.support.repositories import Builder, Put, long_history
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SECONDS_MAX = 300
 """A demo that has not ended by then hangs. A bound for the failing case, not an expectation."""

@@ -3,6 +3,8 @@
 The code is that of `docs/kafka.md`. The broker, Debezium and the program of the queries are
 killed while rows flow. Now and then the database's table is locked: then the pipeline comes to
 rest, and the table and the sums are to be what the database itself answers there.
+
+Own processes: the servers and the program of the queries are killed.
 """
 
 from __future__ import annotations

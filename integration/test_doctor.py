@@ -12,7 +12,7 @@ import pytest
 from integration.tables import make_table
 from spark_upsert.cli.doctor import examine
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PROGRAM = """
 import sys

@@ -18,7 +18,7 @@ from integration.tables import Row
 from spark_upsert.table.entries.counters import Counters
 from tests.support.envelopes import JSON, KAFKA, key, records, value
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 BAD = b'{"v": '
 

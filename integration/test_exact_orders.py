@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from integration.queries import drain, forget_last_commit
 from integration.tables import Row, append, make_table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def given(tables: Mapping[str, Path], **order: Any) -> dict[str, str]:

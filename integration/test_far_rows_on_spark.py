@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark_upsert import Table
 from tests.support.s3 import S3, running_s3
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = 600_000
 """So many have a file above 8 MiB, which a smaller one would not be."""

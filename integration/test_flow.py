@@ -57,7 +57,7 @@ from spark_upsert.task import (
 )
 from tests.support.flow_runs import sorted_rows
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 TAGGED = ROWS.append(pa.field("channel", pa.int64()))

@@ -11,7 +11,7 @@ from integration.queries import Batches, drain, forget_last_commit
 from integration.tables import append, make_table
 from tests.support import python_sources
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SOURCES = python_sources.__name__
 

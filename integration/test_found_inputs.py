@@ -13,7 +13,7 @@ from integration.promises import assert_sound, rows_of
 from integration.queries import END_SECONDS, Batches, drain, forget_last_commit, upserts, wait_until
 from integration.tables import append, make_table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 REGIONS = 40
 

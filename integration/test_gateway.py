@@ -1,4 +1,7 @@
-"""Two writers and a compactor, each a process, on an S3 server that decides races by itself."""
+"""Two writers and a compactor, each a process, on an S3 server that decides races by itself.
+
+Own processes: the writers and the compactor race as processes do; there is no Spark.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64(), "w": pa.string(), "seq": pa.int64()})
 FEED = "k BIGINT, v BIGINT, w STRING, seq BIGINT, gone BOOLEAN"

@@ -17,7 +17,7 @@ from integration.tables import columns
 from spark_upsert.errors import TableNotFoundError
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COLUMNS = columns(k=pa.int64(), v=pa.int64())
 

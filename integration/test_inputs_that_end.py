@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from integration.queries import END_SECONDS, end, wait_until
 from tests.support import python_sources
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SOURCE = f"python:{python_sources.__name__}:Watched"
 FLOWS, WAITS, FAILS = "flows", "waits", "fails"

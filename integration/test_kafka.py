@@ -24,7 +24,7 @@ from tests.support.envelopes import quarantine_of, rows_of
 from tests.support.own_schemas import avro, record
 from tests.support.registry import RegistryDouble, running_registry
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 QUERY_SECONDS_MAX = 600
 RUNNER = "integration/test_kafka.py"

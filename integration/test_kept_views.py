@@ -20,7 +20,7 @@ from spark_upsert.errors import OptionError, PlanError
 from spark_upsert.table.log.entries import commit_path
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int64(), "amount": pa.int64()})
 CUSTOMERS = pa.schema({"id": pa.int64(), "country": pa.string()})

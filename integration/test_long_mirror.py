@@ -7,6 +7,8 @@ import pytest
 from integration.long_mirror import READS_MAX, follow, objects_max
 from spark_upsert.mirror import upkeep
 
+pytestmark = pytest.mark.slow
+
 COMMITS = 360
 """`python -m integration.long_mirror` takes ten thousand."""
 
@@ -14,7 +16,6 @@ STEP_S = 300.0
 """Thirty hours in all: four times the retention."""
 
 
-@pytest.mark.slow
 def test_the_log_of_a_mirror_stays_small_whatever_the_number_of_commits() -> None:
     looks = list(follow(COMMITS, step_s=STEP_S, looks=4))
     assert [look.commits for look in looks] == [90, 180, 270, 360]

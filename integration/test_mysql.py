@@ -28,6 +28,8 @@ from spark_upsert.errors import TableNotFoundError
 from spark_upsert.table.table import Table
 from tests.support.envelopes import assert_sound as assert_changes_fold
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = int(os.environ.get("UPSERTFLOW_FLOW_ROUNDS", "1"))
 TRANSACTIONS = 60
 """From one thing that is done to the pipeline to the next."""

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from integration.tables import append, make_table
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 from integration.pages import ROOT
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ROOT / "examples" / "notebooks"
 
 

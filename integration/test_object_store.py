@@ -1,4 +1,7 @@
-"""Tables on an S3 server, with many writers, lost answers and a bounded cache."""
+"""Tables on an S3 server, with many writers, lost answers and a bounded cache.
+
+Own processes: an S3 server whose answers are lost on purpose; there is no Spark.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from integration.tables import Epoch, Row, append, make_table
 from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 EPOCHS: tuple[Epoch, ...] = ({1: "a", 2: "b"}, {2: "c", 3: "d"}, {1: None, 3: "e"})
 LATER: tuple[Epoch, ...] = ({4: "f"}, {2: "g", 4: None}, {5: "h"}, {5: "i", 1: "j"})

@@ -14,7 +14,7 @@ from tests.support.envelopes import KAFKA, Record, records
 from tests.support.own_schemas import INLINE, avro, inline, member, record, struct
 from tests.support.registry import running_registry
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 KEY = struct(member("id", "int64"))
 

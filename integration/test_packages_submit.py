@@ -18,7 +18,7 @@ import pytest
 from integration.environ import environment as spark_environment
 from tools.package import GROUP, Package, package
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parent.parent
 

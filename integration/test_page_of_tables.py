@@ -1,4 +1,7 @@
-"""The page of tables in a browser, light and dark."""
+"""The page of tables in a browser, light and dark.
+
+Own processes: a browser; there is no Spark.
+"""
 
 from __future__ import annotations
 

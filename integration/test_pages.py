@@ -31,7 +31,7 @@ from spark_upsert.table.table import Table
 from tests.support.group_worlds import Routed
 from tests.support.s3 import S3, running_s3
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 OURS = [block for block in blocks() if block.runner == HERE]
 COMMAND_SECONDS_MAX = 120

@@ -16,7 +16,7 @@ from spark_upsert.routed.unpark import unpark
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = columns(topic=pa.string(), id=pa.int64(), v=pa.int64())
 OPTIONS = {"keys": "id", "columnList": "id,v", "onTableError": "park"}

@@ -25,7 +25,7 @@ from spark_upsert.cli.projects import write_project
 from spark_upsert.table.table import Table
 from tests.support.projects import made
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture

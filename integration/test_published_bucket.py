@@ -19,6 +19,8 @@ from tests.support.proxy import Fault, proxy_before
 from tests.support.s3 import S3, running_s3
 from tests.support.stores import forget_runs_and_logs
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 
 

@@ -10,11 +10,12 @@ import pytest
 from integration.publisher import COLUMNS, kill_many, look
 from spark_upsert.table.table import Table
 
+pytestmark = pytest.mark.slow
+
 KILLS = 12
 """`python -m integration.publisher` takes hundreds."""
 
 
-@pytest.mark.slow
 def test_a_killed_publisher_leaves_no_version_that_never_was(tmp_path: Path) -> None:
     said = kill_many(tmp_path, KILLS, seed=5)
     assert said.endswith("0 beside, 0 shown twice")

@@ -31,7 +31,7 @@ from tests.support.flow_recipes import (
 )
 from tests.support.flow_runs import ROWS, Rows, rows_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 GRAPHS = int(os.environ.get("FLOW_GRAPHS", "8"))
 FIRST = int(os.environ.get("FLOW_FIRST", "0"))

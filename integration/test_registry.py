@@ -21,6 +21,8 @@ from tests.support.envelopes import records, rows_of, write_found
 from tests.support.own_schemas import avro, record
 from tests.support.registry import framed
 
+pytestmark = pytest.mark.slow
+
 KEY = record("Key", id="long")
 ROW = record("Row", id="long", text=["null", "string"])
 WIDER = record("Row", id="long", n=["null", "int"])

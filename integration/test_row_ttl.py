@@ -15,7 +15,7 @@ from integration.tables import Row, columns
 from spark_upsert.store.resolve import open_store
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = columns(k=pa.int64(), at=pa.timestamp("us", "UTC"), seq=pa.int64())
 TTL = {"rowTtl": "10 days", "rowTtlBy": "at"}

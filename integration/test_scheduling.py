@@ -13,7 +13,7 @@ from integration.promises import fold, rows_of
 from integration.queries import Batches, drain, forget_last_commit
 from integration.tables import Row, append, make_table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SMALL = tuple(f"small-{number:02}" for number in range(24))
 FLOODED = ("flood-0", "flood-1", "flood-2")

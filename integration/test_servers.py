@@ -30,6 +30,8 @@ from spark_upsert.store.resolve import open_store
 from tests.support.engine import Engine, running_engine
 from tests.support.s3 import S3
 
+pytestmark = pytest.mark.slow
+
 LISTENER = """
 import os, socket, subprocess, sys
 port = int(sys.argv[1])

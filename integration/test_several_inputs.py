@@ -12,7 +12,7 @@ from integration.promises import fold, rows_of
 from integration.queries import Batches, drain, end, forget_last_commit
 from integration.tables import append, make_table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 NAMES = ("east", "north", "west")
 

@@ -24,7 +24,7 @@ from tests.support.sql_answers import Answers, Refused, answers_here, difference
 from tests.support.sql_cases import Expressions, Written, random_rows
 from tests.support.sql_differences import DIFFERENCES, FEWEST_DIGITS, NO_VALUE, Difference
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _CASES = int(os.environ.get("SQL_CASES", "2000"))
 _BATCH = 400

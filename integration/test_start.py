@@ -11,6 +11,8 @@ import pytest
 from integration.pages import ROOT, code_of
 from tools.stopwatch import BEGIN, PAGES, Taken, follow, steps_of, with_times
 
+pytestmark = pytest.mark.slow
+
 MINUTES = {"docs/start-polars.md": 2, "docs/start-spark.md": 5}
 
 

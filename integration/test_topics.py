@@ -12,6 +12,8 @@ from spark_upsert.errors import SchemaError
 from tests.support.envelopes import records, rows_of, write_found
 from tests.support.own_schemas import INLINE
 
+pytestmark = pytest.mark.slow
+
 
 def send(path: Path, topic: Topic, dice: random.Random, count: int) -> None:
     """Write so many messages of a topic into its table."""

@@ -17,7 +17,7 @@ from integration.servers.kafka import Broker, running_connect, spark_jars
 from integration.servers.postgres import Postgres
 from tools.stopwatch import run, steps_of, words
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PAGE = "docs/tutorial.md"
 RUNNER = "integration/test_tutorial.py"

@@ -25,6 +25,8 @@ from integration.test_debezium_types import as_record
 from integration.test_deployment import connector
 from tests.support.envelopes import KAFKA, quarantine_of, rows_of, write, write_found
 
+pytestmark = pytest.mark.slow
+
 LARGE = ("t", "j", "b", "tags", "numbers", "bigs", "days", "ids", "flags")
 """The columns whose values lie apart."""
 

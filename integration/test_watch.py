@@ -22,7 +22,7 @@ from pyspark_upsertflow.watching import Watch
 from spark_upsert.metrics import Place
 from spark_upsert.table.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = columns(db=pa.string(), k=pa.int64(), v=pa.int64(), seq=pa.int64())
 KEYED = {"keys": "k", "sequenceBy": "seq", "columnList": "k,v"}

@@ -55,7 +55,7 @@ Decisions: [plan nodes without a caller in the product](adr/0033-tasks-joins-and
 """
 
 _CHECK = """\
-it takes a few of the cases of each sweep (`tests/conftest.py`), and `make test` takes all; `make times` says where the
+it takes a few of the cases of each sweep (`tests/conftest.py`), and `make test-all` takes all; `make times` says where the
 time goes. Without a cache of types, on two cores with nothing beside it, it took 260 s of processor time and 146 s by the
 clock when it had 10 127 tests. With 9 004 it took 238 s of processor time on the same machine under a load of 8, where
 the quick tests alone, in one process, fell from 278 s to 182 s.

@@ -1,4 +1,4 @@
-"""Seeds of laws, and ways to play a case: the first for `make check`, all for `make test`."""
+"""Seeds of laws, and ways to play a case: the first for `make check` and `make test`, all for `make test-all`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,9 +14,6 @@ from pathlib import Path
 import pytest
 
 import conftest
-
-# They start test runs.
-pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,6 +79,7 @@ OF_SPARK = [
 ]
 
 
+@pytest.mark.slow
 def test_spark_starts_once_and_the_failures_of_all_lanes_are_reported_at_the_end(
     project: Path,
 ) -> None:
@@ -105,6 +105,7 @@ def test_spark_starts_once_and_the_failures_of_all_lanes_are_reported_at_the_end
         assert files[::2] == files[1::2], "each file has two tests"
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_lanes_of_a_run_in_the_background(project: Path) -> None:
     (project / "tests" / "test_hangs.py").write_text(
         "import os, threading\n"
@@ -158,3 +159,20 @@ def test_the_longest_files_are_there_and_begin_before_all_but_those_that_share()
         assert (ROOT / file).is_file()
         assert conftest.rank("integration/test_types.py") < conftest.rank(file)
         assert conftest.rank(file) < conftest.rank("integration/test_gateway.py")
+
+
+def test_a_module_of_make_test_that_starts_its_own_processes_gives_the_reason() -> None:
+    missing, unneeded = [], []
+    for file in sorted((ROOT / "integration").glob("test_*.py")):
+        text = file.read_text(encoding="utf-8")
+        if re.search(r"^pytestmark = .*mark.slow", text, re.MULTILINE):
+            continue
+        docstring = ast.get_docstring(ast.parse(text)) or ""
+        has_reason = re.search(r"^Own processes: \S", docstring, re.MULTILINE) is not None
+        is_shared = conftest.lane_of(f"integration/{file.name}") == conftest.SHARED
+        if not (is_shared or has_reason):
+            missing.append(file.name)
+        if is_shared and has_reason:
+            unneeded.append(file.name)
+    assert not missing, "use the fixture `spark`, or mark the module `slow`, or give the reason"
+    assert not unneeded

@@ -95,9 +95,11 @@ def test_all_tests_run_side_by_side_unless_somebody_wants_one_after_the_other(
     machine.add_java()
     assert machine.make("test").returncode == 0
     assert machine.make("test", "ARGS=-n0 -k name").returncode == 0
-    whole, chosen = machine.called()
-    assert whole == "python -m pytest -n 3 --dist loadfile"
-    assert chosen == f"{whole} -n0 -k name"
+    assert machine.make("test-all").returncode == 0
+    quick, chosen, complete = machine.called()
+    assert complete == "python -m pytest -n 3 --dist loadfile"
+    assert quick == f"{complete} -m not slow"
+    assert chosen == f"{quick} -n0 -k name"
 
 
 def test_what_python_compiles_is_kept(machine: Machine) -> None:

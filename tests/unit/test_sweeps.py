@@ -1,4 +1,4 @@
-"""A sweep over cases: `make check` takes a few of them, and `make test` all."""
+"""A sweep over cases: `make check` takes a few of them, and `make test-all` all."""
 
 from __future__ import annotations
 
