@@ -44,6 +44,21 @@ def sites() -> dict[str, Site]:
     }
 
 
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield the place and the literal text of each hint; a value that is filled in is left out.
+
+    The name in a call of `setting` is part of the text.
+    """
+    for path in modules().values():
+        for _, text in _hints(tree_of(path), ()):
+            parts = [
+                node.value
+                for node in ast.walk(text)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            ]
+            yield f"{path.relative_to(ROOT)}:{text.lineno}", "\0".join(parts)
+
+
 def _of_module(module: str, path: Path) -> Iterator[Site]:
     tree = tree_of(path)
     constants = {

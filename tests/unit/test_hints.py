@@ -9,14 +9,17 @@ why (`APART`).
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import OptionError
+from spark_upsert.options.scopes import SCOPES
 from tests.hints.elsewhere import APART, ELSEWHERE
 from tests.hints.hint import FOLLOWED, ON_SPARK, Following, Told, follow
-from tests.hints.sites import Site, sites
+from tests.hints.sites import Site, sites, texts
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,3 +94,53 @@ def test_advice_that_fails_is_named(tmp_path: Path) -> None:
 def test_advice_must_be_followed(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="no advice was followed"):
         follow(next(iter(sites())), lambda told: None, tmp_path)
+
+
+COMMAND = re.compile(r"(?:['`]|run |: )upsertflow ([a-z][a-z-]+)((?: [-\w.'\"=]+)*)")
+
+OPTIONS = {name for scope in SCOPES.values() for name in scope}
+OPTIONS |= {
+    *("readStream", "saveAsTable", "toTable", "withColumn", "checkpointLocation"),  # Spark's
+    "subscribePattern",  # of Spark's Kafka source
+    *("channelIsolation", "noChannelInfluence"),  # arguments of a flow
+    "schemaRegistry",  # the first part of several names
+}
+"""Names of mixed case that a hint may have."""
+
+COLUMNS = {"_change_type", "_diff", "_merge_seq"}
+
+
+def unknown_names(text: str) -> list[str]:
+    """Return the options, commands, flags and columns in a hint that do not exist."""
+    unknown = [name for name in re.findall(r"\b[a-z]+[A-Z]\w*", text) if name not in OPTIONS]
+    unknown += [name for name in re.findall(r"(?<![\w.])_[a-z]\w+", text) if name not in COLUMNS]
+    for name, arguments in COMMAND.findall(text):
+        command = upsertflow.commands.get(name)
+        if command is None:
+            unknown.append(f"upsertflow {name}")
+            continue
+        flags = {flag for parameter in command.params for flag in parameter.opts}
+        unknown += [flag for flag in re.findall(r"--[a-z-]+", arguments) if flag not in flags]
+    return unknown
+
+
+def test_a_hint_names_only_options_commands_and_columns_that_exist() -> None:
+    unknown = {place: names for place, text in texts() if (names := unknown_names(text))}
+    assert unknown == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("give onError=inline", []),
+        ("give onErrors=inline", ["onErrors"]),
+        ("run 'upsertflow expire TABLE --retain 1h'", []),
+        ("run 'upsertflow expire TABLE --keep 1h'", ["--keep"]),
+        ("run 'upsertflow remove TABLE'", ["upsertflow remove"]),
+        ("make it again: upsertflow idx TABLE", ["upsertflow idx"]),
+        ("install a newer upsertflow on the cluster", []),
+        ("drop the column _change_type or _change", ["_change"]),
+    ],
+)
+def test_a_name_that_does_not_exist_is_found(text: str, unknown: list[str]) -> None:
+    assert unknown_names(text) == unknown
