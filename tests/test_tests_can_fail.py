@@ -70,6 +70,7 @@ The others follow it: where a test has changed, a number is out of date and noth
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", BUGS, ids=str)
 def test_a_planted_bug_is_caught(planted: Bug) -> None:
     attempts = list(runs_of(planted.caught_by))

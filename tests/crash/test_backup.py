@@ -109,6 +109,7 @@ class Beside:
             table.vacuum(grace_ms=1000)
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_made_beside_writers_is_a_table(tmp_path: Path) -> None:
     original, copy = tmp_path / "table", tmp_path / "copy"
     Table.create(str(original), COLUMNS, keys=["k"])
@@ -156,6 +157,7 @@ exec {cp} "$@"
 
 
 @pytest.mark.parametrize("turn", [10, 60])
+@pytest.mark.sweep(1)
 def test_a_log_that_is_cut_meanwhile_is_copied_whole(
     turn: int, expired: Path, tmp_path: Path
 ) -> None:

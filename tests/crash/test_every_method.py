@@ -371,6 +371,7 @@ def undisturbed(world: World, scripts: list[Script]) -> Undisturbed:
 
 @pytest.mark.parametrize("kind", [KilledError, BrokenError], ids=["a kill", "an error"])
 @pytest.mark.parametrize("index", range(len(WORLDS)), ids=[str(w) for w in WORLDS.values()])
+@pytest.mark.sweep(4)
 def test_a_fault_and_a_retry_end_as_if_nothing_had_happened(
     index: int, kind: type[BaseException]
 ) -> None:

@@ -88,6 +88,7 @@ def asked(dice: random.Random) -> tuple[list[Key], list[pa.Array]]:
 
 @pytest.mark.parametrize("hashes", [None, 2], ids=["all hashes", "two hashes"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sweep(5)
 def test_rows_by_key_are_those_of_a_dictionary(kind: str, hashes: int | None) -> None:
     for seed in range(10):
         dice = random.Random(seed)

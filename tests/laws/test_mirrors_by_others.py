@@ -52,6 +52,7 @@ READERS = pytest.mark.parametrize("read", [by_delta_rs, by_polars])
 
 @READERS
 @pytest.mark.parametrize("life", range(len(KINDS)))
+@pytest.mark.sweep(4)
 def test_another_reader_sees_every_version(life: int, read: Read, tmp_path: Path) -> None:
     lived = MirroredTable(life, LocalStore(tmp_path))
     lived.live(ACTS)
@@ -62,6 +63,7 @@ def test_another_reader_sees_every_version(life: int, read: Read, tmp_path: Path
 
 @pytest.mark.parametrize("publishes", [False, True], ids=["asked", "behind commits"])
 @pytest.mark.parametrize("life", range(len(KINDS)))
+@pytest.mark.sweep(3)
 def test_delta_rs_sees_the_newest_version_whatever_changed_before(
     life: int, publishes: bool, tmp_path: Path
 ) -> None:
@@ -84,6 +86,7 @@ def test_delta_rs_sees_the_newest_version_whatever_changed_before(
     lived.look()
 
 
+@pytest.mark.slow
 def test_lives_that_vary_have_truncates_quarantined_rows_and_other_manners() -> None:
     lived, quarantined = MirroredTable(3, publishes=True, varies=True), []
     lived.live(60, lambda: quarantined.append(sum(b.num_rows for b in lived.table.quarantine())))
@@ -149,6 +152,7 @@ def test_another_reader_sees_every_type(read: Read, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("life", range(len(KINDS)))
+@pytest.mark.sweep(2)
 def test_a_filter_of_another_reader_skips_no_row(life: int, tmp_path: Path) -> None:
     """Bounds are used by readers: NaN is above all numbers, whatever Parquet says."""
     deltalake = pytest.importorskip("deltalake")

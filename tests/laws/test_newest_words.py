@@ -52,7 +52,7 @@ KINDS = (
     *("garbage", "no order", "bad op", "delete and more", "moved with a bad value"),
 )
 
-EXAMPLES = int(os.environ.get("UPSERTFLOW_HISTORIES", "60"))
+EXAMPLES = int(os.environ.get("UPSERTFLOW_HISTORIES", settings().max_examples * 3 // 2))
 """Histories that are drawn. More are for a long run, some 30 in a second."""
 
 Key = int | str | None

@@ -98,6 +98,7 @@ def play_groups(seed: int) -> bool:
 
 
 @pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.sweep(1)
 def test_a_task_groups_rows_as_a_kept_view_does(part: int) -> None:
     seeds = range(part, 2 * RUNS, SLICES)
     assert sum(map(play_groups, seeds)) > len(seeds) // 8
@@ -133,11 +134,13 @@ def play_look_up(seed: int) -> int:
 
 
 @pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.sweep(1)
 def test_a_look_up_join_gives_the_rows_of_a_join_on_the_key(part: int) -> None:
     assert sum(map(play_look_up, range(part, RUNS, SLICES))) > 0
 
 
 @pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.sweep(1)
 def test_a_task_gives_the_rows_of_a_view(part: int) -> None:
     for seed in range(part, RUNS, SLICES):
         try:

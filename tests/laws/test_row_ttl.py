@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -236,6 +237,7 @@ def test_what_expired_follows_from_the_log_alone() -> None:
     assert_changes_fold(life.table)
 
 
+@pytest.mark.slow
 def test_a_row_that_is_refreshed_meanwhile_stays() -> None:
     """Another writer refreshes the row behind each step of an expiry, in turn."""
     for ordered, by in itertools.product((False, True), ("at", COMMITTED)):

@@ -37,7 +37,7 @@ def cells(entry: str) -> list[Cell]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 def test_a_type_is_stored_exactly_or_refused_by_its_name_at(entry: str, tmp_path: Path) -> None:
     written = [write_cell(tmp_path / str(index), cell) for index, cell in enumerate(cells(entry))]
     command = [sys.executable, "-m", "tests.support.type_cells", str(tmp_path)]
@@ -46,7 +46,7 @@ def test_a_type_is_stored_exactly_or_refused_by_its_name_at(entry: str, tmp_path
 
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry != "command"])
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(1)
 def test_a_value_that_is_none_of_its_type_is_refused_at(entry: str, tmp_path: Path) -> None:
     """Arrow does not look at the texts of a Parquet file, or at what Spark hands over."""
     nestings = ["a column"] if entry == "key" else list(NESTINGS)

@@ -516,10 +516,12 @@ def lives(play_of: Callable[..., Play], seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SLICES))
+@pytest.mark.sweep(1)
 def test_p2_a_table_that_keeps_rows_is_the_batch_query(seed: int) -> None:
     lives(Rows, seed)
 
 
 @pytest.mark.parametrize("seed", range(SLICES))
+@pytest.mark.sweep(1)
 def test_p2_a_table_that_keeps_groups_is_the_batch_query(seed: int) -> None:
     lives(Groups, seed)

@@ -12,12 +12,14 @@ from tests.simulation.waits import COLORS, TARGET, bound_s, longest, picture
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10), ids=lambda first: f"seeds from {first}")
+@pytest.mark.sweep(1)
 def test_every_crowd_is_served_as_is_promised(first: int) -> None:
     for seed in range(first, first + 10):
         live(seed)
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.sweep(2)
 def test_writers_are_held_up_however_often_the_query_restarts(seed: int) -> None:
     waits = [served.waited_ms for served in overloaded(seed).served]
     assert max(waits) <= (2 * OVERLOAD + 2) * 1_000
@@ -27,12 +29,14 @@ def test_the_same_seed_gives_the_same_services() -> None:
     assert live(3).served == live(3).served
 
 
+@pytest.mark.slow
 def test_crowds_wait_long_enough_to_tell() -> None:
     waits = [served.waited_ms for seed in range(10) for served in live(seed).served]
     assert max(waits) > 20_000
     assert sum(each > 10_000 for each in waits) > 200
 
 
+@pytest.mark.slow
 def test_ten_thousand_inputs_under_overload_are_served_as_is_promised() -> None:
     dice = random.Random(1)
     crowd = Crowd([dice.choice([None, 800, 300, -300, -1000]) for _ in range(10_000)], limit=2_000)

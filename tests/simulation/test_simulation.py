@@ -46,12 +46,14 @@ def life(seed: int) -> tuple[tuple[str, ...], Counters]:
 
 
 @pytest.mark.parametrize("index", range(SLICES))
+@pytest.mark.sweep(3)
 def test_every_world_keeps_every_promise(index: int) -> None:
     for seed in range(index * SEEDS // SLICES, (index + 1) * SEEDS // SLICES):
         life(seed) if seed in LOOKED_AT else simulate(seed)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.sweep(1)
 def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
     assert tuple(simulate(seed).trace) == life(seed)[0]
 
@@ -73,6 +75,7 @@ def test_worlds_are_of_every_kind() -> None:
     assert any(world.has_ties and not world.ties_stay_in_tasks for world in worlds)
 
 
+@pytest.mark.slow
 def test_worlds_differ_and_much_happens_in_them() -> None:
     traces, totals = zip(*map(life, LOOKED_AT), strict=True)
     assert len(set(traces)) == len(traces)
@@ -157,6 +160,7 @@ PLANTED = ONCE_MISSED | OF_STREAMS | OF_LIVES | OF_HISTORIES | OF_AGES
 
 
 @pytest.mark.parametrize(("name", "first"), PLANTED.items(), ids=str)
+@pytest.mark.slow
 def test_a_planted_bug_is_caught(name: str, first: int) -> None:
     [planted] = [each for each in BUGS if each.name == name]
     with planted.plant(), pytest.raises(AssertionError, match=r"P\d"):

@@ -190,6 +190,7 @@ def observed(name: str, folder: Path, asked: Sequence[History]) -> page.Result:
     return {"not_tried": "", "versions": made.versions(), "histories": found}
 
 
+@pytest.mark.slow
 def test_our_tables_are_right_in_all_histories(tmp_path: Path) -> None:
     found = observed("upsertflow", tmp_path, [*NAMED, *DRAWN])["histories"]
     right: page.Found = {"rows": "", "changes": "", "has_feed": True, "refused": ""}
