@@ -201,7 +201,8 @@ def test_each_code_of_an_error_has_its_page(site: Path) -> None:
         assert f'href="{code}/"' in index, code
         assert (site / "errors" / code / "index.html").is_file(), code
     full = (site / "errors" / "TABLE_FULL" / "index.html").read_text()
-    assert 'href="../../back-pressure/"' in full, "a page that speaks of the code is named"
+    link = '<a href="../../scheduling/">Scheduling and back-pressure</a>'
+    assert link in full, "a page that speaks of the code is named"
 
 
 def test_links_become_those_of_the_site_or_text() -> None:
