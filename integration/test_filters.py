@@ -97,6 +97,7 @@ CONDITIONS = [
 ]
 
 
+@pytest.mark.sweep(1)
 def test_the_rows_of_a_filter_are_those_of_spark(spark: SparkSession, path: str) -> None:
     everything = _read(spark, path).cache()
     for condition in CONDITIONS:
@@ -108,6 +109,7 @@ def test_the_rows_of_a_filter_are_those_of_spark(spark: SparkSession, path: str)
     assert _rows(columns) == [("n2", Decimal("0.07"))]
 
 
+@pytest.mark.sweep(1)
 def test_filters_that_spark_hands_over(pushing: SparkSession, path: str) -> None:
     everything = [tuple(row.values()) for row in ROWS]
     dice = random.Random(1)
@@ -119,6 +121,7 @@ def test_filters_that_spark_hands_over(pushing: SparkSession, path: str) -> None
         assert found == _rows(judge.where(asked)), condition
 
 
+@pytest.mark.sweep(1)
 def test_a_filter_of_the_whole_key_is_one_task(pushing: SparkSession, path: str) -> None:
     def tasks(frame: DataFrame) -> int:
         return frame.rdd.getNumPartitions()
@@ -130,6 +133,7 @@ def test_a_filter_of_the_whole_key_is_one_task(pushing: SparkSession, path: str)
     assert tasks(_read(pushing, path, splits="6").where("price > 0.10")) == 6
 
 
+@pytest.mark.sweep(1)
 def test_each_use_with_filters_of_its_own_is_planned_anew(pushing: SparkSession, path: str) -> None:
     """The page says so: two uses may read two versions, unless one is asked for."""
     frame, table = _read(pushing, path), Table.open(path)
@@ -142,6 +146,7 @@ def test_each_use_with_filters_of_its_own_is_planned_anew(pushing: SparkSession,
     assert (pinned.count(), pinned.where(asked).count()) == (len(ROWS), 1)
 
 
+@pytest.mark.sweep(1)
 def test_what_a_filter_is_refused_for(spark: SparkSession, path: str) -> None:
     for options, told in (
         ({"filter": "idd = 1"}, "no column 'idd'"),

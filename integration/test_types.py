@@ -88,6 +88,7 @@ def _time_type(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("type_", VALUES)
+@pytest.mark.sweep(8)
 def test_values_come_back_as_they_were(spark: SparkSession, tmp_path: Path, type_: str) -> None:
     rows = rows_of(spark, type_, VALUES[type_])
     path = str(tmp_path / "table")
@@ -257,6 +258,7 @@ def rendered_all(frame: DataFrame) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("turn", range(len(NESTINGS)))
 @pytest.mark.parametrize("entry", WRITES)
+@pytest.mark.sweep(4)
 def test_columns_of_all_types_come_back_as_they_were(
     spark: SparkSession, tmp_path: Path, entry: str, turn: int
 ) -> None:
