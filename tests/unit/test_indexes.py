@@ -310,7 +310,7 @@ def test_of_two_who_bring_an_index_up_to_date_one_does() -> None:
 def test_a_commit_stands_whatever_becomes_of_the_index(caplog: pytest.LogCaptureFixture) -> None:
     table = table_of(MemoryStore())
     table.append(rows((1, 7)))
-    with patch.object(advancing, "advance", side_effect=OSError("s3://k:secret@b is full")):
+    with patch.object(upkeep, "advance", side_effect=OSError("s3://k:secret@b is full")):
         assert table.append(rows((2, 7))) is not None
     assert table.index_failures == 1
     assert "index not kept up" in caplog.text
