@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.schema import HASH
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.schema import HASH
 
 Positions = npt.NDArray[np.int64]
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from benchmarks.measure import spread
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.streams.planner.formats import (
     plan_columns,
     stream_heads,
     stream_inputs,

@@ -38,7 +38,7 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.work import Given
+from spark_upsert.flow.graph import Given
 from spark_upsert.task import ArrowScan, Filter, Named, Project
 
 TASKS = 2

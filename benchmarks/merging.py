@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.measure import spread
-from spark_upsert.merge.assembly import arrange
-from spark_upsert.merge.threaded import live
-from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded, iter_picks
+from spark_upsert.core.input_order import Concat, Order, RoundRobin, Seeded, iter_picks
+from spark_upsert.merge.merged import arrange, live
 
 BATCH_ROWS = 8_192
 """Of what the inputs give, about as much as a read of a table gives at once."""

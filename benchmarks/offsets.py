@@ -16,14 +16,12 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from benchmarks.measure import spread
-from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
+from pyspark_upsertflow.source import LimitedStreamReader
 from spark_upsert.store import LocalStore
-from spark_upsert.streams.inputs.table_position import TablePosition
-from spark_upsert.streams.offsets.bases import Bases
-from spark_upsert.streams.offsets.compact import CompactOffsets
-from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets
-from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.inputs.table import TablePosition
+from spark_upsert.streams.offsets.delta import Bases, CompactOffsets
+from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets, Position
 from spark_upsert.table.log.manifest import TableVersion
 from spark_upsert.table.table import Table
 
@@ -67,7 +65,7 @@ def measure(folder: Path, epochs: int, *, calls: int = 50) -> dict[str, Any]:
 _FIRST = """
 import json, sys, time
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark_upsertflow.limited import LimitedStreamReader
+from pyspark_upsertflow.source import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
 given = json.loads(sys.argv[1])
 before = time.perf_counter()

@@ -17,7 +17,7 @@ from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import LocalStore, ObjectSink
-from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.open import StoreBelow
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.log.manifest import QUERY, Transaction
 

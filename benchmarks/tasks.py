@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from benchmarks.measure import spread
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.streams.reads import serve as serving
+from spark_upsert.streams.reads import read_split as serving
 from spark_upsert.streams.reads.splits import ChangesSplit, Split, changes_splits, rows_splits
 from spark_upsert.table.table import Table
 

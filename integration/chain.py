@@ -31,6 +31,7 @@ from integration.promises import assert_sound, epochs_of, rows_of
 from integration.queries import Feed, end, upserts
 from integration.tables import columns
 from pyspark_upsertflow import flow as flows
+from spark_upsert.core.schema import Scope
 from spark_upsert.flow import (
     Flow,
     Legacy,
@@ -40,8 +41,7 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.model.schema import Scope
-from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from tests.support.model import Command, Model
 
@@ -167,8 +167,8 @@ def gated(rows: DataFrame, gate: Path) -> DataFrame:
 
 def ensure_table(folder: Path) -> None:
     """Make the first table as the query would, unless it is there."""
-    from spark_upsert.model.schema import TableSchema
-    from spark_upsert.store.resolve import open_store
+    from spark_upsert.core.schema import TableSchema
+    from spark_upsert.store.open import open_store
 
     schema = columns(k=pa.int64(), v=pa.int64())
     Table(open_store(str(folder / "table"))).ensure(

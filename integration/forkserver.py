@@ -44,7 +44,7 @@ LOADED = (
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.worker",
     "pyspark_upsertflow.readers",
-    "pyspark_upsertflow.stream",
+    "pyspark_upsertflow.source",
     "pyspark_upsertflow.writers",
     "spark_upsert_sink.routed",
     "spark_upsert_sink.writers",

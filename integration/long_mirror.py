@@ -20,12 +20,11 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from spark_upsert.mirror.delta_log import DeltaLog
-from spark_upsert.mirror.manner import Asked
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.mirror.upkeep import CHECKPOINT_EVERY, CLEAN_EVERY_MS, REMOVALS_MAX
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.store.below import StoreBelow
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta.log import Asked, DeltaLog
+from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.upkeep import CHECKPOINT_EVERY, CLEAN_EVERY_MS, REMOVALS_MAX
+from spark_upsert.store.open import StoreBelow
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now

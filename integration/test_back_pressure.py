@@ -17,12 +17,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from integration.queries import END_SECONDS, end, wait_until
-from pyspark_upsertflow.limited import LimitedStreamReader
+from pyspark_upsertflow.source import LimitedStreamReader
 from spark_upsert.merge import CHANNEL_EVENTS
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.input import Backlog, Input, ReadPiece
 from spark_upsert.streams.inputs.inputs import NamedInputs
-from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.inputs.protocol import Backlog, Input, ReadPiece
+from spark_upsert.streams.offsets.offset import Position
 from spark_upsert.streams.planner.stream import Stream
 
 pytestmark = pytest.mark.spark

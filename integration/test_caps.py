@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from integration.promises import assert_sound, epochs_of, orphans, rows_of
 from integration.queries import Feed, drain, forget_last_commit, upserts, wait_until
 from integration.tables import columns
-from spark_upsert.table.retention.pressure import PressureReport, report
+from spark_upsert.table.retention.lag import PressureReport, report
 from spark_upsert.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -40,8 +40,8 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.run.local import collect
-from spark_upsert.flow.work import Work
+from spark_upsert.flow.graph import Work
+from spark_upsert.flow.local import collect
 from spark_upsert.table.table import Table
 from spark_upsert.task import (
     Aggregate,

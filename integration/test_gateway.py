@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from integration.promises import assert_sound, rows_of
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import OptionError
-from spark_upsert.model.schema import Scope
 from spark_upsert.table.table import Table
 from tests.support.model import Command, Model
 from tests.support.s3 import S3

@@ -17,7 +17,7 @@ import pytest
 from integration.environ import ROOTS
 from integration.promises import assert_sound, epochs_of
 from integration.servers.kafka import Broker, spark_jars
-from spark_upsert.routed.park import ParkedTable
+from spark_upsert.routed.dead_letter import ParkedTable
 from spark_upsert.store import LocalStore
 from spark_upsert.table.log.manifest import Kind
 from tests.support.envelopes import quarantine_of, rows_of

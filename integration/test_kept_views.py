@@ -14,10 +14,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from integration.queries import drain, end, forget_last_commit
-from pyspark_upsertflow import agg, keeping, view
+from pyspark_upsertflow import agg, view, views
 from pyspark_upsertflow.views import SparkView
 from spark_upsert.errors import OptionError, PlanError
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -80,7 +80,7 @@ def run(spark: SparkSession, shop: Shop, kept: SparkView, checkpoint: str, **opt
 
 def as_before_reads_were_put_off() -> AbstractContextManager[Any]:
     """Let `keep` run its queries as it did when their rows went through Spark."""
-    return patch.object(keeping, "_put_off", lambda reads, text: (reads, {}))
+    return patch.object(views, "_put_off", lambda reads, text: (reads, {}))
 
 
 def groups(spark: SparkSession, shop: Shop, **options: str) -> dict[Any, Row]:
@@ -167,7 +167,7 @@ def test_a_view_of_rows_is_kept_in_any_order_of_its_batches(
     version = kept.log.head().version
     # A checkpoint that the engine cannot read: Spark starts the query, and the table refuses it.
     with (
-        patch.object(keeping, "_require_own_checkpoint", lambda *_: None),
+        patch.object(views, "_require_own_checkpoint", lambda *_: None),
         pytest.raises(StreamingQueryException, match="keeps the rows of a view by 'query:"),
     ):
         run(spark, shop, big, "another")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from integration.long_mirror import READS_MAX, follow, objects_max
-from spark_upsert.mirror import upkeep
+from spark_upsert.delta import upkeep
 
 pytestmark = pytest.mark.slow
 

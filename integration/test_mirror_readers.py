@@ -18,8 +18,8 @@ import pytest
 
 from integration.pages import code_of
 from integration.readers.apart import READERS, Reader, RefusedError, running
-from spark_upsert.mirror.checkpoints import checksum_path
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta.checkpoints import checksum_path
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable

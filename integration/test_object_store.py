@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.cli.routed import list_tables
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import (
     CorruptionError,
     OptionError,
@@ -27,16 +28,15 @@ from spark_upsert.errors import (
     TableNotFoundError,
     UpsertFlowError,
 )
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed, root_of
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import Store
-from spark_upsert.store.copies import LocalCopies
-from spark_upsert.store.objects import RANGE_BYTES
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.log.memory import LOGS
+from spark_upsert.store.cache import LocalCopies
+from spark_upsert.store.object_store import RANGE_BYTES
+from spark_upsert.store.open import open_store
+from spark_upsert.table.log.reader import LOGS
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 from tests.support.proxy import Fault, Proxy, proxy_before

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.queries import Batches, Feed, drain, upserts
 from integration.tables import Row, columns
-from spark_upsert.routed.park import ParkedTable
-from spark_upsert.routed.unpark import unpark
+from spark_upsert.routed.dead_letter import ParkedTable
+from spark_upsert.routed.replay import unpark
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.publish import Mirror
 from spark_upsert.errors import OptionError, OtherTableError
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical

@@ -10,7 +10,7 @@ import pytest
 
 from integration.servers.registry import Registry, running_registry
 from spark_upsert.errors import OptionError, StorageError
-from spark_upsert.payloads.registry import (
+from spark_upsert.payloads.schema_registry import (
     RegistrySettings,
     UnknownSchema,
     forget_schemas,

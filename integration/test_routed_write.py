@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from integration.queries import Feed, drain, forget_last_commit, upserts
 from integration.tables import Row, columns
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark

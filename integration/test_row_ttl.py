@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from integration.promises import assert_sound, fold, rows_of
 from integration.queries import Batches, Feed, drain, forget_last_commit, upserts
 from integration.tables import Row, columns
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -26,7 +26,7 @@ from integration.servers.server import (
     free_port,
     running,
 )
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from tests.support.engine import Engine, running_engine
 from tests.support.s3 import S3
 

@@ -18,7 +18,7 @@ import pyspark_upsertflow
 from integration.environ import from_checkout
 from integration.queries import Feed, drain, upserts
 from integration.tables import Row, columns
-from pyspark_upsertflow.watching import Watch
+from pyspark_upsertflow.metrics import Watch
 from spark_upsert.metrics import Place
 from spark_upsert.table.table import Table
 

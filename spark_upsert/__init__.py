@@ -10,17 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from spark_upsert._version import __version__
-from spark_upsert.table.entries.prepare import RunObserver, register_run_observer
 from spark_upsert.table.observers import CommitObserver, register_commit_observer
+from spark_upsert.table.state.observer import RunObserver, register_run_observer
 
 if TYPE_CHECKING:
+    from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+    from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
     from spark_upsert.errors import UpsertFlowError
     from spark_upsert.feedback import FeedbackUpsert
-    from spark_upsert.model.engines import Engine, MergeEngine, Rule
-    from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
-    from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+    from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
     from spark_upsert.table.log.manifest import Commit, Transaction
-    from spark_upsert.table.log.tombstones import LateRows
+    from spark_upsert.table.log.properties import LateRows
     from spark_upsert.table.table import Table
     from spark_upsert.table.watch import Gap, SealedEpoch
 
@@ -46,34 +46,34 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ChangeOptions": "table.changes.modes",
+    "ChangeOptions": "table.changelog.render",
     "Commit": "table.log.manifest",
-    "Deduplication": "table.changes.modes",
-    "Engine": "model.engines",
-    "ErrorPolicy": "model.schema",
+    "Deduplication": "table.changelog.render",
+    "Engine": "core.merge_engines",
+    "ErrorPolicy": "core.schema",
     "FeedbackUpsert": "feedback",
     "Gap": "table.watch",
-    "LateRows": "table.log.tombstones",
-    "MergeEngine": "model.engines",
-    "Rule": "model.engines",
-    "Scope": "model.schema",
+    "LateRows": "table.log.properties",
+    "MergeEngine": "core.merge_engines",
+    "Rule": "core.merge_engines",
+    "Scope": "core.schema",
     "SealedEpoch": "table.watch",
     "Table": "table.table",
-    "TableSchema": "model.schema",
-    "Ties": "model.schema",
+    "TableSchema": "core.schema",
+    "Ties": "core.schema",
     "Transaction": "table.log.manifest",
     "UpsertFlowError": "errors",
 }
 
 
 def _run_observer() -> RunObserver:
-    from spark_upsert.mirror import ahead
+    from spark_upsert.delta import prepared_files
 
-    return ahead
+    return prepared_files
 
 
 def _commit_observer() -> CommitObserver:
-    from spark_upsert.mirror import follow
+    from spark_upsert.delta import follow
 
     return follow
 

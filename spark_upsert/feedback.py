@@ -36,12 +36,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_upsert.conversions.arguments import whole_argument
-from spark_upsert.model.epochs import Epoch as Timestamp
-from spark_upsert.model.epochs import Fate, fate_of
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.core.precedence import Epoch as Timestamp
+from spark_upsert.core.precedence import Fate, fate_of
+from spark_upsert.core.python_values import whole_argument
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage_sealed

@@ -15,14 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.options.read import Metadata
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.log.caps import Caps
-from spark_upsert.table.log.fold import apply
-from spark_upsert.table.log.look import Look
-from spark_upsert.table.log.manifest import Commit, Manifest
-from spark_upsert.table.retention.backlog import BacklogCounter
+from spark_upsert.table.log.manifest import Commit, Manifest, apply
+from spark_upsert.table.log.properties import Caps
+from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.retention.lag import BacklogCounter
 from spark_upsert.table.retention.leases import readable_leases
-from spark_upsert.table.retention.overtaken import despite_expiry
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 
 _BATCH_ROWS = 4096
@@ -224,7 +223,7 @@ MIRROR = _schema(
     changed_by=pa.string(),
 )
 """One row if the table has a mirror where its properties say: how far it is behind, and what it
-holds (`mirror.facts`). ``changed_by`` is what others did to it; then it is no copy any more."""
+holds (`delta.follow`). ``changed_by`` is what others did to it; then it is no copy any more."""
 
 
 def _consumers(table: Table) -> Iterator[Row]:
@@ -284,7 +283,7 @@ def _indexes(table: Table) -> Iterator[Row]:
 
 def _mirror(table: Table) -> Iterator[Row]:
     # By its name: what reads other metadata does not load the mirror.
-    found = import_module("spark_upsert.mirror.facts").facts_below(table)
+    found = import_module("spark_upsert.delta.follow").facts_below(table)
     if found is not None:
         row = asdict(found)
         yield {"shows_version": row.pop("shown"), **row}

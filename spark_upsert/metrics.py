@@ -20,18 +20,17 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
+from spark_upsert.core.durations import Fields
+from spark_upsert.core.lru import LruMap
+from spark_upsert.core.path_template import Template, is_routed
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta.follow import lag_below
 from spark_upsert.errors import OtherTableError, masked
-from spark_upsert.mirror.facts import lag_below
-from spark_upsert.model.bounded import LruMap
-from spark_upsert.model.log_fields import Fields
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.model.template import Template, is_routed
 from spark_upsert.routed.group import GroupTable, TableGroup
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.entries.counters import STALE_MIN, Counters, count_all_stale
+from spark_upsert.store.open import StoreBelow, open_store
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.published import is_published
+from spark_upsert.table.state.counters import STALE_MIN, Counters, count_all_stale
 from spark_upsert.table.table import Table
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class Progress:
     rows: int
     """Rows that the query read for it."""
     reports: tuple[Mapping[str, Any], ...] = ()
-    """Reports of upsertflow's sources about themselves (`streams.planner.progress`)."""
+    """Reports of upsertflow's sources about themselves (`streams.planner.stream`)."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> Progress:

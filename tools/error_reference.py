@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spark_upsert.cli.error_codes import ENTRIES
+from spark_upsert.delta import refusals
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.mirror import refusals
 
 TARGET = Path(__file__).parent.parent / "docs" / "errors.md"
 

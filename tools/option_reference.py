@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_upsert.options.declared import Option
+from spark_upsert.options.declare import Option
 from spark_upsert.options.scopes import SCOPES
 
 TARGET = Path(__file__).parent.parent / "docs" / "options.md"

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.plan import agg
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.streams.planner.formats import (
     plan_columns,
     shared_columns,
     stream_heads,
@@ -25,7 +25,7 @@ from spark_upsert.streams.planner.kinds import (
 )
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tools.code_figures import Figure, modules_entered
 
 ROWS = 50
@@ -126,11 +126,11 @@ def _publish(folder: Path) -> set[str]:
 
 
 TRIPS = (
-    Trip("append", 74, _append),
-    Trip("latestOffset", 32, _latest_offset),
-    Trip("split", 52, _split),
-    Trip("view step", 112, _view_step),
-    Trip("publish", 54, _publish),
+    Trip("append", 56, _append),
+    Trip("latestOffset", 23, _latest_offset),
+    Trip("split", 39, _split),
+    Trip("view step", 84, _view_step),
+    Trip("publish", 41, _publish),
 )
 
 

@@ -16,7 +16,7 @@ from benchmarks.bare import bare, bare_read
 from benchmarks.canonical import digest_of_changes, digest_of_table
 from benchmarks.phases import Phases
 from benchmarks.workload import Workload
-from spark_upsert.model.hash_range import ALL_HASHES
+from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.table import Table
 

@@ -127,6 +127,6 @@ def fusion_rows(found: dict[str, Any]) -> Iterator[Row]:
             f"{times(fused['elapsed_s'])} against {times(by_hand['elapsed_s'])}; processor time "
             f"{times(fused['cpu_s'])} against {times(by_hand['cpu_s'])}. Spark's planning of both counts. Both hand the rows to Python and back once. "
             "Each operator of a flow has a thread of its own, to which a batch is handed and back "
-            "(spark_upsert/flow/run/coroutine.py), and each row enters with the number of where it goes, a column "
+            "(spark_upsert/flow/operators.py), and each row enters with the number of where it goes, a column "
             "that the function has not",
         )

@@ -167,7 +167,7 @@ def queries(place: Place, size: Size) -> dict[str, Any]:
 def imports(place: Place, size: Size) -> dict[str, Any]:
     """Measure what `pyspark_upsertflow` adds to the import of pyspark, and a read to a worker."""
     spark = "import pyspark.sql.worker.plan_data_source_read"
-    reads = "import spark_upsert.streams.reads.serve"
+    reads = "import spark_upsert.streams.reads.read_split"
     # What travels to a task is the reader, and with it the module that plans, too.
     ours = f"import pyspark_upsertflow.readers\n{reads}"
     added = "from pyspark.sql.datasource import DataSource", "import pyspark_upsertflow"

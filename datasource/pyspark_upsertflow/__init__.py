@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from pyspark_upsertflow.metrics import Watch
     from pyspark_upsertflow.views import SparkView
-    from pyspark_upsertflow.watching import Watch
 
 __all__ = ["DefaultSource", "compact", "register", "view", "watch"]
 
@@ -57,7 +57,7 @@ def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: st
     >>> pyspark_upsertflow.compact(spark, "s3://lake/orders", region="eu-west-1")  # doctest: +SKIP
     7
     """
-    from pyspark_upsertflow.compaction import compact as compact_table
+    from pyspark_upsertflow.registration import compact as compact_table
 
     return compact_table(spark, path, full=full, storage=storage)
 
@@ -123,7 +123,7 @@ def watch(
     >>> watching.batches[-1]["inserts"]  # doctest: +SKIP
     1000
     """
-    from pyspark_upsertflow.watching import Watch
+    from pyspark_upsertflow.metrics import Watch
     from spark_upsert.metrics import Place
 
     return Watch(spark, [Place.of(path, storage) for path in paths], tell=tell)

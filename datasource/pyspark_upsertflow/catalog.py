@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructField, StructType
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.handed_down import users_own
-from spark_upsert.options.parse import fold
+from spark_upsert.options.declare import fold
+from spark_upsert.options.spark import users_own
 
 if TYPE_CHECKING:
     from collections.abc import Collection

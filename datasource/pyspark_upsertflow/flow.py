@@ -22,21 +22,26 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pyspark_upsertflow.registration import parallelism_of
-from spark_upsert.conversions import convert
+from spark_upsert.core.casts import convert
 from spark_upsert.errors import GraphError, OptionError
-from spark_upsert.flow.checkpoint import remember
-from spark_upsert.flow.expansion import expanded
-from spark_upsert.flow.fusion.fusion import Automatic, Fused, fused
-from spark_upsert.flow.fusion.pass_plan import RowTransfer
-from spark_upsert.flow.graph import Graph, OperatorKind
-from spark_upsert.flow.resolution import require_sources, schemas_of
-from spark_upsert.flow.run.borders import TASK_BITS, TO, WAKE, Border, wake
-from spark_upsert.flow.run.passes import Pass
-from spark_upsert.flow.run.stages import Stages, staged, tell
-from spark_upsert.flow.run.tables import targets_of
-from spark_upsert.flow.work import ArrowSource, Given, PythonFunction, TableSource
+from spark_upsert.flow.expand import expanded
+from spark_upsert.flow.fusion import Automatic, Fused, RowTransfer, fused
+from spark_upsert.flow.graph import (
+    ArrowSource,
+    Given,
+    Graph,
+    OperatorKind,
+    PythonFunction,
+    TableSource,
+)
+from spark_upsert.flow.local import targets_of
+from spark_upsert.flow.passes import Pass
+from spark_upsert.flow.rescale import remember
+from spark_upsert.flow.stages import Stages, staged, tell
+from spark_upsert.flow.validate import require_sources, schemas_of
+from spark_upsert.flow.wire_format import TASK_BITS, TO, WAKE, Border, wake
 from spark_upsert.task import AssignUniqueId, Limit, Node
-from spark_upsert_sink.releases import arrow_of, spark_of, spark_type_of
+from spark_upsert_sink.types import arrow_of, spark_of, spark_type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_upsert.metadata import VIEWS
-from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.options.spark import called_by_spark
 from spark_upsert.table.table import Table
-from spark_upsert_sink.releases import arrow_of, spark_of
+from spark_upsert_sink.types import arrow_of, spark_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -1,31 +1,88 @@
 """Another Python source: its class, found by name, and its stream reader, whatever its kind.
 
 Spark drives such sources by a few private helpers (`pyspark.sql.datasource_internal`), which are
-named here and, where releases differ, in `spark_upsert_sink.releases`. A source has one of two kinds of stream
+named here and, where releases differ, in `spark_upsert_sink.types`. A source has one of two kinds of stream
 readers, of which the *simple* one reads on the driver, while it is asked for the next offset.
+
+Another Python source as an input: what it answers to Spark, it answers to us.
+
+Its offset is kept as the text that Spark would keep, beside the one that it began with. A source
+tells how far it can go only for an offset to begin at, and a simple one reads while it is asked.
+So the head of such an input says nothing, `backlog` asks, and what was answered stands until it is
+taken. All up to the answer is one step: only the source could cut it.
+
+Spark tells a source that a batch is done when it has asked for the end of the next one, and before
+it asks for the partitions of that. Some sources forget then what they have answered, and lose it.
+So a source is told here only when it is asked the next time.
+
+A source whose offset goes back (one that counts from 0 in each process, for example) loses rows
+without a word in Spark. Here a number of an offset that becomes smaller is an error.
+
+The formats of inputs that Spark's readers know: those of the engine, and Python sources.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
+import io
+import json
+import logging
+import pickle
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.errors import PySparkNotImplementedError
-from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+)
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper, _streamReader
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
+from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
-from spark_upsert.conversions import convert
-from spark_upsert.errors import OptionError, UpsertFlowError, did_you_mean
+from spark_upsert.core.casts import convert
+from spark_upsert.core.lru import LruMap
+from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, portions
+from spark_upsert.errors import (
+    DataLossError,
+    OptionError,
+    SchemaError,
+    UpsertFlowError,
+    did_you_mean,
+    setting,
+)
+from spark_upsert.options.declare import Options
+from spark_upsert.options.inputs import InputOptions
+from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert_sink.releases import ends_at_what_is_there, simple_latest, spark_of
+from spark_upsert.streams.inputs.inputs import Described
+from spark_upsert.streams.inputs.protocol import Backlog, Input, ReadPiece
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.streams.planner.formats import KINDS as OF_THE_ENGINE
+from spark_upsert.streams.planner.formats import Kinds
+from spark_upsert.streams.reads.columns import chosen
+from spark_upsert.streams.reads.explain import columns_field, counted
+from spark_upsert.streams.reads.ordered import CountedStep, StreamStep, refuse_gaps
+from spark_upsert_sink.types import arrow_of, ends_at_what_is_there, simple_latest, spark_of
 
 _PREFIX = "pyspark_"
 _DISCOVERED = "DefaultSource"
@@ -265,3 +322,431 @@ def projected(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
         column = batch.column(wanted.name)
         found.append(column if column.type == wanted.type else convert(column, wanted.type))
     return pa.RecordBatch.from_arrays(found, schema=columns)
+
+
+_READERS_MAX = 16
+"""Readers of others that a process keeps between its tasks."""
+
+_SPLIT_BYTES = 1 << 20
+"""Bytes that a partition of unknown size is taken for."""
+
+_HEAD = Position.of({})
+_KEYS = frozenset({"offset", "origin"})
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSplit:
+    """A partition of another source, or rows that it has read already."""
+
+    reader: bytes
+    """Pickled, as Spark hands it to tasks."""
+    partition: bytes | None
+    rows: bytes | None = None
+    """An Arrow stream."""
+
+
+class PythonKind:
+    """Python sources as a kind of input: ``python:name``, ``python:module:Class``."""
+
+    def describe(self, options: InputOptions) -> Described:
+        """Return the columns that a read has of the source (`Kind.describe`)."""
+        source, of_query = _source(options)
+        columns = arrow_of(source.schema)
+        return Described(chosen(columns, of_query.names("columns")), source.identity)
+
+    def stream(self, options: InputOptions, columns: pa.Schema) -> PythonInput:
+        """Return the source as the input of a stream (`Kind.stream`)."""
+        source, of_query = _source(options)
+        fail = of_query.flag("failOnDataLoss", default=True)
+        return PythonInput(source, columns, fail_on_data_loss=fail)
+
+    def batch(self, options: InputOptions, columns: pa.Schema) -> PythonBatch:
+        """Return what a batch reads of the source (`Kind.batch`)."""
+        return PythonBatch(_source(options)[0], columns)
+
+
+def _source(options: InputOptions) -> tuple[PythonSource, Options]:
+    named = options.format.partition(":")[2].strip()
+    if not named:
+        raise OptionError.invalid("format", options.format, "python:name or python:module:Class")
+    return PythonSource(named, dict(options.own)), Options(options.shared, READ_OPTIONS)
+
+
+class PythonInput(Input):
+    """The rows of a Python stream source.
+
+    Parameters
+    ----------
+    source : PythonSource
+    columns : pyarrow.Schema
+        The columns that were planned.
+    fail_on_data_loss : bool
+        Whether an offset that goes back is an error.
+    """
+
+    def __init__(
+        self, source: PythonSource, columns: pa.Schema, *, fail_on_data_loss: bool = True
+    ) -> None:
+        self._source = source
+        self._columns = columns
+        self._fail_on_data_loss = fail_on_data_loss
+        self._stream: ForeignStream | None = None
+        self._answer: tuple[str, Position] | None = None
+        self._last: Position | None = None
+        self._done: Position | None = None
+        self._is_frozen = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks only read, and what they read with is in the splits.
+        return {**self.__dict__, "_stream": None, "_answer": None, "_last": None, "_done": None}
+
+    # -- planning --------------------------------------------------------------------
+
+    def head(self) -> Position:
+        """Return a position that says nothing: only for a place to begin at is there an answer."""
+        return _HEAD
+
+    def identity(self) -> str:
+        """Return which source it is (`Input.identity`)."""
+        return self._source.identity
+
+    def freeze(self) -> None:
+        """Let the source end at what it has now, or at its next answer if it cannot."""
+        self._is_frozen = not self._opened().prepare()
+        self._answer = self._last = None
+
+    def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
+        """Return what the source has behind a position (`Input.backlog`)."""
+        start = self._initial() if position is None else position
+        end = self._end(start)
+        piece = ReadPiece(steps=1, epochs=1, after=lambda _: end)
+        return Backlog(
+            start=start,
+            pieces=() if end == start else (piece,),
+            reach=lambda: end,
+            end=lambda: end,
+            is_all=False,
+        )
+
+    def _end(self, start: Position) -> Position:
+        """Return where a batch may end; one answer stands until it is taken."""
+        if self._answer is not None and self._answer[0] == start.text:
+            return self._answer[1]
+        if self._is_frozen and self._last is not None:
+            return start
+        text, origin = _unpacked(start)
+        before = json.loads(text)
+        self._tell_done()
+        after = self._opened().latest(before)
+        end = start if after == before else _packed(json.dumps(after), origin)
+        self._require_forward(before, after)
+        if end != start:
+            self._answer = start.text, end
+            self._last = end
+        return end
+
+    def splits(self, start: Position | None, end: Position) -> list[PythonSplit]:
+        """Return the partitions between two positions (`Input.splits`)."""
+        last, origin = _unpacked(end)
+        first = origin if start is None else _unpacked(start)[0]
+        if first == last:
+            return []
+        before, after = json.loads(first), json.loads(last)
+        stream = self._opened()
+        reader = _pickled(self._source, stream.travelling())
+        partitions = stream.partitions(before, after)
+        held = stream.held(before, after)
+        if held is not None:
+            return [PythonSplit(reader, None, self._kept(held))]
+        return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions]
+
+    def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
+        """Yield the partitions between two positions (`SteppedInput.steps`); no batch ends there.
+
+        How many rows they have is known only once they are read, so that they are not counted.
+        """
+        refuse_gaps(fail_on_data_loss=self._fail_on_data_loss)
+        for step in _steps(self._source, self.splits(start, end)):
+            yield StreamStep(rows=step.rows, split=step.split, after=lambda: end)
+
+    def split_bytes(self, split: PythonSplit) -> int:
+        """Estimate what a split reads (`Input.split_bytes`)."""
+        return _SPLIT_BYTES if split.rows is None else len(split.rows)
+
+    def commit(self, position: Position) -> None:
+        """Tell the source when it is asked the next time (`Input.commit`)."""
+        self._done = position
+
+    def _tell_done(self) -> None:
+        if self._done is not None:
+            self._opened().commit(json.loads(_unpacked(self._done)[0]))
+            self._done = None
+
+    def _opened(self) -> ForeignStream:
+        if self._stream is None:
+            self._stream = self._source.stream()
+        return self._stream
+
+    def _initial(self) -> Position:
+        text = json.dumps(self._opened().initial())
+        return _packed(text, text)
+
+    def _require_forward(self, before: Any, after: Any) -> None:
+        said = shrunken(before, after)
+        if said is None:
+            return
+        error = DataLossError(
+            f"the offset of the Python source '{self._source.named}' goes back ({said}): what "
+            "comes until it is where it was would be lost, or come twice.",
+            hint="such a source cannot go on after a restart: give the query a new "
+            f"checkpointLocation. If the number means something else, set "
+            f"{setting('failOnDataLoss', 'false')}.",
+        )
+        if self._fail_on_data_loss:
+            raise error
+        _LOGGER.warning("an offset goes back: %s", error.message)
+
+    def _kept(self, rows: SourceRows) -> bytes:
+        """Return rows as an Arrow stream, which travels to a task."""
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, self._columns) as writer:
+            for batch in _batches(self._source, rows, self._columns):
+                writer.write_batch(batch)
+        return sink.getvalue()
+
+    # -- reading, in the tasks -------------------------------------------------------
+
+    def read(self, split: PythonSplit) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition (`Input.read`)."""
+        if split.rows is not None:
+            with pa.ipc.open_stream(split.rows) as reader:
+                yield from reader
+            return
+        assert split.partition is not None
+        with failing(self._source.named, "unpickling"):
+            stream, partition = _READERS.take(split.reader), pickle.loads(split.partition)
+        yield from _batches(self._source, stream.read(partition), self._columns)
+        _READERS.give_back(split.reader, stream)
+
+
+class PythonBatch:
+    """A batch of a Python source."""
+
+    def __init__(self, source: PythonSource, columns: pa.Schema) -> None:
+        self._source = source
+        self._columns = columns
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_source": self._source, "_columns": self._columns}
+
+    @cached_property
+    def _reader(self) -> DataSourceReader:
+        with failing(self._source.named, "reader()"):
+            return self._source.made.reader(self._source.schema)
+
+    def splits(self) -> Sequence[PythonSplit]:
+        """Return the work for the tasks."""
+        partitions: Sequence[Any] = []
+        with failing(self._source.named, "partitions()"), suppress(PySparkNotImplementedError):
+            partitions = self._reader.partitions()
+        reader = _pickled(self._source, self._reader)
+        return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions or [None]]
+
+    def steps(self) -> list[CountedStep]:
+        """Return the partitions in the order of the source; their rows cannot be counted."""
+        return _steps(self._source, self.splits())
+
+    def identity(self) -> str:
+        """Return which source it is."""
+        return self._source.identity
+
+    def explain(self, splits: Sequence[PythonSplit]) -> str:
+        """Return what reading these splits does, as text."""
+        lines = [
+            f"the Python source '{self._source.named}'",
+            *columns_field(self._columns.names),
+            counted(len(splits), "split"),
+        ]
+        return "\n".join(lines)
+
+    def split_bytes(self, split: PythonSplit) -> int:
+        """Estimate what a split reads."""
+        return _SPLIT_BYTES
+
+    def read(self, split: PythonSplit) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition, in a task."""
+        assert split.partition is not None
+        with failing(self._source.named, "read()"):
+            reader, partition = pickle.loads(split.reader), pickle.loads(split.partition)
+            rows = iter(reader.read(partition))
+        yield from _batches(self._source, rows, self._columns)
+
+
+def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[CountedStep]:
+    """Return partitions as the steps of an exact order that does not count."""
+
+    def rows() -> NoReturn:
+        raise OptionError(
+            f"how many rows the Python source '{source.named}' has is known only once they are "
+            "read, and this order counts them beforehand.",
+            hint="use merge=concat without 'maxRowsPerTrigger' and without '_merge_seq'; or leave "
+            "out 'merge' and 'interleaveSeed' to take what is ready first.",
+            option="merge",
+        )
+
+    def step(split: PythonSplit) -> CountedStep:
+        return CountedStep(rows=rows, split=lambda: split)
+
+    return [step(split) for split in splits]
+
+
+def _pickled(source: PythonSource, value: Any) -> bytes:
+    """Return a value as it travels to tasks; its class may be one of a script."""
+    dumps: Any = cloudpickle.dumps
+    with failing(source.named, "pickling"):
+        found: bytes = dumps(value)
+    return found
+
+
+def _batches(
+    source: PythonSource, rows: SourceRows, columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a source returns as batches of the columns that were planned."""
+    expected = arrow_of(source.schema)
+    with failing(source.named, "read()"):
+        for batch in _arrow_batches(source, rows):
+            # Spark looks at the first one alone.
+            if batch.schema.names != expected.names or batch.schema.types != expected.types:
+                raise SchemaError(
+                    f"the Python source '{source.named}' returned a batch of "
+                    f"{_shown(batch.schema)}, and says that it has {_shown(expected)}.",
+                    hint="the fault is that source's.",
+                )
+            yield projected(batch, columns)
+
+
+def _arrow_batches(source: PythonSource, rows: SourceRows) -> Iterator[pa.RecordBatch]:
+    """Yield what a source returns in batches of Arrow: its own, or tuples in portions."""
+    first = list(islice(rows, 1))
+    rows = chain(first, rows)
+    if first and isinstance(first[0], pa.RecordBatch):
+        yield from records_to_arrow_batches(rows, HAND_OFF_ROWS, source.schema, source.made)
+        return
+    for held in tuple_portions(rows, source.schema):
+        batches = records_to_arrow_batches(iter(held), len(held), source.schema, source.made)
+        for batch in batches:  # A text has more bytes than letters.
+            yield from portions(batch)
+
+
+_LOOKED_AT = 64
+"""Tuples that are taken first, before it is known how large they are."""
+
+_GROWTH = 8
+"""The factor by which the next take may grow."""
+
+
+def tuple_portions(
+    rows: Iterator[Any],
+    schema: StructType,
+    *,
+    rows_max: int = HAND_OFF_ROWS,
+    bytes_max: int = BATCH_BYTES,
+) -> Iterator[list[Any]]:
+    """Yield rows in lists of so many, and of so many bytes unless one row alone is larger.
+
+    How many are taken at once follows from those before, so that those that are taken are few
+    where they are large.
+    """
+    count = min(rows_max, _LOOKED_AT)
+    while taken := list(islice(rows, count)):
+        size = _size_of_all(taken, schema)
+        yield from _cut(taken, bytes_max) if size > bytes_max else [taken]
+        count = min(rows_max, _GROWTH * count, max(1, bytes_max * len(taken) // size))
+
+
+def _size_of_all(rows: list[Any], schema: StructType) -> int:
+    """Return about how many bytes of Arrow some rows take, more than none; fast for plain ones."""
+    size = 8 * len(rows) * len(schema.fields) or 1
+    try:
+        for at, field in enumerate(schema.fields):
+            if isinstance(field.dataType, StringType | BinaryType):
+                size += sum(map(len, filter(None, [row[at] for row in rows])))
+            elif isinstance(field.dataType, ArrayType | MapType | StructType | VariantType):
+                size += sum(_size(row[at]) for row in rows)
+    except (IndexError, KeyError, TypeError):  # They are no tuples of these columns.
+        return max(1, sum(map(_size, rows)))
+    return size
+
+
+def _cut(rows: list[Any], bytes_max: int) -> Iterator[list[Any]]:
+    """Yield rows in lists of so many bytes."""
+    held: list[Any] = []
+    size = 0
+    for row in rows:
+        own = _size(row)
+        if held and size + own > bytes_max:
+            yield held
+            held, size = [], 0
+        held.append(row)
+        size += own
+    yield held
+
+
+def _size(value: Any) -> int:
+    """Return about how many bytes of Arrow a value takes."""
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_size(key) + _size(each) for key, each in value.items())
+    if isinstance(value, tuple | list):
+        return sum(map(_size, value))
+    return 8
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _packed(offset: str, origin: str) -> Position:
+    return Position.of({"offset": offset, "origin": origin})
+
+
+def _unpacked(position: Position) -> tuple[str, str]:
+    """Return the texts of the offset at a position, and of the one before all."""
+    record = position.record
+    if record.keys() != _KEYS:
+        raise OptionError(
+            f"the checkpoint of this query stands at {position.text:.200}, which is no position in "
+            "a Python source.",
+            hint="the input was of another format when the checkpoint was made: give it a new "
+            "name, or give the query a new checkpointLocation.",
+        )
+    return record["offset"], record["origin"]
+
+
+class _Readers:
+    """Readers that are not in use, by what they were pickled as; a task has one for itself."""
+
+    def __init__(self) -> None:
+        self._idle: LruMap[str, ForeignStream] = LruMap(_READERS_MAX)
+
+    def take(self, pickled: bytes) -> ForeignStream:
+        """Return a reader that no other thread has."""
+        found = self._idle.pop(_key(pickled))
+        return pickle.loads(pickled) if found is None else found
+
+    def give_back(self, pickled: bytes, reader: ForeignStream) -> None:
+        """Keep a reader after its rows were read to their end."""
+        self._idle.put(_key(pickled), reader)
+
+
+def _key(pickled: bytes) -> str:
+    return hashlib.sha256(pickled).hexdigest()
+
+
+_READERS = _Readers()
+
+
+KINDS: Kinds = {**OF_THE_ENGINE, "python": PythonKind()}

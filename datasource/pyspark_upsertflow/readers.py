@@ -1,4 +1,10 @@
-"""Batch reads, and the columns of all reads: Spark's callbacks and types around `spark_upsert.streams`.
+"""Filters that Spark hands to a read: where they pin columns to values, only these are read.
+
+Spark does so where `spark.sql.python.filterPushdown.enabled` is on, which is off by default; where
+it is off, a reader that has `pushFilters` is an error. No option tells a reader which it is, but
+Spark hands filters over in a process of its own kind.
+
+Batch reads, and the columns of all reads: Spark's callbacks and types around `spark_upsert.streams`.
 
 Spark asks a Python source for *one* schema, with nothing to tell a batch read from a stream.
 So ``readChangeFeed`` alone decides: with it there are the changelog's columns; without it a
@@ -7,24 +13,39 @@ batch has the rows of a version, and a stream their new values.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    In,
+    InputPartition,
+)
 
 from pyspark_upsertflow.catalog import found_options, is_made, refuse_secrets, with_options
-from pyspark_upsertflow.filters import pins_of_filters, takes_filters
-from pyspark_upsertflow.kinds import KINDS
 from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
+from pyspark_upsertflow.python_source import KINDS
+from spark_upsert.core.casts import UnfitError
+from spark_upsert.core.python_values import array_of
 from spark_upsert.errors import SchemaError, setting
-from spark_upsert.options.hints import called_by_spark, spoken_to_spark
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.options.spark import called_by_spark, spoken_to_spark
+from spark_upsert.plan.casts import kind_of
+from spark_upsert.plan.expressions import Pins, both
 from spark_upsert.streams.inputs.table import open_table
-from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, shared_columns
-from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.formats import (
+    MergedRead,
+    batch_inputs,
+    plan_columns,
+    shared_columns,
+)
 from spark_upsert.streams.reads.columns import shown_grouping
 from spark_upsert.streams.reads.explain import tell_merge
 from spark_upsert.streams.reads.splits import RowsSplit
@@ -32,12 +53,59 @@ from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.run.frugal import frugally
 from spark_upsert_sink.deferred import with_split
-from spark_upsert_sink.releases import arrow_of, spark_of, spark_type_of
+from spark_upsert_sink.types import arrow_of, spark_of, spark_type_of
 from spark_upsert_sink.worker import give_back, settle_in
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
+
+
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The program that plans a read with filters."""
+
+_COMPARED = frozenset({"truth", "whole", "decimal", "text", "bytes", "date"})
+"""Kinds of columns whose values Spark gives as Python has them."""
+
+
+def takes_filters() -> bool:
+    """Return whether Spark hands filters to the reader that this process makes."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
+
+
+def pins_of_filters(filters: Iterable[Filter], columns: pa.Schema) -> Pins:
+    """Return the values to which filters, all of which are true, pin columns.
+
+    Parameters
+    ----------
+    filters : iterable of Filter
+        What is not understood pins nothing.
+    columns : pyarrow.Schema
+        The columns of the read.
+    """
+    found: Pins = {}
+    for each in filters:
+        found = both(found, _pins_of(each, columns))
+    return found
+
+
+def _pins_of(each: Filter, columns: pa.Schema) -> Pins:
+    if isinstance(each, EqualTo) or (isinstance(each, EqualNullSafe) and each.value is not None):
+        values = (each.value,)
+    elif isinstance(each, In):
+        values = each.value
+    else:
+        return {}
+    name = each.attribute[0]
+    if len(each.attribute) > 1 or name not in columns.names:
+        return {}
+    type_ = columns.field(name).type
+    if kind_of(type_) not in _COMPARED:
+        return {}
+    try:
+        return {name: array_of([v for v in values if v is not None], type_).unique()}
+    except (UnfitError, pa.ArrowException, TypeError, OverflowError):
+        return {}
 
 
 @spoken_to_spark

@@ -47,7 +47,7 @@ from examples.git_history.proof import (  # noqa: E402
     check_fold,
     check_rows,
 )
-from spark_upsert.table.entries.counters import Counters  # noqa: E402
+from spark_upsert.table.state.counters import Counters  # noqa: E402
 from spark_upsert.table.log.manifest import Commit  # noqa: E402
 from spark_upsert.table.table import Table  # noqa: E402
 

@@ -3,7 +3,7 @@
 Where the changes of a view are written into a table of ours as they are, Spark has to assign splits
 to tasks: it need not carry the rows from one process of Python through Java to the next. With
 ``deferred`` the reader gives one row for each split, of nothing but NULLs and, in `SPLIT`, the
-split (`spark_upsert.streams.reads.view_records`); the writer's task, to which Spark hands that row,
+split (`spark_upsert.streams.reads.views`); the writer's task, to which Spark hands that row,
 reads and stages in one. A split is a function of two offsets, as always, so that a task that is run
 again does the same again.
 
@@ -19,12 +19,11 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_upsert.errors import DataError, SchemaError
-from spark_upsert.options.view import ViewOptions
-from spark_upsert.plan.text import plan_from_json
+from spark_upsert.options.views import ViewOptions
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.streams.inputs.view import ViewInput
-from spark_upsert.streams.reads.conform import conformed
-from spark_upsert.streams.reads.view_records import split_from_json, split_to_json
-from spark_upsert.streams.reads.view_splits import ViewSplit
+from spark_upsert.streams.reads.columns import conformed
+from spark_upsert.streams.reads.views import ViewSplit, split_from_json, split_to_json
 from spark_upsert.streams.reads.work import refuse_own_epochs
 from spark_upsert.table.run.file import RUNS
 

@@ -19,24 +19,24 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_upsert.options.hints import called_by_spark
 from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.options.spark import called_by_spark
 from spark_upsert.routed.commit import commit_routed, discard_routed
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, root_of
 from spark_upsert.routed.stage import RoutedStaged, stage_routed
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.log.tombstones import LateRows
-from spark_upsert_sink.passing import passing_pickle
-from spark_upsert_sink.releases import arrow_of, sound
-from spark_upsert_sink.transactions import (
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert_sink.types import arrow_of, require_kept, sound
+from spark_upsert_sink.worker import (
     of_application,
     of_batch,
     of_task,
     query_of_task,
     refuse_application,
+    settle_in,
+    task,
 )
-from spark_upsert_sink.types import require_kept
-from spark_upsert_sink.worker import settle_in, task
+from spark_upsert_sink.writers import passing_pickle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -8,10 +8,23 @@ release does not know is refused, too.
 
 Kept are type and value. What is not: NOT NULL (every column and nested field may be null in a
 table) and the comments and other metadata of columns.
+
+Differences between the releases of PySpark that the source runs on: all of them stand here.
+
+From 4.2 on Spark asks a Python source for the end of a micro-batch with a start and a limit
+(`HAS_LIMITS`), and its functions of Arrow types have other arguments and other defaults. Whatever
+else the source calls is the same in all of them. A newer release counts as the newest known one.
+
+Heavy modules of PySpark are imported within functions: Spark's discovery loads this module.
 """
 
 from __future__ import annotations
 
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyspark
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -25,6 +38,13 @@ from pyspark.sql.types import (
 )
 
 from spark_upsert.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+
 
 _KEPT: frozenset[str] = frozenset(
     {
@@ -106,3 +126,113 @@ def _remedy(type_: DataType) -> str | None:
     if isinstance(type_, DayTimeIntervalType) and type_ != DayTimeIntervalType():
         return "cast({} AS INTERVAL DAY TO SECOND)"
     return None if name in _KEPT else _REMEDIES.get(name, "cast({} AS STRING)")
+
+
+SPARK_MIN = (4, 1)
+"""The first release whose Python readers and writers are all of the kinds that the source has."""
+
+_LIMITS_SINCE = (4, 2)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Return major and minor number of a version of PySpark."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+HAS_LIMITS = release(pyspark.__version__) >= _LIMITS_SINCE
+"""Whether Spark tells a stream reader from where, and how far, the next micro-batch may go."""
+
+
+def require_spark(version: str) -> None:
+    """Refuse a release of Spark that lacks what the source is built on.
+
+    Raises
+    ------
+    ImportError
+        It is too old.
+    """
+    if release(version) < SPARK_MIN:
+        raise ImportError(
+            f"the format 'upsertflow' needs PySpark {'.'.join(map(str, SPARK_MIN))} or newer, found "
+            f"{version} in {sys.executable}.\n\nHint: install a newer PySpark, the same on the "
+            "driver and on every executor; plain Python reads and writes the same tables without "
+            "Spark (docs/without-spark.md)."
+        )
+
+
+def arrow_of(schema: StructType) -> pa.Schema:
+    """Return the Arrow columns in which Spark hands rows over, and takes them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Before there was a time zone to choose it was UTC.
+    in_utc: dict[str, Any] = {"timezone": "UTC"} if HAS_LIMITS else {}
+    return to_arrow_schema(schema, **in_utc)
+
+
+def columns_of(schema: StructType | pa.Schema) -> StructType:
+    """Return the columns that a server of Spark Connect hands over; Sail has those of Arrow."""
+    from pyspark.sql.types import StructType
+
+    return schema if isinstance(schema, StructType) else spark_of(schema)
+
+
+def spark_of(schema: pa.Schema) -> StructType:
+    """Return the columns that Spark has for those of Arrow; a timestamp without a zone has none."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+
+
+def spark_type_of(type_: pa.DataType) -> DataType:
+    """Return the type that Spark has for one of Arrow.
+
+    Raises
+    ------
+    PySparkTypeError
+        It has none.
+    """
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return from_arrow_type(type_, prefer_timestamp_ntz=True)
+
+
+def sound(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what Spark hands to a writer, with offsets for lists of which there are none.
+
+    Java writes a list without elements without offsets before 4.2, which Arrow allows, and on
+    which `pyarrow.Array.nbytes` is a segmentation fault where the list lies within another one.
+    """
+    return batches if HAS_LIMITS else map(_with_offsets, batches)
+
+
+def _with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    import numpy as np
+    import pyarrow as pa
+
+    if not any(pa.types.is_nested(field.type) for field in batch.schema):
+        return batch
+    return batch.take(pa.array(np.arange(batch.num_rows)))
+
+
+def simple_latest(reader: _SimpleStreamReaderWrapper, start: Any) -> Any:
+    """Return where a batch ends that a simple reader has read from an offset on."""
+    if HAS_LIMITS:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+        return reader.latestOffset(start, ReadAllAvailable())
+    # It remembers by itself where it stands, and keeps a piece for each look that found nothing.
+    before: Any = reader
+    before.current_offset = start
+    end = before.latestOffset()
+    if end == start:
+        before.cache.pop()
+    return end
+
+
+def ends_at_what_is_there(reader: object) -> bool:
+    """Return whether a stream reader can be told to end at what it has then."""
+    if not HAS_LIMITS:
+        return False
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+    return isinstance(reader, SupportsTriggerAvailableNow)

@@ -1,4 +1,14 @@
-"""Spark's Arrow writers: stage in the tasks, seal on the driver, exactly once.
+"""The messages from a write task to the commit.
+
+Errors of a plan that is made while Spark pickles a writer.
+
+Spark's serializer wraps whatever is raised in it, but for errors of pickling itself, in one that
+says "Could not serialize object". So an error of ours passes as one of these, too: under its own
+name, with its fields, and an ``except OptionError`` still catches it.
+
+The plan of a write: the driver makes it before any row moves, and sends it to the tasks.
+
+Spark's Arrow writers: stage in the tasks, seal on the driver, exactly once.
 
 The driver makes a writer per micro-batch and ships it to the tasks. Each task writes one run
 and answers with a message. A *fresh* writer then commits or aborts: nothing but the messages
@@ -8,8 +18,12 @@ asked each time. And ``abort`` may follow a commit that succeeded, or that is st
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from contextlib import contextmanager
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -20,36 +34,146 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_upsert.envelopes.write_plan import usual_late_rows
-from spark_upsert.errors import BatchTooLargeError, OptionError, TableFullError
-from spark_upsert.options.hints import called_by_spark
+from spark_upsert.envelopes.write_plan import WritePlan, plan_upon, usual_late_rows
+from spark_upsert.errors import (
+    BatchTooLargeError,
+    OptionError,
+    TableFullError,
+    ThrottledError,
+    UpsertFlowError,
+)
+from spark_upsert.options.spark import called_by_spark
 from spark_upsert.options.write import Operation, WriteOptions
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.compaction import Compacted, compact_runs
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.store.open import open_store
+from spark_upsert.table.compaction import Compacted, Job, compact_runs
 from spark_upsert.table.log.manifest import Manifest, Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.scratch import remove_runs
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import Staged, WriteSet
 from spark_upsert_sink.deferred import rows_behind, without_split
-from spark_upsert_sink.messages import StagedMessage
-from spark_upsert_sink.passing import passing_pickle
-from spark_upsert_sink.plan import SinkPlan, plan_sink
-from spark_upsert_sink.releases import arrow_of, sound
-from spark_upsert_sink.transactions import (
+from spark_upsert_sink.types import arrow_of, require_kept, sound
+from spark_upsert_sink.worker import (
     of_application,
     of_batch,
     of_task,
     query_of_task,
     refuse_application,
+    settle_in,
+    task,
 )
-from spark_upsert_sink.types import require_kept
-from spark_upsert_sink.worker import settle_in, task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+@dataclass
+class StagedMessage(WriterCommitMessage):
+    """The durable, not yet visible work of one task.
+
+    The commit of a stream is not told its query; the task is. So each message names its query.
+    """
+
+    staged: Staged
+    unborn: Manifest | None
+    """The table that this epoch is to make: it was planned on the driver, with its hash seed."""
+    compacted: tuple[Compacted, ...]
+    task_index: int
+    query_id: str | None
+
+
+@contextmanager
+def passing_pickle() -> Iterator[None]:
+    """Let errors of ours from within pass Spark's serializer as they are."""
+    try:
+        yield
+    except UpsertFlowError as error:
+        raise _passing(error) from None
+
+
+def _passing(error: UpsertFlowError) -> UpsertFlowError:
+    rebuild, (cls, *told) = error.__reduce__()
+    found = rebuild(_of_pickling(cls), *told)
+    assert isinstance(found, UpsertFlowError)
+    return found
+
+
+@cache
+def _of_pickling(cls: type[UpsertFlowError]) -> type[UpsertFlowError]:
+    """Return a class of errors that are of pickling, too; pickled itself, one is what it was."""
+
+    def reduced(self: UpsertFlowError) -> tuple[Any, ...]:
+        rebuild, (_, *told) = cls.__reduce__(self)
+        return rebuild, (cls, *told)
+
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__reduce__": reduced}
+    return type(cls.__name__, (cls, pickle.PickleError), names)
+
+
+JOBS_MAX = 16
+"""Compactions planned for one epoch. They travel to every task, so they are few; the rest waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkPlan:
+    """A write of Spark's: where to, how, and what else its tasks do. Travels by pickle."""
+
+    path: str
+    """The path as the driver resolves it: a task may run in another folder."""
+    storage: Mapping[str, str] = dataclass_field(repr=False)
+    write: WritePlan
+    jobs: tuple[Job, ...] = ()
+    """Compactions that are due: the n-th task does the n-th one."""
+    refusal: UpsertFlowError | None = None
+    """Why the rows may not come in, unless they are in the table already."""
+
+    def table(self) -> Table:
+        """Open the table, on the driver or in a task."""
+        return Table(open_store(self.path, self.storage))
+
+
+def plan_sink(
+    options: WriteOptions,
+    incoming: pa.Schema,
+    *,
+    overwrite: bool,
+    transaction: Transaction | None = None,
+) -> SinkPlan:
+    """Check a write against its table, altering the table if allowed; the commit makes a new one.
+
+    Parameters and errors as of `spark_upsert.envelopes.write_plan.plan_write`; after an error the
+    table is as it was. Where the table is full and waits, so does the plan, for it holds no slot
+    that a consumer may need.
+    """
+    table = Table(open_store(options.path, options.storage))
+    write = plan_upon(table, options, incoming)
+    refusal = None
+    if not (transaction is not None and write.base.has(transaction)):
+        try:
+            admission = table.admission(
+                options.full_wait_ms,
+                heeds_pressure=not options.disable_backpressure,
+                waits_for_relief=True,
+            )
+            head = admission.require(write.base)
+        except (TableFullError, BatchTooLargeError, ThrottledError) as error:
+            refusal = error
+        else:
+            write = write if head is write.base else plan_upon(table, options, incoming)
+    jobs: list[Job] = []
+    if not (overwrite or write.base.is_unborn):
+        # What the write is planned upon will do.
+        jobs = table.compaction_jobs(look=table.log.last_look())[:JOBS_MAX]
+    return SinkPlan(
+        path=table.store.url,
+        storage=options.storage,
+        write=write,
+        jobs=tuple(jobs),
+        refusal=refusal,
+    )
+
 
 _Messages: TypeAlias = list[WriterCommitMessage | None]
 

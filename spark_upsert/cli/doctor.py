@@ -30,9 +30,9 @@ from typing import Any
 
 from spark_upsert._version import __version__
 from spark_upsert.cli.java import find_java
+from spark_upsert.core.path_template import Template, is_routed
 from spark_upsert.errors import OptionError, UpsertFlowError, is_url, masked, require_plain
-from spark_upsert.model.template import Template, is_routed
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 
 SECONDS_MAX = 120
 """An interpreter that has not answered by then hangs; the imports take some seconds at most."""

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_upsert.conversions import UnfitError
-from spark_upsert.conversions.python_values import array_of
+from spark_upsert.core.casts import UnfitError
+from spark_upsert.core.python_values import array_of
 from spark_upsert.store import Store
 
 _ROWS = 1 << 16

@@ -4,23 +4,30 @@ What a table holds (`print_data`) is printed as it is, digit by digit. What is s
 (`print_facts`, `print_rows`) is printed to be read: counters with thousands, bytes with units.
 
 Whatever its source, no text reaches a terminal that the terminal would obey (`escaped`).
+
+Progress of a long command: one line on the terminal of a person, and nothing anywhere else.
+
+The line goes to the standard error, is drawn a few times in a second however often it is told, and
+is gone when the command has ended. In a pipe, in a log and beside `--json` nothing is written.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from spark_upsert.model.durations import render_ms
+from spark_upsert.core.durations import render_ms
 
 _PIPE_WIDTH = 240
 """Columns of a line that does not go to a terminal."""
@@ -195,3 +202,24 @@ def bytes_text(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     raise AssertionError(count)
+
+
+Told = Callable[[str], None]
+"""Takes how far a command is, in words."""
+
+DRAWN_PER_S = 4.0
+
+
+@contextmanager
+def progress(doing: str, *, as_json: bool, console: Console | None = None) -> Iterator[Told]:
+    """Show what goes on and for how long, until the block ends; yield what is to be told more."""
+    console = console or Console(stderr=True, highlight=False)
+    if as_json or not console.is_terminal:
+        yield lambda _: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, refresh_per_second=DRAWN_PER_S
+    ) as shown:
+        task = shown.add_task(doing, total=None)
+        yield lambda text: shown.update(task, description=escaped(f"{doing}: {text}"))

@@ -3,27 +3,36 @@
 The group table answers for the tables that it knows, in one read. Folders that it does not know are
 looked at, each by one request: a table that no whole batch has brought rows, or a table of another
 writer.
+
+`upsertflow parked` and `unpark`: what is shown of rows that wait for their table.
+
+The tables that one stream writes below a root, and the rows that wait for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
-from spark_upsert.model.parallel import in_order
-from spark_upsert.model.template import Template, is_routed
+import click
+
+from spark_upsert.cli.main import as_pairs, folders, json_option, storage_options, upsertflow
+from spark_upsert.cli.render import escaped, print_facts, print_rows, progress
+from spark_upsert.core.durations import render_age, render_time
+from spark_upsert.core.path_template import Template, is_routed
+from spark_upsert.core.threads import in_order
+from spark_upsert.errors import TableNotFoundError, UpsertFlowError, as_flag, masked
 from spark_upsert.options.below import Pattern
-from spark_upsert.routed.group import FOLDER, Batch, GroupTable, TableGroup, never_whole
-from spark_upsert.routed.members import Member
-from spark_upsert.routed.park import FOLDER as PARKED
-from spark_upsert.routed.park import NAMELESS, ParkedTable
+from spark_upsert.routed.dead_letter import FOLDER as PARKED
+from spark_upsert.routed.dead_letter import NAMELESS, Parked, ParkedTable
+from spark_upsert.routed.group import FOLDER, Batch, GroupTable, Member, TableGroup, never_whole
 from spark_upsert.routed.plan import require_same
+from spark_upsert.routed.replay import Unparked, drop, unpark
 from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.store.resolve import open_store
-from spark_upsert.streams.inputs.discovery import Discovery
+from spark_upsert.store.open import StoreBelow, open_store
+from spark_upsert.streams.inputs.discovered import Discovery
 from spark_upsert.table.table import Table
 
 THREADS = 16
@@ -273,3 +282,147 @@ def open_in(path: str, storage: Mapping[str, str]) -> Table:
             "command that has it.",
             path=path,
         ) from None
+
+
+SHOWN = ("folder", "name", "query", "batch", "rows", "parked", "age", "error", "reason")
+"""The columns about the parked rows of one table and batch, for people."""
+
+UNPARKED = tuple(field.name for field in fields(Unparked))
+
+
+def open_root(path: str, storage: Mapping[str, str]) -> Store:
+    """Open a root, which is given as such or as the template of a stream."""
+    return open_store(Template.parse(path).root if is_routed(path) else path, storage)
+
+
+def line_of(parked: Parked, now_ms: int) -> dict[str, Any]:
+    """Return the facts about the parked rows of one table and batch, for programs."""
+    names = ("folder", "name", "query", "batch", "rows", "parked_ms")
+    return {
+        **{name: getattr(parked, name) for name in names},
+        "age_ms": max(0, now_ms - parked.parked_ms),
+        **{name: getattr(parked, name) for name in ("error", "reason", "hint")},
+    }
+
+
+def for_people(parked: Parked, now_ms: int) -> dict[str, Any]:
+    """Return the columns to show about the parked rows of one table and batch."""
+    since, age_ms = parked.parked_ms, max(0, now_ms - parked.parked_ms)
+    shown = {"parked": render_time(since // 1000 * 1000), "age": render_age(age_ms)}
+    return {name: shown.get(name) or getattr(parked, name, None) for name in SHOWN}
+
+
+def advice_of(parked: Iterable[Parked], root: str) -> Iterator[str]:
+    """Yield what to do, once for each table: the hint of the first error that has one."""
+    hints: dict[str, str] = {}
+    for each in parked:
+        if each.hint:
+            hints.setdefault(each.name, each.hint)
+    for name, hint in hints.items():
+        yield f"{name or 'rows without a table'}: {hint}"
+    if any(hints):
+        yield f"Then: upsertflow unpark {root} NAME, with the --set and --unset that are named."
+
+
+@upsertflow.command()
+@click.argument("root", shell_complete=folders)
+@storage_options
+@json_option
+def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show the tables that one stream writes below ROOT: name, query, rows and debt of each.
+
+    ROOT is the folder before the first column of the stream's path; or the whole path, as in
+    '/lake/{topic}', where no batch is in all tables yet. JSON begins with a line about all tables,
+    with an empty folder.
+    """
+    found = list_tables(root, storage)
+    if as_json:
+        print_rows([found.facts(), *(line.to_json() for line in found.lines)], (), as_json=True)
+        return
+    print_facts({k: v for k, v in found.facts().items() if v not in (None, "", [])}, as_json=False)
+    if found.lines:
+        rows = [line.for_people() for line in found.lines]
+        print_rows(rows, rows[0], as_json=False)
+
+
+@upsertflow.command()
+@click.argument("root", shell_complete=folders)
+@storage_options
+@json_option
+def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show what is parked below ROOT: for which tables and batches, how many rows, and why.
+
+    ROOT is the folder before the first column of the stream's path, or the whole path.
+    """
+    found = ParkedTable(open_root(root, storage)).parked()
+    now_ms = round(time.time() * 1000)
+    if as_json:
+        print_rows([line_of(each, now_ms) for each in found], (), as_json=True)
+        return
+    rows = [for_people(each, now_ms) for each in found]
+    print_rows(rows, SHOWN, as_json=False)
+    for advice in advice_of(found, root):
+        click.echo(escaped(advice))
+
+
+@upsertflow.command("unpark")
+@click.argument("root", shell_complete=folders)
+@click.argument("names", nargs=-1)
+@storage_options
+@click.option(
+    "--set",
+    "given",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    callback=as_pairs,
+    help="An option of the write, instead of what the rows came with, such as mergeSchema=true.",
+)
+@click.option(
+    "--unset",
+    "taken_back",
+    multiple=True,
+    metavar="OPTION",
+    help="An option that the rows came with, and that is not to hold.",
+)
+@click.option("--drop", "drops", is_flag=True, help="Forget the rows, without applying them.")
+@click.option("--nameless", is_flag=True, help="With --drop: the rows that have no table.")
+@json_option
+def unpark_rows(
+    root: str,
+    names: Sequence[str],
+    storage: Mapping[str, str],
+    given: Sequence[tuple[str, str]],
+    taken_back: Sequence[str],
+    drops: bool,
+    nameless: bool,
+    as_json: bool,
+) -> None:
+    """Apply what is parked below ROOT: to the tables of some NAMES, or to all.
+
+    Each batch becomes a version of its table, in order and exactly once; the stream may run
+    meanwhile. A table that cannot take its rows yet does not stop the others. With --drop, the
+    rows are forgotten instead.
+    """
+    if nameless and not drops:
+        raise click.UsageError("--nameless goes with --drop: such rows have no table.")
+    if drops and not (names or nameless):
+        raise click.UsageError("--drop needs NAMES, or --nameless.")
+    store = open_root(root, storage)
+    done: list[Unparked] = []
+    try:
+        if drops:
+            done = drop(store, names, nameless=nameless)
+        else:
+            told = {**dict.fromkeys(taken_back, ""), **dict(given)}
+            with progress("unpark", as_json=as_json) as shown:
+
+                def note(batch: Unparked) -> None:
+                    done.append(batch)
+                    shown(f"{len(done):,} batches")
+
+                unpark(store, names, given=told, told=note)
+    except UpsertFlowError as error:
+        error.name_settings(as_flag)
+        raise
+    finally:  # What was done is told beside what failed.
+        print_rows([asdict(each) for each in done], UNPARKED, as_json=as_json)

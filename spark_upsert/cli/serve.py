@@ -1,4 +1,12 @@
-"""`upsertflow serve`: tables on one page in a browser, kept up to date by looks at their logs.
+"""The state of many tables, for `upsertflow serve`: a line per table and look.
+
+A look costs each table a bounded number of requests: two for the end of its log, a listing of its
+leases and one for each of them, and once for each version that consumers have not read, up to
+`VERSIONS_MAX`; a published one also the end of its mirror's log. Of the root of a routed write the
+rows that are parked are read once in a look. A table that cannot be read is shown with what is
+wrong, and does not stop the rest.
+
+`upsertflow serve`: tables on one page in a browser, kept up to date by looks at their logs.
 
 The page is one file without anything from elsewhere, so that it works where there is no network. It
 asks the server for a look as often as it likes; the server looks at most once in `REST_S`, however
@@ -10,16 +18,277 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any
 
-from spark_upsert.cli.table_lines import TableLine, TableLines
-from spark_upsert.errors import UpsertFlowError
+import numpy as np
+
+from spark_upsert.core.threads import in_order
+from spark_upsert.delta.follow import lag_below
+from spark_upsert.delta.place import target_of
+from spark_upsert.delta.publish import consumer_of
+from spark_upsert.errors import UpsertFlowError, masked, require_plain
+from spark_upsert.options.below import Pattern, path_below
+from spark_upsert.routed.dead_letter import ParkedTable
+from spark_upsert.scheduler.scheduler import bands_of, priority_in
+from spark_upsert.store import Store
+from spark_upsert.store.open import open_store
+from spark_upsert.streams.inputs.discovered import Discovery
 from spark_upsert.table.compaction import due_jobs
+from spark_upsert.table.log.codec import commit_path
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.log.properties import heeds_pressure
+from spark_upsert.table.published import is_published
+from spark_upsert.table.retention.lag import reports
+from spark_upsert.table.retention.leases import Lease, readable_leases
 from spark_upsert.table.table import Table
+
+VERSIONS_MAX = 256
+"""Versions behind a consumer that are added up; of more, only the number is shown."""
+
+_THREADS = 16
+
+_NOT_THERE = "not there: its rows are parked, see 'upsertflow parked'"
+
+_DISCOVERS_EVERY = 10
+"""Looks between two searches for tables that came or went."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far a consumer with a live lease is behind."""
+
+    consumer: str
+    versions: int
+    epochs: int | None
+    """None: there are more versions than are looked at."""
+    bytes: int | None
+    """Bytes of the files that these epochs added."""
+    waiting_ms: int | None = None
+    """Time since the oldest of these epochs was committed; None without any."""
+    is_mirror: bool = False
+    """Whether it is the lease of the table's mirror, which has numbers of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLine:
+    """A table at one time; unknown values are None."""
+
+    table: str
+    version: int | None = None
+    fresh: int | None = None
+    """Versions since the look before."""
+    rows: int | None = None
+    bytes: int | None = None
+    runs: int | None = None
+    age_ms: int | None = None
+    """Time since the last commit, by this machine's clock."""
+    lags: tuple[Lag, ...] = ()
+    """Lags of the consumers, the slowest first."""
+    priority: int | None = None
+    band: int | None = None
+    mirror_versions: int | None = None
+    """Versions that its mirror does not show; None without a mirror."""
+    mirror_ms: int | None = None
+    """Time that the first change among them has waited."""
+    parked_rows: int | None = None
+    """Rows that wait beside it until it can take them; None if no routed write has it."""
+    pressure: float | None = None
+    """The greatest pressure that its consumers report, if the table heeds it."""
+    problem: str | None = None
+    """Why it could not be read."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form for programs."""
+        return asdict(self)
+
+
+class TableLines:
+    """Looks at tables again and again.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Paths of tables, or of folders with tables below them.
+    pattern : str
+        Which folders below a folder may be tables (`Pattern`).
+    limit : int
+        The tables that are looked at; of others only their number is told.
+    storage : mapping
+        Options of the object store.
+    clock : callable, optional
+        Returns seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        pattern: str = "*",
+        limit: int = 100,
+        storage: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        for path in paths:
+            require_plain(path)  # Before a server answers with an error that it cannot show.
+        self._paths = paths
+        self._pattern = Pattern.parse(pattern)
+        self._limit = limit
+        self._storage = storage
+        self._clock = clock
+        self._tables: dict[str, Table] = {}
+        self._found: frozenset[str] = frozenset()
+        """The names of all tables, those that are not looked at among them."""
+        self._roots: dict[str, ParkedTable] = {}
+        """Roots of routed writes, by their addresses: what is parked below them."""
+        self._versions: dict[str, int] = {}
+        self._looks = 0
+        self.left_out = 0
+        """Tables that are not looked at."""
+
+    def look(self) -> list[TableLine]:
+        """Return a line for each table, in the order of their names."""
+        if self._looks % _DISCOVERS_EVERY == 0:
+            # Once it is known what to look at, a search that fails may be made up for later.
+            with suppress(*((UpsertFlowError, OSError) if self._tables else ())):
+                self._discover()
+        self._looks += 1
+        names = list(self._tables)
+        lines = list(in_order(self._line, names, min(_THREADS, len(names))))
+        parked = self._parked()
+        homeless = [
+            TableLine(table=name, parked_rows=rows, problem=_NOT_THERE)
+            for name, rows in sorted(parked.items())
+            if name not in self._found and rows
+        ]
+        return [replace(line, parked_rows=parked.get(line.table)) for line in lines] + homeless
+
+    def _parked(self) -> Mapping[str, int]:
+        """Return the rows that are parked below roots of routed writes, by the names of tables."""
+        parked: dict[str, int] = {}
+        for url, root in self._roots.items():
+            # The tables themselves can be seen without it; then theirs are unknown.
+            with suppress(UpsertFlowError, OSError):
+                counts = root.counts()
+                parked |= {name: 0 for name in self._found if name.startswith(f"{url}/")}
+                parked |= {f"{url}/{folder}": rows for folder, rows in counts.items()}
+        return parked
+
+    def table(self, name: str) -> Table:
+        """Return a table of the last look by the name that its line has."""
+        return self._tables[name]
+
+    def _discover(self) -> None:
+        found = {url: store for path in self._paths for url, store in self._below(path)}
+        self._found = frozenset(found)
+        self.left_out = max(0, len(found) - self._limit)
+        known = self._tables
+        names = sorted(found)[: self._limit]
+        self._tables = {name: known.get(name) or Table(found[name]) for name in names}
+
+    def _below(self, path: str) -> Iterator[tuple[str, Store]]:
+        """Yield the table at a path, or those below it."""
+        root = open_store(path, self._storage)
+        if _is_table(root):
+            yield root.url, root
+            return
+        self._roots.setdefault(root.url, ParkedTable(root))
+        discovery = Discovery(root, self._pattern, threads=_THREADS)
+        for folder in discovery.tables(discovery.folders()):
+            store = open_store(path_below(path, folder), self._storage)
+            yield store.url, store
+
+    def _line(self, name: str) -> TableLine:
+        try:
+            return self._seen(name, self._tables[name])
+        except (UpsertFlowError, OSError) as error:
+            first, *_ = masked(str(error)).splitlines() or [type(error).__name__]
+            return TableLine(table=name, problem=first)
+
+    def _seen(self, name: str, table: Table) -> TableLine:
+        head, now_ms = table.log.head(), int(self._clock() * 1000)
+        before = self._versions.get(name, head.version)
+        self._versions[name] = head.version
+        priority = priority_in(head.properties)
+        lags = tuple(_lags(table, head, now_ms))
+        has_mirror = is_published(head.properties) or any(lag.is_mirror for lag in lags)
+        mirror = lag_below(table) if has_mirror else None
+        return TableLine(
+            table=name,
+            version=head.version,
+            fresh=head.version - before,
+            rows=head.live_rows,
+            bytes=head.bytes,
+            runs=head.run_count,
+            age_ms=max(0, now_ms - head.time_ms(head.version, head.timestamp_ms)),
+            lags=lags,
+            priority=priority,
+            band=None if priority is None else int(bands_of(np.array([priority]))[0]),
+            mirror_versions=None if mirror is None else mirror[0],
+            mirror_ms=None if mirror is None else mirror[1],
+            pressure=_pressure(table.store, head, now_ms),
+        )
+
+
+def _is_table(store: Store) -> bool:
+    try:
+        store.read(commit_path(0))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
+    """Yield how far the consumers of a table are behind, the slowest first."""
+    live = [lease for lease in readable_leases(table.store) if lease.is_live(now_ms)]
+    if not live:
+        return
+    slowest = min(lease.version for lease in live)
+    lower = max(slowest + 1, head.since, head.upper - VERSIONS_MAX)
+    newest_first = list(table.log.commits(lower, head.upper))[::-1]
+    epochs = [0, *accumulate(int(commit.is_epoch) for commit in newest_first)]
+    sizes = [0, *accumulate(sum(f.bytes for f in commit.added) for commit in newest_first)]
+    times_ms: list[int | None] = [None]
+    """At index n: commit time of the oldest epoch among the n newest versions."""
+    mirror = consumer_of(target_of(table.store, head.properties).url)
+    for commit in newest_first:
+        time_ms = head.time_ms(commit.version, commit.timestamp_ms)
+        times_ms.append(time_ms if commit.is_epoch else times_ms[-1])
+
+    def lag_of(lease: Lease) -> Lag:
+        versions = max(0, head.version - lease.version)
+        if versions >= len(epochs):
+            return Lag(
+                consumer=lease.consumer,
+                versions=versions,
+                epochs=None,
+                bytes=None,
+                is_mirror=lease.consumer == mirror,
+            )
+        oldest_ms = times_ms[versions]
+        return Lag(
+            consumer=lease.consumer,
+            versions=versions,
+            is_mirror=lease.consumer == mirror,
+            epochs=epochs[versions],
+            bytes=sizes[versions],
+            waiting_ms=None if oldest_ms is None else max(0, now_ms - oldest_ms),
+        )
+
+    yield from (lag_of(lease) for lease in sorted(live, key=lambda each: each.version))
+
+
+def _pressure(store: Store, head: Manifest, now_ms: int) -> float | None:
+    if not heeds_pressure(head.properties):
+        return None
+    return max((said.pressure for said in reports(store, now_ms)), default=0.0)
+
 
 EPOCHS_SHOWN = 60
 """Epochs whose counters are plotted; as many versions are read for them at most, and once."""

@@ -36,13 +36,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import try_convert
-from spark_upsert.errors import OptionError, SchemaError, setting
-from spark_upsert.model.arrays import Mask
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.names import find_columns, has_column
-from spark_upsert.model.schema import (
+from spark_upsert.core.casts import try_convert
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.keys import Mask, equal_rows
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.names import find_columns, has_column
+from spark_upsert.core.schema import (
     CHANGE_DIFF,
     CHANGE_TYPE,
     CHANGELOG_FIELDS,
@@ -50,7 +49,7 @@ from spark_upsert.model.schema import (
     Scope,
     TableSchema,
 )
-from spark_upsert.model.words import equal_rows
+from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.options.write import no_aggregate_of_changes
 from spark_upsert.table.write.commands import Decoded, rows_as_json, to_commands, with_skipped
 from spark_upsert.table.write.form import order_names, own_order_names

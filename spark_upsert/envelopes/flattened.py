@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import readable
-from spark_upsert.model.arrays import Mask
-from spark_upsert.model.schema import DELETED_FIELD, TableSchema, storage_type, unread_deletes
+from spark_upsert.core.casts import readable
+from spark_upsert.core.keys import Mask
+from spark_upsert.core.schema import DELETED_FIELD, TableSchema, storage_type, unread_deletes
 from spark_upsert.payloads.placeholders import (
     DEFAULT_PLACEHOLDER,
     UNSENT_HINT,

@@ -1,4 +1,6 @@
-"""The plan of a write: what its rows mean, and what must become of the table first.
+"""Choose the form of a write's rows from its options.
+
+The plan of a write: what its rows mean, and what must become of the table first.
 
 `plan_write` is pure: options, columns and the newest manifest in; a plan, or the change that must
 come before it, out. Every write with options asks it, so each check of options and columns stands
@@ -10,13 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import pyarrow as pa
 
-from spark_upsert.conversions.positions import require_ordered
-from spark_upsert.envelopes.changelog import ChangelogEnvelope
-from spark_upsert.envelopes.forms import form_of
+from spark_upsert.core.merge_engines import MergeEngine
+from spark_upsert.core.names import find_columns, has_column, joined_names, refuse_repeated
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type, widens
+from spark_upsert.core.source_positions import require_ordered
+from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
+from spark_upsert.envelopes.debezium_records import ParsedForm, record_form
+from spark_upsert.envelopes.flattened import FlattenedReader, require_delete_mark
+from spark_upsert.envelopes.inferred_schema import found_sides
+from spark_upsert.envelopes.kafka import KafkaForm, Written, is_json
 from spark_upsert.errors import (
     ContentionError,
     OptionError,
@@ -24,35 +32,77 @@ from spark_upsert.errors import (
     TableNotFoundError,
     setting,
 )
-from spark_upsert.model.engines import MergeEngine
-from spark_upsert.model.names import (
-    find_columns,
-    has_column,
-    joined_names,
-    refuse_repeated,
+from spark_upsert.options.write import (
+    EnvelopeKind,
+    EnvelopeOptions,
+    Operation,
+    Truncates,
+    WriteOptions,
 )
-from spark_upsert.model.schema import (
-    ErrorPolicy,
-    Scope,
-    TableSchema,
-    Ties,
-    storage_type,
-    widens,
-)
-from spark_upsert.options.write import Operation, Truncates, WriteOptions
-from spark_upsert.table.deletes import columns_of_deletes, deletes_of
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER
+from spark_upsert.table.arguments import as_keys, columns_of_deletes, deletes_of
 from spark_upsert.table.free_folder import require_free
-from spark_upsert.table.given_keys import as_keys
-from spark_upsert.table.log.kept_position import keeps_rows
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.log.view_position import keeps_rows
 from spark_upsert.table.published import require_place
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.contributions import as_collected
-from spark_upsert.table.write.form import Form, order_names
+from spark_upsert.table.write.form import Form, UpsertForm, order_names
 from spark_upsert.table.write.own_rows import envelope_of_rows
+
+
+def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:
+    """Return the form of rows of some columns.
+
+    Parameters
+    ----------
+    options : EnvelopeOptions
+    rows : pyarrow.Schema
+        The columns of the rows.
+    deletes : str or None
+        The column ``applyAsDeletes``.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        The options do not fit the envelope, or the rows do not.
+    """
+    match options.kind:
+        case EnvelopeKind.UPSERT:
+            require_delete_mark(rows.names, deletes)
+            reader = FlattenedReader.of_rows(rows, deletes, options.placeholder)
+            return UpsertForm.of(
+                rows, deletes, nulls_as_deletes=options.nulls_as_deletes, reader=reader
+            )
+        case EnvelopeKind.DEBEZIUM if options.payloads["valueFormat"] is None:
+            return ParsedForm(rows, options.truncates, options.placeholder or DEFAULT_PLACEHOLDER)
+        case EnvelopeKind.DEBEZIUM:
+            return record_form(rows, options, found_sides(options))
+        case EnvelopeKind.KAFKA:
+            found = found_sides(options)
+            key, value = (
+                found[side].decoder()
+                if side in found
+                else Written.parse(side, options.payloads, options.schema_ids).decoder()
+                for side in ("key", "value")
+            )
+            require_delete_mark(value.fields.names, deletes)
+            return KafkaForm(
+                rows,
+                key,
+                value,
+                deletes=deletes,
+                placeholder=options.placeholder or DEFAULT_PLACEHOLDER,
+                is_declared_json="value" not in found and is_json(options.payloads["valueFormat"]),
+            )
+        case EnvelopeKind.CHANGELOG:
+            return ChangelogForm(rows)
+        case _:
+            assert_never(options.kind)
+
 
 ERROR_COLUMN = "error"
 """Name of the column of inline errors, unless an option says otherwise."""

@@ -4,50 +4,28 @@
 """
 
 from spark_upsert.flow.builder import Flow, Output
-from spark_upsert.flow.channels import ChannelPath
-from spark_upsert.flow.expansion import (
-    Connection,
-    Physical,
-    Replica,
-    Splitter,
-    SplitterKind,
-    expanded,
-)
-from spark_upsert.flow.fusion.fusion import (
-    PE,
-    Automatic,
-    Fused,
-    Influence,
-    Legacy,
-    Manual,
-    Scheme,
-    fused,
-)
+from spark_upsert.flow.expand import Connection, Physical, Replica, Splitter, SplitterKind, expanded
+from spark_upsert.flow.fusion import PE, Automatic, Fused, Influence, Legacy, Manual, Scheme, fused
 from spark_upsert.flow.graph import (
+    ArrowSource,
+    ChannelPath,
+    Collected,
     Edge,
+    Given,
     Graph,
     LogicalOperator,
     OperatorKind,
     Parallel,
     PartitionBy,
     Placement,
-    by_channel,
-    by_replica,
-)
-from spark_upsert.flow.width import (
-    WidthChange,
-    change_of,
-    changed_width,
-)
-from spark_upsert.flow.work import (
-    ArrowSource,
-    Collected,
-    Given,
     PythonFunction,
     TableSink,
     TableSource,
     Work,
+    by_channel,
+    by_replica,
 )
+from spark_upsert.flow.rescale import WidthChange, change_of, changed_width
 
 __all__ = [
     "PE",

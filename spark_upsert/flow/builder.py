@@ -25,15 +25,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from spark_upsert.core.names import names_of
 from spark_upsert.errors import GraphError
-from spark_upsert.flow.checks import (
-    check,
-    check_kind,
-    check_name,
-    check_parallel,
-    check_placement,
-    check_siblings,
-)
 from spark_upsert.flow.graph import (
     INPUT,
     Composite,
@@ -46,9 +39,16 @@ from spark_upsert.flow.graph import (
     PartitionBy,
     Placement,
     Region,
+    Work,
 )
-from spark_upsert.flow.work import Work
-from spark_upsert.model.names import names_of
+from spark_upsert.flow.validate import (
+    check,
+    check_kind,
+    check_name,
+    check_parallel,
+    check_placement,
+    check_siblings,
+)
 from spark_upsert.plan.nodes import AssignUniqueId, Limit, Node
 
 

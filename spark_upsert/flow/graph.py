@@ -1,4 +1,19 @@
-"""A logical graph, as values: what is said once, and how many times it is to run.
+"""The numbers of channels: which replica of nested regions something is.
+
+For an operator in nested regions, the innermost first, with local indexes ``l0, l1, ...`` and
+widths ``w0, w1, ...``, the global channel is ``l0 + w0*l1 + w0*w1*l2 + ...``, one of
+``w0*w1*...``. Outside of any region it is -1, of 0.
+
+The work of an operator of a graph, as values: read, compute, write.
+
+An operator that computes is a plan (`spark_upsert.plan.nodes`) or a Python function. In a plan the
+rows of a port are a scan of Arrow that has the port's name:
+
+    Filter(id="large", input=ArrowScan(id="input", schema=...), where="amount > 100")
+
+Nothing here runs anything.
+
+A logical graph, as values: what is said once, and how many times it is to run.
 
 An operator takes rows by its input ports and gives rows by its one output; a stream leads from an
 output to a port. Composites hold operators and composites. A *region* is a composite, or a single
@@ -14,15 +29,159 @@ These values hold whatever they are given; `checks.check` refuses what cannot be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from spark_upsert.flow.work import Work
+from spark_upsert.errors import require_plain
+from spark_upsert.plan.nodes import ArrowScan, Filter, Node, Project, Unnest
+
+OUTSIDE = -1
+"""The channel of what is in no region."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPath:
+    """Where in nested regions a replica is; both the innermost first, and of equal length."""
+
+    indexes: tuple[int, ...] = ()
+    """Its index in each region."""
+    widths: tuple[int, ...] = ()
+    """The width of each region."""
+
+    @property
+    def index(self) -> int:
+        """The global channel; -1 outside of any region."""
+        return self.all[0] if self.indexes else OUTSIDE
+
+    @property
+    def count(self) -> int:
+        """How many global channels there are; 0 outside of any region."""
+        return math.prod(self.widths) if self.widths else 0
+
+    @property
+    def local_index(self) -> int:
+        """The channel within the innermost region; -1 outside of any."""
+        return self.indexes[0] if self.indexes else OUTSIDE
+
+    @property
+    def local_count(self) -> int:
+        """The width of the innermost region; 0 outside of any."""
+        return self.widths[0] if self.widths else 0
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """The global channel at each level, the innermost first.
+
+        >>> Channel((1, 2, 1), (2, 3, 2)).all
+        (11, 5, 1)
+        """
+        return tuple(
+            global_channel(self.indexes[level:], self.widths[level:])
+            for level in range(len(self.indexes))
+        )
+
+
+def global_channel(indexes: Sequence[int], widths: Sequence[int]) -> int:
+    """Return ``l0 + w0*l1 + w0*w1*l2 + ...``."""
+    channel, factor = 0, 1
+    for local, width in zip(indexes, widths, strict=True):
+        channel += factor * local
+        factor *= width
+    return channel
+
+
+def iter_channels(widths: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the local indexes of all channels, the innermost first, by ascending global channel."""
+    if not widths:
+        yield ()
+        return
+    for outer in iter_channels(widths[1:]):
+        for local in range(widths[0]):
+            yield (local, *outer)
+
+
+Function: TypeAlias = Callable[..., Iterable[pa.RecordBatch]]
+"""A function from the batches that one replica takes to those that it gives; it is called anew
+after each barrier. It takes an iterator of batches and, if it asks for one, a `ChannelPath`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFunction:
+    """A function over the batches of one port, and the columns that it gives."""
+
+    function: Function
+    schema: pa.Schema
+    takes_channel: bool = False
+    """Whether its second argument is the `ChannelPath` of the replica."""
+
+    def call(
+        self, batches: Iterator[pa.RecordBatch], channel: ChannelPath
+    ) -> Iterable[pa.RecordBatch]:
+        """Call the function, for a replica of some channel."""
+        return self.function(batches, channel) if self.takes_channel else self.function(batches)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowSource:
+    """Rows that are given with the graph."""
+
+    rows: pa.Table
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return self.rows.schema
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Rows that the caller gives when the graph is run, under the source's name."""
+
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Rows or changes of an upsertflow table."""
+
+    path: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        require_plain(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSink:
+    """Rows become commands of an upsertflow table."""
+
+    path: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        require_plain(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Rows that the caller gets when the graph is run, under the sink's name."""
+
+
+Work: TypeAlias = Node | PythonFunction | ArrowSource | Given | TableSource | TableSink | Collected
+
+
+def is_row_by_row(work: object) -> bool:
+    """Say whether what becomes of a row depends on that row alone."""
+    return isinstance(work, Node) and all(
+        isinstance(node, Filter | Project | Unnest | ArrowScan) for node in work.walk()
+    )
+
 
 INPUT = "input"
 """The port of an operator that has one."""

@@ -10,7 +10,7 @@ type                                    code
 integers                                the value, sign-extended to 64 bits
 boolean                                 0 or 1
 string, binary                          ``v = byte + rotate_left(v, 7)`` over signed bytes, from 0
-...longer than `SPELLED_BYTES`          the hash of keys (`model.hashing`) with seed 0
+...longer than `SPELLED_BYTES`          the hash of keys (`core.key_hash`) with seed 0
 date                                    ``mix`` of the days since 1970
 time, timestamp, duration               ``mix`` of the nanoseconds, in whichever unit it is kept
 float32, float64                        ``mix`` of the bits of the float64; one zero, one NaN
@@ -37,8 +37,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.model.hashing import hash_keys, mix
-from spark_upsert.model.words import Words, fixed_words, is_text, text_of, validity
+from spark_upsert.core.key_hash import hash_keys, mix
+from spark_upsert.core.keys import Words, fixed_words, is_text, text_of, validity
 
 SPELLED_BYTES = 256
 """The longest text that is hashed byte by byte, with a pass over all rows for each byte."""

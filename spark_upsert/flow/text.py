@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from spark_upsert.flow.expansion import Physical, Splitter, SplitterKind
-from spark_upsert.flow.graph import INPUT, Edge, OperatorKind
-from spark_upsert.flow.work import PythonFunction, Work
+from spark_upsert.flow.expand import Physical, Splitter, SplitterKind
+from spark_upsert.flow.graph import INPUT, Edge, OperatorKind, PythonFunction, Work
 from spark_upsert.plan.nodes import Node
 
 Elements: TypeAlias = Iterable[Sequence[str]]

@@ -5,16 +5,7 @@
 The names below are the public ones. Nothing here knows a table, and nothing knows Spark.
 """
 
-from spark_upsert.merge.assembly import arrange
-from spark_upsert.merge.channel import CHANNEL_EVENTS, OUTPUT_EVENTS
-from spark_upsert.merge.config import MergeConfig, Mode
-from spark_upsert.merge.counters import InputCounters, MergeCounters
-from spark_upsert.merge.documents import DocumentClose, DocumentOpen
-from spark_upsert.merge.merged import merge
-from spark_upsert.merge.pressure import MemoryPressure, Relief
-from spark_upsert.merge.readers import WIDTH, Delivery
-from spark_upsert.merge.threaded import concat, live, streamed
-from spark_upsert.model.orders import (
+from spark_upsert.core.input_order import (
     Concat,
     Order,
     RoundRobin,
@@ -24,7 +15,26 @@ from spark_upsert.model.orders import (
     order_from_json,
     spend,
 )
-from spark_upsert.model.portions import HAND_OFF_ROWS
+from spark_upsert.core.threads import HAND_OFF_ROWS
+from spark_upsert.merge.config import MergeConfig, Mode
+from spark_upsert.merge.merged import (
+    DocumentClose,
+    DocumentOpen,
+    arrange,
+    concat,
+    live,
+    merge,
+    streamed,
+)
+from spark_upsert.merge.readers import (
+    CHANNEL_EVENTS,
+    OUTPUT_EVENTS,
+    WIDTH,
+    Delivery,
+    InputCounters,
+    MergeCounters,
+)
+from spark_upsert.merge.spill import MemoryPressure, Relief
 
 __all__ = [
     "CHANNEL_EVENTS",

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from spark_upsert.core.input_order import SEED_END, Concat, Order, RoundRobin, Seeded
 from spark_upsert.errors import OptionError
-from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded
-from spark_upsert.model.wyrand import SEED_END
 
 _KEYS = ("mode", "interleave_seed")
 

@@ -1,4 +1,15 @@
-"""The threads of a merge: each reads one input into its channel, and waits while that is full.
+"""Counters of a merge for each input as it runs: rows that wait, rows under way, time blocked.
+
+A bounded channel: the queue of what one input has ready, in the input's order.
+
+The queue is counted in *events*: the rows of a batch, or one for a mark. A channel has room for so
+many events; an empty one has room for any item, so that nothing is too large to pass.
+
+The channel itself neither locks nor waits: the readers of a merge share one lock, and their
+conditions decide which thread waits (`readers`). So a channel changes by single steps, which tests
+play in any order.
+
+The threads of a merge: each reads one input into its channel, and waits while that is full.
 
 At most `width` inputs are open at once, each with a thread and a channel. An input counts as open
 until all of it was taken; only then does its thread open the next one, in the order in which they
@@ -16,6 +27,8 @@ with a silent input cannot be woken; it is a daemon, closing waits for it no lon
 
 Rejected: a `queue.Queue` per input. Its waits end by a time-out only, a thread cannot wait for many
 of them at once, and it counts batches where the bound is one of rows.
+
+All inputs of a merge have one schema: that of the one which gave the first batch.
 """
 
 from __future__ import annotations
@@ -30,11 +43,183 @@ from threading import Condition, RLock, Thread, current_thread
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from spark_upsert.errors import about
-from spark_upsert.merge.channel import CHANNEL_EVENTS, Channel, bytes_of, events_of
-from spark_upsert.merge.counters import Gauge, MergeCounters
-from spark_upsert.merge.pressure import MemoryPressure, Relief
-from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
+import pyarrow as pa
+
+from spark_upsert.core.names import has_column
+from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, portions
+from spark_upsert.errors import SchemaError, about
+from spark_upsert.merge.spill import MemoryPressure, Relief
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputCounters:
+    """An input at one moment. Events are rows, and a mark is one event."""
+
+    queued: int = 0
+    """Events in the channel."""
+    queued_bytes: int = 0
+    queued_peak: int = 0
+    """The most events that were in the channel at once."""
+    in_flight: int = 0
+    """Events that were taken from the input and not handed over, those in the channel included."""
+    in_flight_peak: int = 0
+    handed: int = 0
+    """Events that were handed over."""
+    blocked_seconds: float = 0.0
+    """How long the reader has waited for room; a wait counts once it is over."""
+    is_finished: bool = False
+    """Whether the input came to its end, and all of it was handed over."""
+
+
+class Gauge:
+    """The counters of one input, where they are counted."""
+
+    __slots__ = (
+        "blocked_seconds",
+        "handed",
+        "in_flight_peak",
+        "in_hand",
+        "is_finished",
+        "queued",
+        "queued_bytes",
+        "queued_peak",
+    )
+
+    def __init__(self) -> None:
+        self.queued = self.queued_bytes = self.queued_peak = 0
+        self.in_hand = self.in_flight_peak = 0
+        self.handed = 0
+        self.blocked_seconds = 0.0
+        self.is_finished = False
+
+    def taken(self, events: int) -> None:
+        """Count what the reader took from its input."""
+        self.in_hand += events
+        self.in_flight_peak = max(self.in_flight_peak, self.queued + self.in_hand)
+
+    def put(self, events: int, size: int) -> None:
+        """Count what went from the reader's hand into the channel."""
+        self.in_hand -= events
+        self.queued += events
+        self.queued_bytes += size
+        self.queued_peak = max(self.queued_peak, self.queued)
+
+    def handed_over(self, events: int, size: int) -> None:
+        """Count what left the channel."""
+        self.queued -= events
+        self.queued_bytes -= size
+        self.handed += events
+
+    def snapshot(self) -> InputCounters:
+        return InputCounters(
+            queued=self.queued,
+            queued_bytes=self.queued_bytes,
+            queued_peak=self.queued_peak,
+            in_flight=self.queued + self.in_hand,
+            in_flight_peak=self.in_flight_peak,
+            handed=self.handed,
+            blocked_seconds=self.blocked_seconds,
+            is_finished=self.is_finished,
+        )
+
+
+class MergeCounters:
+    """The counters of all inputs of one merge, to be read from any thread at any time.
+
+    Reading takes no lock, so that it never delays a merge; numbers that change at that very moment
+    may belong to two moments. An input is listed from when it is opened; if the same object serves
+    merge after merge, an input shows the numbers of the newest one that opened it.
+    """
+
+    def __init__(self) -> None:
+        self._gauges: dict[str, Gauge] = {}
+
+    def open(self, name: str) -> Gauge:
+        """Return where an input is counted that is opened now."""
+        gauge = self._gauges[name] = Gauge()
+        return gauge
+
+    def snapshot(self) -> Mapping[str, InputCounters]:
+        """Return the counters of each input that was opened, by its name."""
+        return {name: gauge.snapshot() for name, gauge in self._gauges.copy().items()}
+
+
+CHANNEL_EVENTS = 1024
+"""Events that one input may have queued, if nothing else is asked for."""
+
+OUTPUT_EVENTS = 256
+"""Events between a merge and a sink with a thread of its own (`live.streamed`)."""
+
+
+def events_of(item: Any) -> int:
+    """Return how many events an item is: the rows of a batch, or one."""
+    return int(getattr(item, "num_rows", 1))
+
+
+def bytes_of(item: Any) -> int:
+    """Return how much memory an item holds; a mark holds none."""
+    return int(getattr(item, "nbytes", 0))
+
+
+class Channel:
+    """The queue of one input.
+
+    Parameters
+    ----------
+    capacity : int
+        Events that may be queued.
+    gauge : Gauge
+        Where it is counted.
+    """
+
+    __slots__ = ("_capacity", "_gauge", "_items", "is_closed", "queued")
+
+    def __init__(self, capacity: int, gauge: Gauge) -> None:
+        self._capacity = capacity
+        self._gauge = gauge
+        self._items: deque[tuple[Any, int, int]] = deque()
+        self.queued = 0
+        """Events that wait."""
+        self.is_closed = False
+        """Whether nothing more will be put."""
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.is_closed else ""
+        return f"Channel({self.queued}/{self._capacity} events{state})"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._items
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that will ever come was taken."""
+        return self.is_closed and not self._items
+
+    def has_room(self, item: Any) -> bool:
+        """Whether an item may be put."""
+        return not self._items or self.queued + events_of(item) <= self._capacity
+
+    def put(self, item: Any) -> None:
+        """Append an item, for which there is room."""
+        assert self.has_room(item)
+        assert not self.is_closed
+        events, size = events_of(item), bytes_of(item)
+        self._items.append((item, events, size))
+        self.queued += events
+        self._gauge.put(events, size)
+
+    def take(self) -> Any:
+        """Remove and return the first item."""
+        item, events, size = self._items.popleft()
+        self.queued -= events
+        self._gauge.handed_over(events, size)
+        return item
+
+    def close(self) -> None:
+        """Say that nothing more will be put."""
+        self.is_closed = True
+
 
 WIDTH = 16
 """Inputs that are open at once: enough to hide the latency of a store, few enough to be threads."""
@@ -375,3 +560,48 @@ class MergeReaders:
         self._something.notify_all()
         for reader in self._open.values():
             reader.room.notify_all()
+
+
+class OneSchema:
+    """Remembers the first schema, and holds all others against it. Metadata does not count."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+        self._input = ""
+
+    def check(self, name: str, schema: pa.Schema) -> None:
+        """Check what an input gives.
+
+        Raises
+        ------
+        SchemaError
+            A column is missing, is one too many, stands elsewhere, or has another type.
+        """
+        if self._schema is None:
+            self._schema, self._input = schema, name
+        elif schema is not self._schema and not schema.equals(self._schema):
+            raise SchemaError(
+                f"the inputs '{self._input}' and '{name}' of a merge have different columns: "
+                f"{_difference(self._schema, schema, self._input, name)}.",
+                hint="give all inputs the same columns, in the same order and of the same types.",
+                input=name,
+            )
+
+
+def _difference(one: pa.Schema, other: pa.Schema, first: str, second: str) -> str:
+    for name in one.names:
+        if not has_column(other, name):
+            return f"'{name}' is only in '{first}'"
+    for name in other.names:
+        if not has_column(one, name):
+            return f"'{name}' is only in '{second}'"
+    for mine, theirs in zip(one, other, strict=True):
+        if mine.name != theirs.name:
+            return f"where '{first}' has '{mine.name}', '{second}' has '{theirs.name}'"
+        if not mine.equals(theirs):
+            return f"'{mine.name}' is {_told(mine)} in '{first}' and {_told(theirs)} in '{second}'"
+    return f"{one.names} and {other.names}"
+
+
+def _told(field: pa.Field) -> str:
+    return str(field.type) if field.nullable else f"{field.type} and never null"

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.declared import Option, at_least, flag
-from spark_upsert.options.lives import BATCH, Change, Life
-from spark_upsert.options.parse import Options, fold
+from spark_upsert.options.declare import BATCH, Change, Life, Option, Options, at_least, flag, fold
 
 _MEANT = re.compile(r"\*\*|\{[^/]*,[^/]*\}")
 """Signs of other globs that are refused: any number of folders, or one of several names."""

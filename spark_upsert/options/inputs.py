@@ -13,14 +13,21 @@ from dataclasses import dataclass, field, replace
 
 from spark_upsert.errors import OptionError, about, did_you_mean, is_url
 from spark_upsert.options.below import Below, path_below
-from spark_upsert.options.declared import Option, declared, exclusive, held_together, names_of_whole
-from spark_upsert.options.handed_down import users_own
-from spark_upsert.options.lives import Change, Life
-from spark_upsert.options.parse import Options, fold
-from spark_upsert.options.query import MergeOptions, QueryOptions
-from spark_upsert.options.read import READ_OPTIONS, ReadOptions
-from spark_upsert.options.view import ON_ERROR, PLAN, ViewOptions, plan_paths
-from spark_upsert.schedule.priority import parse_priority
+from spark_upsert.options.declare import (
+    Change,
+    Life,
+    Option,
+    Options,
+    declared,
+    exclusive,
+    fold,
+    held_together,
+    names_of_whole,
+)
+from spark_upsert.options.read import READ_OPTIONS, MergeOptions, QueryOptions, ReadOptions
+from spark_upsert.options.spark import users_own
+from spark_upsert.options.views import ON_ERROR, PLAN, ViewOptions, plan_paths
+from spark_upsert.scheduler.scheduler import parse_priority
 from spark_upsert.table.log.manifest import TableVersion
 
 UNNAMED = ""

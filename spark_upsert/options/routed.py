@@ -15,25 +15,33 @@ from enum import Enum
 from fnmatch import translate
 from functools import cached_property
 
+from spark_upsert.core.path_template import Template, is_routed
+from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import OptionError, about, nearest
-from spark_upsert.model.schema import ErrorPolicy
-from spark_upsert.model.template import Template, is_routed
 from spark_upsert.options.below import path_below
-from spark_upsert.options.declared import (
+from spark_upsert.options.declare import (
+    COLUMN,
+    FREE,
+    NEXT,
+    STORAGE_PREFIX,
+    TABLE_PREFIX,
+    Change,
+    Life,
     Option,
+    Options,
     at_least,
+    choice,
     declared,
     exclusive,
     flag,
+    fold,
     held_together,
     names_of_whole,
     values,
 )
-from spark_upsert.options.handed_down import missing_path, users_own
-from spark_upsert.options.lives import FREE, NEXT, Change, Life
-from spark_upsert.options.parse import COLUMN, STORAGE_PREFIX, TABLE_PREFIX, Options, choice, fold
+from spark_upsert.options.spark import missing_path, users_own
 from spark_upsert.options.write import WRITE_OPTIONS, WriteOptions, named_transaction
-from spark_upsert.store.resolve import is_remote
+from spark_upsert.store.open import is_remote
 
 TABLES_MAX = 2000
 """What was measured; each has folders, versions and work of its own."""

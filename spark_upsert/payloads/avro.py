@@ -21,22 +21,24 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_upsert.conversions.reasons import Undecodable
+from spark_upsert.core.reasons import Undecodable
+from spark_upsert.core.schema import storage_type
 from spark_upsert.errors import OptionError, SchemaError, setting
-from spark_upsert.model.schema import storage_type
 from spark_upsert.payloads import avro_binary as binary
-from spark_upsert.payloads.budgets import Unreadable, read_json, require
 from spark_upsert.payloads.decoder import (
     Bad,
     Payloads,
     RefusedField,
+    Unreadable,
     built_type,
     column_at,
     decode_blocks,
+    read_json,
+    require,
     row_type,
     shortened,
+    unforeseen,
 )
-from spark_upsert.payloads.pieces import unforeseen
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
     "null": pa.null(),

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.core.schema import storage_type
 from spark_upsert.errors import OptionError, did_you_mean
-from spark_upsert.model.schema import storage_type
-from spark_upsert.payloads.budgets import DEPTH_MAX, Unreadable, read_json
+from spark_upsert.payloads.decoder import DEPTH_MAX, Unreadable, read_json
 
 _SIMPLE: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),

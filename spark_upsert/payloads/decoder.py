@@ -3,21 +3,37 @@
 Whether a payload is good, what it decodes to and why it is bad depend on that payload alone,
 never on those around it: a replay in other batches gives the same rows and the same reasons.
 So a bad payload is told from its neighbours by the decoder, which notes it and goes on.
+
+The budget of a schema that a payload, a registry or an option brings.
+
+What a text says may be larger than the text: 20 types that each name the one below twice are 2 kB,
+and a million fields. So what counts is the *parts* of a schema once each name is replaced by what
+it names, and they are counted before anything is made of them: a reader of a schema asks `require`
+at each part, and stops at the first one too many. All later work on the schema costs time and
+memory in proportion to its parts.
+
+A schema beyond its budget is bad as its payloads are, under the policy of the table.
+
+Payloads that are decoded in pieces: those of one schema, or those that broke their decoder.
+
+Payloads that are values themselves: bytes, or text in UTF-8.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.errors import SchemaError
+from spark_upsert.core.keys import Positions
+from spark_upsert.errors import SchemaError, UpsertFlowError
 
 BLOCK_BYTES = 4 << 20
 """Payload bytes that are decoded at once. One payload may be larger: then it is alone.
@@ -205,3 +221,268 @@ def shortened(reason: str) -> str:
     text = re.sub(r"\s+", " ", reason[: 2 * REASON_CHARS]).strip().rstrip(".")
     text = text.encode(errors="backslashreplace").decode()  # Half a surrogate pair is no text.
     return text if len(text) <= REASON_CHARS else f"{text[:REASON_CHARS]}..."
+
+
+SCHEMA_BYTES_MAX = 1 << 20
+"""Bytes of a schema's text, with the texts that it refers to.
+
+A registry keeps schemas in a topic, where messages have at most a MiB unless its owner says
+otherwise.
+"""
+
+PARTS_MAX = 10_000
+"""Types in a schema, each counted as often as it is named. The widest tables that Debezium reads
+have some 4 000 columns (MySQL's bound), each of which is a union of two types."""
+
+DEPTH_MAX = 64
+"""Types within types. Deeper ones are a mistake, or an attack on the stack."""
+
+VALUES_PER_BYTE = 16
+"""Values that a payload may mean for each of its bytes, beyond those of one row. In columns an item
+of an array has a place for each part of its type, also where the payload says nothing: a payload of
+a megabyte of empty items with 10 000 members each would take 30 GB. With this it takes 0.2 GB, and
+an item that gives one short member of 200 is still good."""
+
+TOO_SPARSE = f"its arrays mean more than {VALUES_PER_BYTE} values for each byte"
+
+_PART_BYTES = 1 << 10
+"""Bytes that are kept of a part: its name, type and reader."""
+
+
+class Unreadable(Exception):
+    """A schema is none, is too large, or says what the declared type cannot hold."""
+
+
+class Parts:
+    """Counts the parts of one schema while it is read."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def enter(self, depth: int) -> None:
+        """Count a part at a depth; raises `Unreadable`."""
+        self.count += 1
+        require(parts=self.count, depth=depth)
+
+
+def require(*, parts: int = 0, depth: int = 0) -> None:
+    """Raise `Unreadable` if there are too many parts, or they lie too deep."""
+    if depth > DEPTH_MAX:
+        raise Unreadable(f"it is nested more than {DEPTH_MAX} deep")
+    if parts > PARTS_MAX:
+        raise Unreadable(
+            f"it has more than {PARTS_MAX} parts, each type counted as often as it is named"
+        )
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return what the text of a schema holds.
+
+    Raises
+    ------
+    Unreadable
+        It is too long, nested too deep, or no JSON.
+    """
+    if len(text) > SCHEMA_BYTES_MAX:
+        raise Unreadable(f"it is longer than {SCHEMA_BYTES_MAX} bytes")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise Unreadable(f"it is nested more than {DEPTH_MAX} deep") from error
+    except ValueError as error:
+        raise Unreadable(f"it is no JSON ({error})") from error
+
+
+def values_max(payload_bytes: int) -> int:
+    """Return how many values the arrays of a payload may mean."""
+    return PARTS_MAX + VALUES_PER_BYTE * payload_bytes
+
+
+def bytes_kept(text_bytes: int, parts: int) -> int:
+    """Return about how much memory is kept for a schema that is ready to decode with."""
+    return text_bytes + parts * _PART_BYTES
+
+
+def parts_of(type_: pa.DataType) -> int:
+    """Return how many parts a type has, which are known to be within their budget."""
+    if pa.types.is_nested(type_):
+        return 1 + sum(parts_of(type_.field(index).type) for index in range(type_.num_fields))
+    return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of the payloads, decoded."""
+
+    rows: Positions
+    """Their places among all; each place is in one piece."""
+    columns: Mapping[str, pa.Array]
+    """By field; one that is lacking is null."""
+    reasons: pa.Array | None
+    """As `Payloads.reasons`."""
+
+    @classmethod
+    def of(cls, rows: Positions, fields: pa.Schema, found: Payloads) -> Piece:
+        """Return decoded payloads with their places."""
+        return cls(rows, dict(zip(fields.names, found.columns, strict=True)), found.reasons)
+
+
+def taken(payloads: Payloads, rows: Positions) -> Payloads:
+    """Return some of the decoded payloads."""
+    places = pa.array(rows)
+    reasons = None if payloads.reasons is None else payloads.reasons.take(places)
+    return Payloads(tuple(column.take(places) for column in payloads.columns), reasons)
+
+
+def gathered(fields: pa.Schema, pieces: Iterable[Piece]) -> Payloads:
+    """Return payloads that were decoded in pieces, in the order in which they were given.
+
+    Notes
+    -----
+    O(columns times payloads), which is what is returned, and O(1) for each piece and column that it
+    holds: a batch in which each payload has a schema of its own costs no more.
+    """
+    found: dict[str, _Parts] = {field.name: _Parts() for field in fields}
+    why = _Parts()
+    count = 0
+    for piece in pieces:
+        count += len(piece.rows)
+        for name, column in piece.columns.items():
+            found[name].add(piece.rows, column)
+        if piece.reasons is not None:
+            why.add(piece.rows, piece.reasons)
+    places: dict[tuple[int, ...], pa.Array | None] = {}
+    reasons = why.whole(pa.string(), count, places)
+    return Payloads(
+        tuple(found[field.name].whole(field.type, count, places) for field in fields),
+        reasons if reasons.null_count < count else None,
+    )
+
+
+class _Parts:
+    """The parts of one column, and their places in the whole."""
+
+    __slots__ = ("_parts", "_rows")
+
+    def __init__(self) -> None:
+        self._rows: list[Positions] = []
+        self._parts: list[pa.Array] = []
+
+    def add(self, rows: Positions, part: pa.Array) -> None:
+        self._rows.append(rows)
+        self._parts.append(part)
+
+    def whole(
+        self, type_: pa.DataType, count: int, known: dict[tuple[int, ...], pa.Array | None]
+    ) -> pa.Array:
+        """Return the column; ``known`` keeps the places of parts for the columns that share them.
+
+        The rows of all pieces are alive until the last column is made, and so are their ids.
+        """
+        if not self._parts:
+            return pa.nulls(count, type_)
+        key = tuple(map(id, self._rows))
+        if key not in known:
+            known[key] = self._places(count)
+        whole = self._parts[0] if len(self._parts) == 1 else pa.concat_arrays(self._parts)
+        places = known[key]
+        return whole if places is None else whole.take(places)
+
+    def _places(self, count: int) -> pa.Array | None:
+        """Return where each row of the whole stands in the parts; None if all stand in order."""
+        rows = np.concatenate(self._rows)
+        if len(rows) == count and bool((np.diff(rows) > 0).all()):
+            return None
+        places = np.full(count, -1, dtype=np.int64)
+        places[rows] = np.arange(len(rows))
+        return pa.array(places, mask=places < 0)
+
+
+def decoded(decoder: Decoder, payloads: pa.Array) -> Payloads:
+    """Decode payloads, whatever a decoder meets in them: the door that envelopes go through.
+
+    A payload may be made for an error that no decoder foresees: of Python's stack, of a library, of
+    the memory that a value takes. Such an error is the reason of the payload for which it comes
+    when that is decoded alone, with the error's type, and not one of its neighbours.
+
+    Raises
+    ------
+    UpsertFlowError
+        No payload is at fault: a registry is away, or a schema contradicts the table's.
+
+    Notes
+    -----
+    Halves what fails until single payloads are left: for one of n, log2(n) more attempts.
+    """
+    try:
+        return decoder.decode(payloads)
+    except UpsertFlowError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it becomes the reason of the payload
+        if len(payloads) > 1:
+            return gathered(decoder.fields, _halves(decoder, payloads))
+        nulls = tuple(pa.nulls(len(payloads), field.type) for field in decoder.fields)
+        return Payloads(nulls, pa.array([unforeseen(error)] * len(payloads), pa.string()))
+
+
+def _halves(decoder: Decoder, payloads: pa.Array) -> Iterator[Piece]:
+    middle = len(payloads) // 2
+    for first, half in ((0, payloads.slice(0, middle)), (middle, payloads.slice(middle))):
+        rows = np.arange(first, first + len(half))
+        yield Piece.of(rows, decoder.fields, decoded(decoder, half))
+
+
+def unforeseen(error: Exception) -> str:
+    """Return the reason of a bad value by a foreign error: its type, and what it says."""
+    return shortened(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class RawDecoder:
+    """Takes each payload as the value of one column of type STRING or BINARY."""
+
+    fields: pa.Schema
+
+    def __post_init__(self) -> None:
+        types = [field.type for field in self.fields]
+        if len(types) != 1 or types[0] not in (pa.string(), pa.binary()):
+            shown = ", ".join(f"{field.name} {field.type}" for field in self.fields)
+            raise SchemaError(
+                f"the format 'raw' gives one column of type STRING or BINARY, found: {shown}.",
+                hint="declare for example \"id STRING\", or use the format 'json' or 'avro'.",
+            )
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        """Return the payloads; only text can be bad."""
+        if self.fields.types[0] == pa.binary():
+            return Payloads((payloads.cast(pa.binary()),), None)
+        return decode_blocks(self.fields, payloads, self._as_text)
+
+    def _as_text(self, payloads: pa.Array) -> tuple[pa.Array, Bad]:
+        texts, is_text = as_texts(payloads)
+        bad = {int(i): NOT_UTF8 for i in np.flatnonzero(~is_text)}
+        return pa.StructArray.from_arrays([texts], fields=list(row_type(self.fields))), bad
+
+
+NOT_UTF8 = "not UTF-8"
+
+
+def as_texts(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return binary payloads as text, and which of them are UTF-8; the others are null."""
+    try:
+        return payloads.cast(pa.string()), np.ones(len(payloads), dtype=np.bool_)
+    except pa.ArrowInvalid:
+        # Arrow does not say which; a block is small.
+        is_text = np.array([_is_utf8(payload) for payload in payloads.to_pylist()], dtype=np.bool_)
+        kept = pc.if_else(pa.array(is_text), payloads, None)
+        return kept.cast(pa.string()), is_text
+
+
+def _is_utf8(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

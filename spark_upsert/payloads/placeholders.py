@@ -49,13 +49,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import readable
+from spark_upsert.core.casts import readable
+from spark_upsert.core.keys import Mask, Positions, is_text
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import TableSchema, storage_type
 from spark_upsert.errors import OptionError
-from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import TableSchema, storage_type
-from spark_upsert.model.words import is_text
-from spark_upsert.payloads.json.exact import JsonNumber, JsonObject, parse_document, write_document
+from spark_upsert.payloads.json_exact import JsonNumber, JsonObject, parse_document, write_document
 
 _DEFAULT = "__debezium_unavailable_value"
 _HEX = "hex:"

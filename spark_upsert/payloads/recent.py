@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from spark_upsert.model.bounded import LruMap
+from spark_upsert.core.lru import LruMap
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

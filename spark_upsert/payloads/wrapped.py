@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.payloads.budgets import Unreadable, read_json
+from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.payloads.decoder import Unreadable, read_json
 
 SCHEMA, PAYLOAD = "schema", "payload"
 

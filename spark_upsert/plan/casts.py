@@ -24,8 +24,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import Rounding, UnfitError, convert, range_of
-from spark_upsert.conversions.reasons import shown
+from spark_upsert.core.casts import UnfitError, convert, range_of
+from spark_upsert.core.reasons import Rounding, shown
 from spark_upsert.errors import PlanError
 
 Datum = Any

@@ -1,4 +1,9 @@
-"""Operators and functions of SQL on whole columns, as Spark computes them with ANSI mode.
+"""Upper and lower case of whole columns: Unicode's full mappings, as Spark has them.
+
+Arrow maps one character to one: it makes no ``SS`` of a sharp s, and no final sigma. Such
+characters are replaced before, which costs nothing where a column has none.
+
+Operators and functions of SQL on whole columns, as Spark computes them with ANSI mode.
 
 Numbers beside one another become one type: floats a DOUBLE unless all are FLOAT, then decimals,
 then BIGINT. Decimals that no 38 digits hold together are refused when the plan is made.
@@ -7,16 +12,62 @@ then BIGINT. Decimals that no 38 digits hold together are refused when the plan 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import cache, reduce
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.conversions import Rounding, convert, rounded
+from spark_upsert.core.casts import convert, rounded
+from spark_upsert.core.reasons import Rounding
 from spark_upsert.errors import PlanError
 from spark_upsert.plan.casts import UTC, Datum, kind_of, nearest
-from spark_upsert.plan.letters import lower, upper
+
+_DOTTED_I = "\u0130"
+_SIGMA, _FINAL_SIGMA = "\u03a3", "\u03c2"
+
+_CASED = r"\p{Lu}\p{Ll}\p{Lt}"
+_PASSED_OVER = r"\p{M}\p{Lm}\p{Sk}\p{Cf}'.:\x{B7}\x{2018}\x{2019}"
+_AT_THE_END = (
+    rf"([{_CASED}][{_PASSED_OVER}]*){_SIGMA}([{_PASSED_OVER}]*(?:[^{_CASED}{_PASSED_OVER}]|$))"
+)
+"""A sigma behind a letter, and before none (Unicode, table 3-17)."""
+
+
+def upper(texts: Any) -> Any:
+    """Return texts in upper case."""
+    if not _is_plain(texts):
+        longer = _longer()
+        if _any(pc.match_substring_regex(texts, f"[{''.join(longer)}]")):
+            for letter, letters in longer.items():
+                texts = pc.replace_substring(texts, letter, letters)
+    return pc.utf8_upper(texts)
+
+
+def lower(texts: Any) -> Any:
+    """Return texts in lower case."""
+    if not _is_plain(texts):
+        texts = pc.replace_substring(texts, _DOTTED_I, _DOTTED_I.lower())
+        texts = pc.replace_substring_regex(texts, _AT_THE_END, rf"\1{_FINAL_SIGMA}\2")
+    return pc.utf8_lower(texts)
+
+
+def _is_plain(texts: Any) -> bool:
+    return not _any(pc.invert(pc.string_is_ascii(texts)))
+
+
+def _any(found: Any) -> bool:
+    return pc.any(found, min_count=0).as_py() is True
+
+
+@cache
+def _longer() -> dict[str, str]:
+    """Return the letters with an upper case of several letters, such as the sharp s."""
+    letters = map(chr, range(0x80, sys.maxunicode + 1))
+    return {letter: letter.upper() for letter in letters if len(letter.upper()) > 1}
+
 
 CAST_HINT = "docs/tasks.md lists what expressions may hold; CAST(... AS ...) changes a type."
 

@@ -3,11 +3,11 @@
 A plan says *what*. A task runs it over splits, set by set: its leaves are scans to which splits are
 added by their names (``id``), and what its rows are is read beside the plan. A view runs it over
 the changes of tables: its leaves are scans of tables (`Scan`), found when it is bound
-(`views.binding`). A flow replicates and fuses operators each of which is a plan. Fields such as
+(`views.bases`). A flow replicates and fuses operators each of which is a plan. Fields such as
 ``batch_rows`` and ``memory_bytes_max`` say how a task runs a node; they change no row, and a view
 needs none.
 
-A plan has a text, a JSON object, which leaves out the defaults of a node (`plan.text` reads it):
+A plan has a text, a JSON object, which leaves out the defaults of a node (`plan.json` reads it):
 
     {"v":1,"node":"join","how":"left","on":[["customer_id","id"]],
      "left":{"node":"scan","path":"…","columns":[["id","int64"]],"key":["id"]},"right":{…}}
@@ -18,6 +18,8 @@ names it, so that no other plan goes on there.
 
 A scan of a table freezes the names and the types of the columns that the table had when the plan
 was made: columns that the table gains later are not seen.
+
+Unnesting: a row for each element of a list, with the element's place.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.arrow_types import type_of, type_text
+from spark_upsert.core.keys import Positions
+from spark_upsert.core.names import names_of
 from spark_upsert.errors import PlanError
-from spark_upsert.model.names import names_of
-from spark_upsert.model.types import type_of, type_text
 from spark_upsert.plan.aggregates import Aggregate
 from spark_upsert.plan.sql import requoted
 
@@ -296,7 +300,7 @@ class Project(Node):
 
 
 def _in_single_quotes(formula: Formula) -> Formula:
-    """Return a formula without double quotes, in which plans of before had names (`plan.text`)."""
+    """Return a formula without double quotes, in which plans of before had names (`plan.json`)."""
     return requoted(formula, "'") if isinstance(formula, str) else formula
 
 
@@ -453,7 +457,7 @@ class IndexLookupJoin(Node):
 class Group(Node):
     """Aggregates over groups of rows with equal keys; without aggregates, the distinct keys.
 
-    In a view only at the root: a table keeps the groups (`views.groups`). A task makes those of
+    In a view only at the root: a table keeps the groups (`views`). A task makes those of
     each barrier anew.
     """
 
@@ -583,3 +587,66 @@ def _plain(node: Node, value: Any) -> Any:
 def to_text(value: Any) -> str:
     """Return JSON in the form that plans have."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+class Unnested(NamedTuple):
+    """The elements of the lists of some rows."""
+
+    rows: pa.RecordBatch
+    owners: Positions
+    """The row that each element is of, ascending."""
+
+
+def unnested_schema(node: Unnest, schema: pa.Schema) -> pa.Schema:
+    """Return the columns that a node gives: the place of an element stands before the element.
+
+    Raises
+    ------
+    PlanError
+        The column is none of lists, or there is one already of the name of the places.
+    """
+    if node.column not in schema.names:
+        raise PlanError.missing_column(node.column, schema.names)
+    list_type = schema.field(node.column).type
+    if not (pa.types.is_list(list_type) or pa.types.is_large_list(list_type)):
+        raise PlanError(
+            f"'{node.column}' is {list_type}, and a list is unnested.",
+            hint="name a column of lists.",
+            column=node.column,
+        )
+    if node.position in schema.names:
+        raise PlanError(
+            f"the input has a column '{node.position}' already: rename one.",
+            hint=f"select it under another name before: '{node.position}' is the place in the "
+            "list.",
+            column=node.position,
+        )
+    at = schema.get_field_index(node.column)
+    given = schema.set(at, pa.field(node.column, list_type.value_type))
+    return given if node.position is None else given.insert(at, pa.field(node.position, pa.int64()))
+
+
+def unnest(node: Unnest, rows: pa.RecordBatch, schema: pa.Schema) -> Unnested:
+    """Return a row for each element of the lists of some rows, in their order.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch
+    schema : pyarrow.Schema
+        As `unnested_schema` gives it.
+    """
+    lists = rows.column(node.column)
+    lengths = np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    own = {node.column: lists.flatten()}
+    if node.position is not None:
+        own[node.position] = pa.array(_places(lengths))
+    places = pa.array(owners)
+    arrays = [own[name] if name in own else rows.column(name).take(places) for name in schema.names]
+    return Unnested(pa.RecordBatch.from_arrays(arrays, schema=schema), owners)
+
+
+def _places(lengths: Positions) -> Positions:
+    """Return the place of each element in its own list, given the lengths of the lists."""
+    begins = np.cumsum(lengths) - lengths
+    return np.arange(int(lengths.sum())) - np.repeat(begins, lengths)

@@ -1,4 +1,6 @@
-"""The commit of a routed batch: all its tables side by side, then the group.
+"""What the group is to say of a batch that all its tables have: its row, and those of tables.
+
+The commit of a routed batch: all its tables side by side, then the group.
 
 Each table takes the batch as a version of its own, with the transaction of the batch, so that a
 replay does only what is missing. Tables are not one transaction: between the first and the last of
@@ -8,21 +10,16 @@ which is told when all have it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from spark_upsert.errors import UpsertFlowError
+from spark_upsert.errors import UpsertFlowError, nearest
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed.fence import Fence
-from spark_upsert.routed.group import SCHEMA, GroupTable, TableGroup
-from spark_upsert.routed.misfit import fault_of_write
-from spark_upsert.routed.park import ParkedTable, as_parkable
-from spark_upsert.routed.park_staged import CommandParking
-from spark_upsert.routed.past import give_up, is_due
-from spark_upsert.routed.plan import require_room, require_template, table_below
-from spark_upsert.routed.record import recorded
-from spark_upsert.routed.stage import RoutedStaged, discard_staged
-from spark_upsert.routed.tables import (
+from spark_upsert.routed.compaction_queue import Debts, give_up, is_due
+from spark_upsert.routed.dead_letter import ParkedTable, as_parkable
+from spark_upsert.routed.fence import (
+    Fence,
     Settled,
     TableOutcome,
     Tables,
@@ -31,12 +28,147 @@ from spark_upsert.routed.tables import (
     require_apart,
     shares_of,
 )
+from spark_upsert.routed.group import SCHEMA, Batch, GroupTable, Member, TableGroup
+from spark_upsert.routed.misfit import fault_of_write
+from spark_upsert.routed.park_staged import CommandParking
+from spark_upsert.routed.plan import require_room, require_template, table_below
+from spark_upsert.routed.stage import RoutedStaged, discard_staged
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import require_no_gap
 from spark_upsert.table.write.scratch import remove_runs
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def recorded(
+    root: Store,
+    options: RoutedOptions,
+    group: TableGroup,
+    settled: Settled,
+    transaction: Transaction | None,
+    now_ms: int,
+) -> tuple[Batch, list[Member]]:
+    """Return a batch, and the tables of which it has changed what the group says.
+
+    Parameters
+    ----------
+    root : Store
+        That rows may be parked below.
+    options : RoutedOptions
+    group : Group
+        As the batch before left it.
+    settled : Settled
+    transaction : Transaction or None
+        That of the batch.
+    now_ms : int
+    """
+    queue = Debts.of(group).after(settled.visited, settled.owed, now_ms)
+    counts = _parked(root, group, settled)
+    told = {
+        folder: member
+        for folder, outcome in settled.outcomes.items()
+        if (member := _member(group, settled.shares[folder], outcome, transaction, now_ms))
+    }
+    told = _with_others(group, told, dict(queue.dirty.items()), counts)
+    named = {*names_of(settled.shares).values(), *(group.members.names if options.told else ())}
+    batch = Batch(
+        template=options.template.relative,
+        writer="" if transaction is None else transaction.writer,
+        number=None if transaction is None else transaction.number,
+        rows=settled.rows,
+        parked=sum(counts.values()),
+        tasks=settled.tasks,
+        unmatched=options.unmatched(named),
+        turn=queue.turn,
+        committed_ms=now_ms,
+        terms=settled.terms if settled.is_taken else _terms(group),
+    )
+    _warn_of_unmatched(group, batch.unmatched, named, root.url)
+    return batch, [told[folder] for folder in sorted(told)]
+
+
+def _terms(group: TableGroup) -> str | None:
+    return None if group.batch is None else group.batch.terms
+
+
+def _parked(root: Store, group: TableGroup, settled: Settled) -> Mapping[str, int]:
+    """Return how many rows are parked, by folder; nothing is read if none are and none were."""
+    had_any = group.batch is not None and group.batch.parked
+    return ParkedTable(root).counts() if had_any or settled.parked else {}
+
+
+def _with_others(
+    group: TableGroup,
+    told: Mapping[str, Member],
+    since_ms: Mapping[str, int],
+    counts: Mapping[str, int],
+) -> dict[str, Member]:
+    """Return what is told with since when each waits for compaction, and how much is parked.
+
+    Of tables of which nothing else is told only what has changed of that is.
+    """
+
+    def completed(member: Member) -> Member:
+        since = since_ms.get(member.folder, member.debt_since_ms) if member.debt else None
+        return replace(member, debt_since_ms=since, parked=counts.get(member.folder, 0))
+
+    # Of the others nothing has changed: they wait for nothing, and had no parked rows.
+    others = {each.folder: each for each in group.members.waiting()}
+    others |= {f: group.members[f] for f in (*since_ms, *counts) if f in group.members}
+    found = {folder: completed(member) for folder, member in {**others, **told}.items()}
+    return {
+        folder: member
+        for folder, member in found.items()
+        if folder in told or member != group.members[folder]
+    }
+
+
+def _member(
+    group: TableGroup,
+    share: TableShare,
+    outcome: TableOutcome,
+    transaction: Transaction | None,
+    now_ms: int,
+) -> Member | None:
+    """Return what the group is to say of a table; None if it knows nothing of it."""
+    before = group.members.get(share.folder)
+    if not share.parts:
+        return before and replace(
+            before,
+            place=outcome.place or before.place,
+            debt=outcome.debt,
+            priority=outcome.priority,
+        )
+    assert outcome.place is not None
+    return Member(
+        folder=share.folder,
+        name=share.route.name,
+        values=tuple(value or "" for value in share.route.values),
+        place=outcome.place,
+        writer="" if transaction is None else transaction.writer,
+        batch=None if transaction is None else transaction.number,
+        rows=share.rows,
+        tasks=len(share.parts),
+        debt=outcome.debt,
+        priority=outcome.priority,
+        committed_ms=now_ms,
+    )
+
+
+def _warn_of_unmatched(
+    group: TableGroup, unmatched: Iterable[str], names: Collection[str], url: str
+) -> None:
+    """Warn of patterns of options that match no table, when they are new."""
+    known = group.batch.unmatched if group.batch else ()
+    for pattern in unmatched:
+        if pattern not in known:
+            near = nearest(pattern, [name.lower() for name in names])
+            meant = f"; did you mean 'table.{near}.*'?" if near else ""
+            text = "options 'table.%s.*' match no table below '%s'%s"
+            _LOGGER.warning(text, pattern, url, meant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,42 @@ began, asks the group anew before it puts its own epoch. That costs nothing whil
 writes. Tables that the new query has not written yet show no sign of it in their logs; so a batch
 also asks once every `ASK_EVERY` tables. What the old query may still write is bounded: those
 tables, and the ones that are under way just then.
+
+The tables of a routed batch: what its tasks bring for each, and its commit, each by itself.
+
+A table that has the batch already is left as it is, whatever tasks its rows are in this time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 
-from spark_upsert.errors import OtherTableError
-from spark_upsert.routed.group import GroupTable, newest_query
-from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.core.threads import in_order
+from spark_upsert.envelopes.write_plan import usual_late_rows
+from spark_upsert.errors import (
+    BatchTooLargeError,
+    ContentionError,
+    OtherTableError,
+    TableFullError,
+    about,
+)
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.dead_letter import NAMELESS
+from spark_upsert.routed.group import GroupTable, TableGroup, newest_query
+from spark_upsert.routed.plan import require_same, table_below
+from spark_upsert.routed.router import Route
+from spark_upsert.routed.stage import RoutedStaged, StagedTable
+from spark_upsert.scheduler.scheduler import priority_in
+from spark_upsert.store import Store
+from spark_upsert.table.compaction import Compacted, choose
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.write_set import WriteSet
 
 ASK_EVERY = 32
 """Tables of a batch between two questions to the group. A question is two requests; writing so
@@ -64,3 +91,258 @@ class Fence:
         """Refuse the batch, if the root is lost."""
         if self.lost is not None:
             raise self.lost
+
+
+@dataclass(slots=True)
+class TableShare:
+    """The tasks' results for one table."""
+
+    folder: str
+    parts: list[StagedTable] = field(default_factory=list)
+    """In the order of the tasks; empty where it is only compacted."""
+    compacted: list[Compacted] = field(default_factory=list)
+
+    @property
+    def route(self) -> Route:
+        return self.parts[0].route
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether a task could not stage its rows: then those of no task go in."""
+        return any(part.parked is not None for part in self.parts)
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOutcome:
+    """The result of a batch in one table."""
+
+    place: TableVersion | None = None
+    """The version that has the batch, or a compacted one with the same rows."""
+    debt: int = 0
+    priority: int | None = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The result of a batch in all its tables."""
+
+    shares: Mapping[str, TableShare]
+    """The share of each table in the batch, by folder."""
+    outcomes: Mapping[str, TableOutcome]
+    """Outcomes of the tables that took what the tasks brought; rows of the others are parked."""
+    visited: frozenset[str]
+    """Folders of the tables that had their turn to be compacted."""
+    tasks: int
+    terms: str
+    """The terms of the batch (`RoutedPlan.terms`)."""
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a table took rows."""
+        return any(self.shares[folder].parts for folder in self.outcomes)
+
+    @property
+    def parked(self) -> frozenset[str]:
+        """Folders of the tables that have their rows parked."""
+        return frozenset(self.shares) - frozenset(self.outcomes)
+
+    @property
+    def rows(self) -> int:
+        return sum(share.rows for share in self.shares.values())
+
+    @property
+    def owed(self) -> dict[str, int]:
+        """How many compactions tables are due for, by folder."""
+        return {folder: outcome.debt for folder, outcome in self.outcomes.items()}
+
+    @property
+    def places(self) -> dict[str, TableVersion]:
+        """The versions that tables have now, by folder."""
+        found = ((folder, outcome.place) for folder, outcome in self.outcomes.items())
+        return {folder: place for folder, place in found if place is not None}
+
+
+def shares_of(staged: Sequence[RoutedStaged]) -> dict[str, TableShare]:
+    """Return what the tasks bring by table, in the order of the folders."""
+    shares: dict[str, TableShare] = {}
+    for task in sorted(staged, key=lambda each: each.task_index):
+        for part in task.tables:
+            shares.setdefault(part.folder, TableShare(part.folder)).parts.append(part)
+        for folder, compacted in task.compacted:
+            shares.setdefault(folder, TableShare(folder)).compacted.append(compacted)
+    return dict(sorted(shares.items()))
+
+
+def names_of(shares: Mapping[str, TableShare]) -> dict[str, str]:
+    """Return the names of the tables that rows go to, by folder."""
+    return {
+        folder: share.route.name
+        for folder, share in shares.items()
+        if share.parts and folder != NAMELESS
+    }
+
+
+class Tables:
+    """Commits the tables of one batch, each by itself, on any thread."""
+
+    def __init__(
+        self,
+        root: Store,
+        options: RoutedOptions,
+        group: TableGroup,
+        fence: Fence,
+        transaction: Transaction | None,
+        overwrite: bool,
+        late_rows: LateRows,
+    ) -> None:
+        self._root = root
+        self._options = options
+        self._fence = fence
+        self._places = group.members.places
+        # A table has only the batches that have rows for it.
+        self._transaction = transaction and replace(transaction, is_consecutive=False)
+        self._overwrite = overwrite
+        self._late_rows = late_rows
+
+    def commit_all(self, shares: Mapping[str, TableShare]) -> dict[str, TableOutcome]:
+        """Commit what tasks bring, several tables at once; errors are returned."""
+        threads = self._options.commit_threads
+        return dict(zip(shares, in_order(self.commit, shares.values(), threads), strict=True))
+
+    def commit(self, share: TableShare) -> TableOutcome:
+        """Commit what tasks bring for a table; errors are returned, so that all are tried."""
+        lost = self._fence.begin()
+        if lost is not None:
+            return TableOutcome(error=lost)
+        try:
+            table = table_below(self._root, share.folder)
+            place = None
+            if share.parts:
+                with about("table", share.route.name):
+                    place = self._commit_rows(table, share)
+            if share.compacted:
+                table.commit_compactions(share.compacted)
+                place = _same_behind(table.log, place or self._places[share.folder])
+            seen = table.log.last_look().head()
+            return TableOutcome(
+                place=place, debt=len(choose(seen)), priority=priority_in(seen.properties)
+            )
+        except Exception as error:  # noqa: BLE001 - raised when all tables were tried
+            return TableOutcome(error=error)
+
+    def _commit_rows(self, table: Table, share: TableShare) -> TableVersion:
+        """Return the version of a table that has the batch, made by this commit or before."""
+        log, known = table.log, self._places.get(share.folder)
+        places = [part.staged.base for part in share.parts if part.staged and not part.unborn]
+        newest = max(places, key=lambda place: place.version, default=None)
+        look = log.look_at(newest, told=known) if newest else log.try_look(told=known)
+        head = None if look is None else look.head()
+        require_same(self._places, share.folder, share.route.name, head, table.store.url)
+        staged = tuple(part.staged for part in share.parts if part.staged is not None)
+        if head is not None and self._transaction is not None and head.has(self._transaction):
+            table.discard(staged)
+            return self._place(table.log)
+        _require_unmade(head, share.parts, table.store.url)
+        options = self._options.of(share.route.name, share.folder)
+        bases = _bases(table, share.parts)
+        write_set = WriteSet(
+            base=bases[min(bases)],
+            bases=bases,
+            staged=staged,
+            transactions=() if self._transaction is None else (self._transaction,),
+            overwrite=self._overwrite,
+            allow_unordered=options.allow_unordered,
+            late_rows=usual_late_rows(options, self._late_rows),
+        )
+        try:
+            admission = table.admission(options.full_wait_ms, guard=self._fence.refusal)
+            commit = table.commit(write_set, admission=admission)
+        except (TableFullError, BatchTooLargeError):
+            table.discard(staged)  # It was not tried.
+            raise
+        if commit is None:
+            return self._place(table.log)
+        table_id = write_set.base.manifest.table_id
+        return TableVersion(table_id=table_id, version=commit.version, token=commit.token)
+
+    def _place(self, log: Log) -> TableVersion:
+        """Return the version of a table that has the batch since an earlier attempt."""
+        with log.look() as look:
+            head = look.head()
+            for version in range(head.version, head.since - 1, -1):
+                commit = look.commit(version)
+                if any(self._is_ours(each) for each in commit.transactions):
+                    return TableVersion(table_id=head.table_id, version=version, token=commit.token)
+        return head.place
+
+    def _is_ours(self, other: Transaction) -> bool:
+        own = self._transaction
+        return own is not None and (other.writer, other.number) == (own.writer, own.number)
+
+
+def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
+    """Return the versions upon which the tasks staged."""
+    unborn = [part.unborn for part in parts if part.unborn is not None]
+    if unborn:
+        return {-1: Snapshot(table.store, _merged(unborn))}
+    places = {part.staged.base for part in parts if part.staged is not None}
+    with table.log.last_look() as look:  # They are in what was just looked at.
+        for place in places:
+            look.require(place, "the batch")
+        return {each.version: Snapshot(table.store, look.at(each.version)) for each in places}
+
+
+def _same_behind(log: Log, place: TableVersion) -> TableVersion:
+    """Return the newest version that has the rows of another one: compacted, and not expired."""
+    head = log.last_look().head()
+    return head.place if head.changed <= place.version else place
+
+
+def _require_unmade(head: Manifest | None, parts: Sequence[StagedTable], url: str) -> None:
+    """Refuse rows for a table that was to be made, and that another writer made meanwhile."""
+    unborn = [part.unborn for part in parts if part.unborn is not None]
+    if unborn and head is not None and head.table_id != unborn[0].table_id:
+        raise ContentionError(
+            f"another writer made the table at '{url}' while this one was at work. "
+            "Nothing was committed there.",
+            hint="write it again; a query that is restarted does.",
+        )
+
+
+def _merged(unborn: Sequence[Manifest]) -> Manifest:
+    """Return one table of what the tasks saw of it, each from its own rows: all columns."""
+    schema = unborn[0].schema
+    for other in unborn[1:]:
+        schema = schema.accept(other.schema.columns, merge=True, orders=other.schema.order)
+    return replace(unborn[0], schema=schema)
+
+
+def require_apart(group: TableGroup, settled: Settled) -> None:
+    """Refuse names that are one to the storage: then two of them have the same table.
+
+    Raises
+    ------
+    OtherTableError
+        The batch is not recorded.
+    """
+    places = group.members.places
+    named = names_of(settled.shares)
+    owners: dict[str, str] = {}
+    for folder, place in settled.places.items():
+        other = owners.setdefault(place.table_id, folder)
+        if other == folder and folder not in places:
+            other = places.folder_of(place.table_id) or folder
+        if other != folder:
+            one, two = named.get(other, other), named.get(folder, folder)
+            raise OtherTableError(
+                f"the rows of '{one}' and of '{two}' lead to one table: to this storage the two "
+                "names are one. The batch is not recorded as whole.",
+                hint="let the values differ in more than upper and lower case, or use a storage "
+                "that tells them apart.",
+                path=folder,
+            )

@@ -1,6 +1,7 @@
 """Misfits: an option that fits none of the tables stops the write, and does not park their rows.
 
-A fault of one table parks its rows (`spark_upsert.routed.park`). A fault of the write would park
+A fault of one table parks its rows (`spark_upsert.routed.dead_letter`). A fault of the write would
+park
 the rows of every table, batch after batch, as if a misspelled word were damage. The two look alike
 in a single table; but a right option fits some table sooner or later. So the group remembers the
 *terms* (options, and columns of the rows) by which tables took rows last. As long as no table has
@@ -17,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError
-from spark_upsert.options.parse import TABLE_PREFIX
+from spark_upsert.options.declare import TABLE_PREFIX
 from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.routed.dead_letter import NAMELESS
+from spark_upsert.routed.fence import TableShare
 from spark_upsert.routed.group import TableGroup
-from spark_upsert.routed.park import NAMELESS
-from spark_upsert.routed.tables import TableShare
 
 _OF_THE_TABLE = "column"
 """The role of a column that no option names."""

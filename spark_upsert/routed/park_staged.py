@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from spark_upsert.core.durations import Fields
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import ContentionError, UpsertFlowError
-from spark_upsert.model.log_fields import Fields
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed.park import ParkedKind, ParkedTable, Parking
+from spark_upsert.routed.dead_letter import ParkedKind, ParkedTable, Parking
 from spark_upsert.routed.stage import StagedTable
 from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.run.file import RUNS, Span
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart

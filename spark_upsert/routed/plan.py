@@ -12,25 +12,24 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_upsert.envelopes.found import found_options
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import ErrorPolicy, TableSchema
+from spark_upsert.core.threads import in_order
+from spark_upsert.envelopes.inferred_schema import found_options
 from spark_upsert.envelopes.write_plan import WritePlan, plan_upon
 from spark_upsert.errors import OptionError, OtherTableError, SchemaError, setting
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.parallel import in_order
-from spark_upsert.model.schema import ErrorPolicy, TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.routed.debts import Debts
+from spark_upsert.routed.compaction_queue import Debts
+from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
 from spark_upsert.routed.group import GroupTable, TableGroup
-from spark_upsert.routed.park import NAMELESS, ParkedTable
-from spark_upsert.routed.routes import Router
+from spark_upsert.routed.router import Router
 from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.store.resolve import open_store
-from spark_upsert.store.tokens import new_token
+from spark_upsert.store.open import StoreBelow, open_store
+from spark_upsert.store.protocol import new_token
 from spark_upsert.table.free_folder import require_free
 from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 
 _LOOKS_AT_ONCE = 16

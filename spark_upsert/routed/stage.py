@@ -14,12 +14,12 @@ from itertools import chain
 
 import pyarrow as pa
 
+from spark_upsert.core.durations import Fields
+from spark_upsert.core.threads import in_order
 from spark_upsert.envelopes.write_plan import usual_late_rows
 from spark_upsert.errors import DataError, TableFullError, UpsertFlowError, about
-from spark_upsert.model.log_fields import Fields
-from spark_upsert.model.parallel import in_order
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.routed.park import (
+from spark_upsert.routed.dead_letter import (
     NAMELESS,
     ParkedTable,
     Parking,
@@ -28,14 +28,13 @@ from spark_upsert.routed.park import (
     parked_before,
 )
 from spark_upsert.routed.plan import RoutedPlan, plan_rows_of, require_room, table_below
-from spark_upsert.routed.routes import Route, Router
-from spark_upsert.routed.spool import MEMORY_BYTES, Spool
+from spark_upsert.routed.router import MEMORY_BYTES, Route, Router, Spool
 from spark_upsert.store import Store
-from spark_upsert.store.resolve import is_remote
+from spark_upsert.store.open import is_remote
 from spark_upsert.table.compaction import Compacted, compact_runs
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.caps import Caps, OnFull
 from spark_upsert.table.log.manifest import Manifest, Transaction
+from spark_upsert.table.log.properties import Caps, OnFull
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.scratch import remove_runs
 from spark_upsert.table.write.stage import stage

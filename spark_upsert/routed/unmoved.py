@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from spark_upsert.errors import ContentionError
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Draft, Manifest
-from spark_upsert.table.retention.backlog import BacklogCounter
+from spark_upsert.table.retention.lag import BacklogCounter
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.admission import Admission
+from spark_upsert.table.write.guards import Admission
 from spark_upsert.table.write.write_set import Staged, WriteSet
 
 TRIES_MAX = 100

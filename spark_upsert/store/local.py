@@ -1,4 +1,25 @@
-"""A table on a local (or mounted POSIX) file system.
+"""Files that are opened to be read: regular ones, and nothing else.
+
+A name in a folder may lead to anything: a FIFO makes its reader wait for a writer, a device may
+never end, and a link may lead to either. So a file is opened without waiting, then the open file
+says what it is, and only a regular one is read, as far as it was long at that moment. A reader maps
+the file that was looked at, and does not open its name again.
+
+Rejected: a look at the name before it is opened, because what it leads to may be another thing by
+then.
+
+How much of mapped files is in memory, and how to give it back.
+
+The kernel may take mapped pages back at any time, but until it wants them they count as memory of
+the process, and a monitor of workers counts them too. A look-up that touches one entry maps the 64
+KiB around it, so that a few thousand of them would pin a whole table.
+
+Errors of the operating system, translated for their caller: the only place that reads errno.
+
+Every `OSError` of a local store becomes a `StorageError` that names the path and the remedy,
+but one: `FileNotFoundError` of a read, which is often an answer and not a failure.
+
+A table on a local (or mounted POSIX) file system.
 
 The order of durable writes, the only copy of the rule:
 
@@ -22,23 +43,215 @@ a crash leaves a torn version that blocks the table.
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import mmap
 import os
 import stat
 import threading
 import uuid
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import CorruptionError
+from spark_upsert.errors import CorruptionError, StorageError
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile, ObjectInfo
-from spark_upsert.store.regular import opened_regular
-from spark_upsert.store.residence import release_mapped
-from spark_upsert.store.system_errors import links_required, translated
+
+# A terminal that is opened would become that of this process.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RegularFile:
+    """An open regular file."""
+
+    handle: int
+    length: int
+    """In bytes, when it was opened."""
+
+    @property
+    def path(self) -> bytes:
+        """A name of just this file, for a library that opens by name; valid while it is open."""
+        return os.fsencode(f"/dev/fd/{self.handle}")
+
+    def read(self) -> bytes:
+        """Return its contents, no more than its length; less if it was cut since."""
+        pieces = []
+        left = self.length
+        while left and (piece := os.read(self.handle, left)):  # One call may read less.
+            pieces.append(piece)
+            left -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def map(self) -> pa.Buffer:
+        """Return its contents, mapped; they stay mapped when it is closed."""
+        if not self.length:
+            return pa.py_buffer(b"")
+        with pa.memory_map(os.fsdecode(self.path)) as mapped:
+            return mapped.read_buffer()
+
+
+@contextmanager
+def opened_regular(path: Path) -> Iterator[RegularFile]:
+    """Open a regular file for as long as the body runs.
+
+    Raises
+    ------
+    CorruptionError
+        There is something else at the path.
+    OSError
+        It cannot be opened; FileNotFoundError if there is nothing.
+    """
+    try:
+        handle = os.open(path, _READ)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENODEV):  # A socket, or a device without a driver.
+            raise not_regular(path, os.stat(path).st_mode) from error
+        raise
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise not_regular(path, status.st_mode)
+        yield RegularFile(handle, status.st_size)
+    finally:
+        os.close(handle)
+
+
+def not_regular(path: Path, mode: int) -> CorruptionError:
+    """Return the error about a thing that stands in the place of a file."""
+    kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "something else")
+    at = f"a link to {kind}" if path.is_symlink() else kind
+    return CorruptionError(
+        f"damaged file '{path}': expected a regular file, found {at}; it was not read.",
+        hint=f"remove '{path}', and put the file that belongs there in its place, from a copy. "
+        "Nothing was changed.",
+        path=str(path),
+    )
+
+
+_STATM = Path("/proc/self/statm")
+_PAGES_OF_FILES = 2
+"""Place of the number of resident pages that are of files."""
+
+_ADVICE = getattr(mmap, "MADV_DONTNEED", None)
+_madvise = getattr(ctypes.CDLL(None), "madvise", None)
+
+
+def resident_bytes() -> int:
+    """Return the bytes of files that are in this process's memory, its libraries included.
+
+    0 where the system does not tell (anything but Linux).
+    """
+    try:
+        return int(_STATM.read_bytes().split()[_PAGES_OF_FILES]) * mmap.PAGESIZE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def release_mapped(buffer: pa.Buffer) -> None:
+    """Give the pages of a mapped file back; a further read loads them anew.
+
+    Parameters
+    ----------
+    buffer : pyarrow.Buffer
+        A whole mapped file that no process writes. The contents of any other memory would be lost.
+    """
+    if _madvise is not None and _ADVICE is not None and buffer.size > 0:
+        # It is only an advice: if it is not taken, nothing is lost.
+        _madvise(ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size), _ADVICE)
+
+
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_FOLDER = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR)
+_NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
+_NO_LINKS = (
+    errno.EPERM,
+    errno.EOPNOTSUPP,
+    errno.ENOTSUP,
+    errno.ENOSYS,
+    errno.EMLINK,
+    errno.EXDEV,
+)
+
+
+@contextmanager
+def translated(verb: str, path: Path) -> Iterator[None]:
+    """Turn what the system refuses into advice.
+
+    Parameters
+    ----------
+    verb : str
+        What is tried, for the message; a ``read`` is told of absence as such.
+    path : pathlib.Path
+        What it is tried on.
+    """
+    try:
+        yield
+    except OSError as error:
+        # A file that is read may be absent; where one is written, its folder went away.
+        if isinstance(error, StorageError) or (
+            isinstance(error, FileNotFoundError) and verb == "read"
+        ):
+            raise
+        raise _storage_error(error, f"could not {verb} '{path}'", _advice(error)) from error
+
+
+@contextmanager
+def links_required(path: Path) -> Iterator[None]:
+    """Say of a file system that it has no hard links, by which versions are created."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise _storage_error(
+            error,
+            f"could not create '{path}' by a hard link, which is how a version is made only if it "
+            "is absent",
+            "put the table on a file system that allows hard links (ext4, XFS, APFS, NFS; FAT and "
+            "many mounts of SMB or FUSE do not), or into object storage. On a share that maps "
+            "users, let the one who runs this own the files it makes (Linux: "
+            "fs.protected_hardlinks).",
+        ) from error
+
+
+def _storage_error(error: OSError, tried: str, hint: str) -> StorageError:
+    said = error.strerror or str(error) or type(error).__name__
+    return StorageError(f"{tried}: {said}.", hint=hint, errno=error.errno)
+
+
+def _advice(error: OSError) -> str:
+    number = error.errno
+    if number in _DENIED:
+        return (
+            f"give user {os.getuid()} of this process the right to write there (or to read, if it "
+            "only reads), on the driver and on every executor, or choose another path."
+        )
+    if number in _FULL:
+        return "make room there, then try again; nothing half-written can be seen."
+    if number in _NO_FOLDER:
+        return "choose a path all of whose parts are a folder, or do not exist yet."
+    if number in _NO_NAME:
+        return "choose a path that the file system can hold."
+    return (
+        "check the disk or the mount, and the system's log, then try again; what was asked for "
+        "may have been done or not."
+    )
+
 
 _TEMPORARY = ".tmp-"
 

@@ -2,11 +2,14 @@
 
 The promises are those of an object store with conditional put. A local file system keeps
 them with ``fsync`` and ``link`` (`store.local`), a bucket with ``If-None-Match``
-(`store.objects`). Paths are relative to the table, with ``/`` between their parts.
+(`store.object_store`). Paths are relative to the table, with ``/`` between their parts.
+
+Names that were never used before, for data files and for the versions of a log.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -196,3 +199,8 @@ class Store(Protocol):
     def delete(self, path: str) -> None:
         """Remove an object; it is no error if it is absent."""
         ...
+
+
+def new_token() -> str:
+    """Return 128 random bits, as digits."""
+    return uuid.uuid4().hex

@@ -5,7 +5,7 @@ without regard to case, ``_`` and ``-``: ``endpoint`` and ``aws_endpoint`` are o
 obstore itself stops the process on some unknown names, so that every name is looked up here
 first. Values are never shown in an error unless they are numbers, because many are secrets.
 
-Nothing here depends on the run: `store.objects` makes clients from these settings.
+Nothing here depends on the run: `store.object_store` makes clients from these settings.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
 
+from spark_upsert.core.durations import EXPECTED, try_parse_ms
 from spark_upsert.errors import OptionError
-from spark_upsert.model.durations import EXPECTED, try_parse_ms
 
 RETRIES_MAX = 10
 """Default number of times that a request is repeated: about a minute of doubling pauses."""

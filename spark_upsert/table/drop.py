@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_upsert.core.names import find_columns
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.names import find_columns
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.log.kept_position import KEPT_PROPERTIES
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
 from spark_upsert.table.log.properties import DROPPED
+from spark_upsert.table.log.view_position import KEPT_PROPERTIES
 
 if TYPE_CHECKING:
     from spark_upsert.table.table import Table

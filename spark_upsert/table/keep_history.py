@@ -24,32 +24,34 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.core.names import find_column, names_of
+from spark_upsert.core.schema import TableSchema, unreadable_column
 from spark_upsert.errors import (
     ContentionError,
     OtherTableError,
     UpsertFlowError,
     VersionNotFoundError,
 )
-from spark_upsert.model.names import find_column, names_of
-from spark_upsert.model.schema import TableSchema, unreadable_column
-from spark_upsert.plan.kernels.equal_keys import codes, firsts
-from spark_upsert.table.appends import commands_of
-from spark_upsert.table.changes.history import (
+from spark_upsert.plan.join_keys import codes, firsts
+from spark_upsert.table.changelog.epoch_ranges import Stretch, cut_into_stretches
+from spark_upsert.table.changelog.history import (
+    FROM_VERSION,
     contents_at,
+    event_columns,
+    event_names,
     read_history,
     require_axis,
     valid_fields,
 )
-from spark_upsert.table.changes.modes import VALID_NAMES, HistoryOptions, ValidBy
-from spark_upsert.table.changes.stretches import Stretch, cut_into_stretches
-from spark_upsert.table.changes.validity import FROM_VERSION, event_columns, event_names
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.kept_position import HISTORY, HISTORY_OF
-from spark_upsert.table.log.look import Versions
+from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions, ValidBy
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.log.snapshot import Versions
+from spark_upsert.table.log.view_position import HISTORY, HISTORY_OF
 from spark_upsert.table.repair import without_columns
-from spark_upsert.table.retention.overtaken import despite_expiry
+from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.group_commit import commands_of
 from spark_upsert.table.write.guards import Unchanged
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet

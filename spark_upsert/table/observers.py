@@ -2,7 +2,7 @@
 
 The table calls the registered observer and imports none. The package `spark_upsert` registers a
 function that imports the mirror: a process without a published table does not load it. The
-observer of runs is `table.entries.prepare`.
+observer of runs is `table.state.observer`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from spark_upsert.model.schema import TableSchema
-    from spark_upsert.table.entries.ahead import Ahead
+    from spark_upsert.core.schema import TableSchema
     from spark_upsert.table.published import Published
-    from spark_upsert.table.retention.worker import Vacuumed
+    from spark_upsert.table.retention.expiry import Vacuumed
+    from spark_upsert.table.state.prepared import Ahead
     from spark_upsert.table.table import Table
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.log.properties import PUBLISH, PUBLISH_PATH, parse_publish
 from spark_upsert.table.observers import commit_observer
 
 if TYPE_CHECKING:
-    from spark_upsert.table.retention.worker import Vacuumed
+    from spark_upsert.table.retention.expiry import Vacuumed
     from spark_upsert.table.table import Table
 
 DEFAULT_FOLDER = "_delta"
@@ -48,7 +48,7 @@ def is_published(properties: Mapping[str, str]) -> bool:
 
 
 def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None:
-    """Raise if a table is to be published, and no Delta table can show it (`mirror.types`)."""
+    """Raise if a table is to be published, and no Delta table can show it (`delta.types`)."""
     if is_published(properties):
         commit_observer().require_mirrored(schema, properties)
 

@@ -3,7 +3,7 @@
 Earlier releases stored values that no reader accepts. A repair changes three things:
 
 - **Columns** of a type without a reader, such as a union. The next version lacks the column; no
-  file is rewritten, and readers pass the column over in older files (`table.run.frame`). A column
+  file is rewritten, and readers pass the column over in older files (`table.run.format`). A column
   that can be converted, such as a list of fixed size, needs no repair: it is read in its storage
   type.
 - **Records** with a number that no reader accepts, such as a transaction's ``1.5`` or a lease's
@@ -23,13 +23,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, UpsertFlowError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import Store
 from spark_upsert.store.records import MALFORMED, checked_record, read_record, whole
 from spark_upsert.table.drop import with_dropped_names
-from spark_upsert.table.log.codec import commit_from_json, manifest_from_json
-from spark_upsert.table.log.entries import entries
+from spark_upsert.table.log.codec import commit_from_json, entries, manifest_from_json
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
 from spark_upsert.table.log.properties import INTERNAL

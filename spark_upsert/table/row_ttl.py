@@ -22,20 +22,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.names import find_column
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import ContentionError, OptionError, SchemaError, UpsertFlowError
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.names import find_column
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.plan.kernels.equal_keys import is_among
-from spark_upsert.table.appends import commands_of
-from spark_upsert.table.changes.changes import Changes
-from spark_upsert.table.changes.read import changes_by_piece
-from spark_upsert.table.changes.stretches import cut_into_stretches
-from spark_upsert.table.deletes import deletes_of, require_deletes_win
-from spark_upsert.table.entries.found import ABSENT
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.clock import require_clock
-from spark_upsert.table.log.kept_position import KEPT_PROPERTIES
+from spark_upsert.plan.join_keys import is_among
+from spark_upsert.table.arguments import deletes_of, require_deletes_win
+from spark_upsert.table.changelog.changes import Changes
+from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.read import changes_by_piece
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.log.properties import (
     COMMITTED,
@@ -44,7 +39,12 @@ from spark_upsert.table.log.properties import (
     ages_ms,
     parse_ttl,
 )
+from spark_upsert.table.log.storage import require_clock
+from spark_upsert.table.log.view_position import KEPT_PROPERTIES
+from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import GONE
+from spark_upsert.table.write.group_commit import commands_of
 from spark_upsert.table.write.guards import Unchanged
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet

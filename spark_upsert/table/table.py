@@ -24,68 +24,55 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from spark_upsert.conversions.arguments import (
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import is_hashable
+from spark_upsert.core.merge_engines import MergeEngine
+from spark_upsert.core.names import find_columns, names_of
+from spark_upsert.core.python_values import (
     duration_argument,
     optional,
     version_argument,
     whole_argument,
 )
-from spark_upsert.conversions.positions import BINLOG_NAMES, require_extended
+from spark_upsert.core.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.core.source_positions import BINLOG_NAMES, require_extended
 from spark_upsert.errors import (
     CorruptionError,
     OptionError,
     SchemaError,
     TableExistsError,
 )
-from spark_upsert.model.engines import MergeEngine
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.names import find_columns, names_of
-from spark_upsert.model.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.model.words import is_hashable
 from spark_upsert.store import Store
-from spark_upsert.store.resolve import open_store
-from spark_upsert.store.tokens import new_token
-from spark_upsert.table import (
-    appends,
-    deletes,
-    drop,
-    free_folder,
-    polars_frame,
-    row_ttl,
-    upkeep,
-    where,
-)
-from spark_upsert.table.changes import history
-from spark_upsert.table.changes.modes import (
+from spark_upsert.store.open import open_store
+from spark_upsert.store.protocol import new_token
+from spark_upsert.table import drop, free_folder, maintenance, row_ttl
+from spark_upsert.table.arguments import GivenRows, as_keys, as_table, as_values, deletes_of, merged
+from spark_upsert.table.changelog import history
+from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.read import read_changes
+from spark_upsert.table.changelog.render import (
     ChangeOptions,
     Deduplication,
     HistoryOptions,
     ValidBy,
 )
-from spark_upsert.table.changes.read import read_changes
-from spark_upsert.table.changes.stretches import cut_into_stretches
 from spark_upsert.table.compaction import Compacted, Job, commit_compactions, due_jobs
-from spark_upsert.table.entries.ahead import Ahead
-from spark_upsert.table.entries.check import Report
-from spark_upsert.table.entries.found import ABSENT
-from spark_upsert.table.entries.quarantine import read_quarantine
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.given_keys import as_keys, as_values
-from spark_upsert.table.given_rows import GivenRows, as_table, merged
-from spark_upsert.table.index import rows as index_rows
+from spark_upsert.table.index import lookup as index_rows
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
-from spark_upsert.table.log.caps import FULL_WAIT_MS
-from spark_upsert.table.log.clock import Clock
-from spark_upsert.table.log.indexed import indexed_columns
-from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.look import Look
+from spark_upsert.table.log.log import Log, remove_unused
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
-from spark_upsert.table.log.properties import DROPPED, ROW_TTL, checked
-from spark_upsert.table.log.tombstones import LateRows
-from spark_upsert.table.log.unused import remove_unused
+from spark_upsert.table.log.properties import (
+    DROPPED,
+    FULL_WAIT_MS,
+    ROW_TTL,
+    LateRows,
+    checked,
+    indexed_columns,
+)
+from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.storage import Clock
 from spark_upsert.table.observers import commit_observer
-from spark_upsert.table.pieces import ScanPiece
 from spark_upsert.table.published import (
     Published,
     is_published,
@@ -93,19 +80,31 @@ from spark_upsert.table.published import (
     require_place,
 )
 from spark_upsert.table.repair import Repairs
-from spark_upsert.table.retention.backlog import BacklogCounter
+from spark_upsert.table.retention.expiry import (
+    GRACE_MS,
+    LEASE_MS,
+    SAFETY_MS,
+    WRITERS_MS,
+    Expiry,
+    Vacuumed,
+)
+from spark_upsert.table.retention.lag import BacklogCounter, PressureGauge, PressureReport, reports
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
-from spark_upsert.table.retention.policy import GRACE_MS, LEASE_MS, SAFETY_MS, WRITERS_MS
-from spark_upsert.table.retention.pressure import PressureGauge, PressureReport, reports
-from spark_upsert.table.retention.worker import Expiry, Vacuumed
 from spark_upsert.table.row_ttl import ExpiredRows
+from spark_upsert.table.scan import ScanPiece, Where, lazy_frame
+from spark_upsert.table.state.check import Report
+from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.prepared import Ahead
+from spark_upsert.table.state.quarantine import read_quarantine
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.versions import manifest_at, require_bound, require_ordered
 from spark_upsert.table.watch import Watcher, Watchers
-from spark_upsert.table.write.admission import Admission, Guard, Sleep
+from spark_upsert.table.write import group_commit
 from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.commit import commit
 from spark_upsert.table.write.contributions import as_collected
-from spark_upsert.table.write.restore import restoration
+from spark_upsert.table.write.guards import Admission, Guard, Sleep
+from spark_upsert.table.write.truncate import restoration
 from spark_upsert.table.write.write_set import Staged, WriteSet
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ class Table:
         self._pressure = pressure or (lambda: self._gauge.pressure(self.log.now_ms()))
         self._watchers = Watchers(self.log, self.changes)
         self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
-        self._made_appends: appends.Appends | None = None
+        self._made_appends: group_commit.Appends | None = None
         self._making = Lock()
 
     def __repr__(self) -> str:
@@ -420,7 +419,7 @@ class Table:
         An append commits at once if no other append is under way. Appends that come meanwhile wait;
         then the first of them commits all as one version with all their transactions (group
         commit). They behave as if they had come one after the other, and each returns its own
-        result (`table.write.together`).
+        result (`table.write.group_commit`).
 
         Parameters
         ----------
@@ -457,7 +456,7 @@ class Table:
         DataError, SchemaError
             These rows are wrong; other appends that share the version are not disturbed.
         TableFullError, BatchTooLargeError
-            There is no room in the table (`table.write.admission`); nothing was stored.
+            There is no room in the table (`table.write.guards`); nothing was stored.
         ThrottledError
             A consumer is overloaded; nothing was stored. Come again after its ``retry_after_ms``.
         StorageError, OSError, ContentionError
@@ -491,11 +490,11 @@ class Table:
                 # Another writer has dropped a column since: the next merge raises for it.
 
     @property
-    def _appends(self) -> appends.Appends:
+    def _appends(self) -> group_commit.Appends:
         """The group commit that appends of all threads share, made for the first of them."""
         with self._making:
             if self._made_appends is None:
-                self._made_appends = appends.Appends(self, self._pressure)
+                self._made_appends = group_commit.Appends(self, self._pressure)
             return self._made_appends
 
     def delete(
@@ -553,7 +552,7 @@ class Table:
         else:
             found = self.scan(schema.keys, filter=filter, version=snapshot.manifest.version)
             wanted = as_keys(schema, found.read_all())
-        rows = deletes.deletes_of(snapshot, wanted)
+        rows = deletes_of(snapshot, wanted)
         if not rows.num_rows and transaction is None:
             return None
         # Also without rows: a later repetition must not delete newer rows.
@@ -626,7 +625,7 @@ class Table:
     def restore(self, version: int) -> Commit | None:
         """Turn the table into what it was at a version, by an epoch with all retractions.
 
-        Nothing is read or rewritten (`table.write.restore`). Schema, properties and transactions
+        Nothing is read or rewritten (`table.write.truncate`). Schema, properties and transactions
         stay as they are: a query that writes goes on with its next batch.
 
         Returns
@@ -685,7 +684,7 @@ class Table:
         It is never on the path of correctness: what another compaction took meanwhile is
         dropped, and what a killed one leaves behind goes with the next vacuum.
         """
-        return upkeep.compact(self, full=full, run=run)
+        return maintenance.compact(self, full=full, run=run)
 
     def compaction_jobs(self, *, full: bool = False, look: Look | None = None) -> list[Job]:
         """Return the compactions that are due, the smallest first; by a look, or by a new one."""
@@ -721,7 +720,7 @@ class Table:
         Then delete the rows that are too old (`expire_rows`), if the table has a ``rowTtl``. No
         file is removed yet: `vacuum` does that.
         """
-        return upkeep.expire(
+        return maintenance.expire(
             self,
             retain_versions=optional(whole_argument, "retain_versions", retain_versions),
             retain_ms=optional(duration_argument, "retain_ms", retain_ms),
@@ -746,11 +745,11 @@ class Table:
         It gives up the columns that no release can read, and nothing else; see `table.repair`. Call
         it on ``Table(open_store(path))``, because `Table.open` needs a readable log.
         """
-        return upkeep.repair(self)
+        return maintenance.repair(self)
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
         """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
-        return upkeep.vacuum(
+        return maintenance.vacuum(
             self, grace_ms=duration_argument("grace_ms", grace_ms), dry_run=dry_run
         )
 
@@ -798,7 +797,7 @@ class Table:
         ContentionError
             Expiries were faster, again and again.
         """
-        return upkeep.hold_all(self, consumer, ttl_ms)
+        return maintenance.hold_all(self, consumer, ttl_ms)
 
     def release(self, consumer: str) -> bool:
         """Drop the lease of a consumer; return whether it had one."""
@@ -809,7 +808,7 @@ class Table:
 
         `told` is told before each file: how many were looked at, and how many there are.
         """
-        return upkeep.check(self, told)
+        return maintenance.check(self, told)
 
     # -- indexes ---------------------------------------------------------------------
 
@@ -838,7 +837,7 @@ class Table:
             Whether to build all anew.
         """
         done = self._indexes.bring_up(self.log.head(), rebuild=rebuild)
-        return upkeep.compacted(self, (index for index, _ in done))
+        return maintenance.compacted(self, (index for index, _ in done))
 
     def below(self, action: Callable[[Table], T]) -> Iterator[tuple[str, T]]:
         """Do something to each index that is there, as the table that it is; yield its folder.
@@ -854,7 +853,7 @@ class Table:
                 self._indexes.note(index.column, error)
 
     def _compact_once(self, store: Store) -> None:
-        upkeep.compact_once(Table(store, clock=self._clock))
+        maintenance.compact_once(Table(store, clock=self._clock))
 
     def of_index(self, index: Index) -> Table:
         """Return the table that an index is."""
@@ -873,7 +872,7 @@ class Table:
             ``rebuild=True`` writes all of it again, ``change_feed=True`` adds a change feed,
             ``guard=False`` lets other writers in, ``retention="2 days"`` keeps its versions
             for so long, and ``storage`` has the settings of another place
-            (`mirror.follow.publish`).
+            (`delta.follow.publish`).
         """
         return commit_observer().publish(self, to, **how)
 
@@ -909,7 +908,7 @@ class Table:
         filter : str, optional
             SQL that is true for the rows that are wanted, of any columns of the table: ``"id IN
             (1, 2)"``. Where it pins the key, the prefix of the hash or an indexed column to some
-            values, only what can have them is read (`table.where`).
+            values, only what can have them is read (`table.scan`).
         version : int, optional
             By default the newest.
 
@@ -932,8 +931,8 @@ class Table:
             batches = self._where(snapshot, filter).read(snapshot, names, index_of=self.index_of)
         return pa.RecordBatchReader.from_batches(fields, batches)
 
-    def _where(self, snapshot: Snapshot, condition: str) -> where.Where:
-        wanted = where.Where.of(condition, snapshot.manifest.schema.columns)
+    def _where(self, snapshot: Snapshot, condition: str) -> Where:
+        wanted = Where.of(condition, snapshot.manifest.schema.columns)
         return wanted.by_index(snapshot, self.index_of)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -978,7 +977,7 @@ class Table:
         ImportError
             There is no Polars: ``pip install upsertflow[polars]``.
         """
-        return polars_frame.lazy_frame(self.at(version), self.index_of)
+        return lazy_frame(self.at(version), self.index_of)
 
     def get(
         self,
@@ -1127,7 +1126,7 @@ class Table:
     def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that could not be applied and that nothing has cleared yet.
 
-        Columns as `table.entries.quarantine.quarantine_schema`: the keys, ``_reason``, ``_epoch``,
+        Columns as `table.state.quarantine.quarantine_schema`: the keys, ``_reason``, ``_epoch``,
         ``_raw_key`` and ``_raw_value``. Empty unless the table has ``onError=quarantine``.
         """
         yield from read_quarantine(self.at(version))

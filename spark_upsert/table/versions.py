@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 
+from spark_upsert.core.durations import Fields
 from spark_upsert.errors import OptionError, VersionNotFoundError
-from spark_upsert.model.log_fields import Fields
-from spark_upsert.table.log.look import Versions
 from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.log.snapshot import Versions
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from spark_upsert.errors import DataLossError
-from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.state.counters import Counters
 
 CAPACITY = 1024
 """Versions in the ring. A commit of a few files has some kilobytes."""

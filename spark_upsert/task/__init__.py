@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_upsert.plan.aggregates import Aggregate
     from spark_upsert.plan.expressions import bind, bind_condition
+    from spark_upsert.plan.json import plan_from_json
     from spark_upsert.plan.nodes import (
         ArrowScan,
         AssignUniqueId,
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
         Unnest,
         Values,
     )
-    from spark_upsert.plan.text import plan_from_json
-    from spark_upsert.task.operators.lookups import ArrowLookup, Lookup, TableLookup
-    from spark_upsert.task.states import Phase
-    from spark_upsert.task.statistics import SplitCounts, Statistics
+    from spark_upsert.task.lifecycle import Phase, SplitCounts, Statistics
+    from spark_upsert.task.lookup_join import ArrowLookup, Lookup, TableLookup
     from spark_upsert.task.task import Task
 
 __all__ = [
@@ -74,7 +73,7 @@ __all__ = [
 
 _HOMES = {
     "Aggregate": "plan.aggregates",
-    "ArrowLookup": "task.operators.lookups",
+    "ArrowLookup": "task.lookup_join",
     "ArrowScan": "plan.nodes",
     "AssignUniqueId": "plan.nodes",
     "ChangeScan": "plan.nodes",
@@ -86,24 +85,24 @@ _HOMES = {
     "IndexLookupJoin": "plan.nodes",
     "Limit": "plan.nodes",
     "LocalPartition": "plan.nodes",
-    "Lookup": "task.operators.lookups",
+    "Lookup": "task.lookup_join",
     "MergeJoin": "plan.nodes",
     "MixedUnion": "plan.nodes",
     "Named": "plan.nodes",
     "Node": "plan.nodes",
     "On": "plan.nodes",
-    "Phase": "task.states",
+    "Phase": "task.lifecycle",
     "Project": "plan.nodes",
-    "SplitCounts": "task.statistics",
-    "Statistics": "task.statistics",
-    "TableLookup": "task.operators.lookups",
+    "SplitCounts": "task.lifecycle",
+    "Statistics": "task.lifecycle",
+    "TableLookup": "task.lookup_join",
     "TableScan": "plan.nodes",
     "Task": "task.task",
     "Unnest": "plan.nodes",
     "Values": "plan.nodes",
     "bind": "plan.expressions",
     "bind_condition": "plan.expressions",
-    "plan_from_json": "plan.text",
+    "plan_from_json": "plan.json",
 }
 
 if not TYPE_CHECKING:  # Or any name would pass for one of ours.

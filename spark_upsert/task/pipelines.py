@@ -1,4 +1,9 @@
-"""From a plan to drivers: the tree is cut into chains where rows change hands.
+"""From a node of a plan to the operator that runs it.
+
+It knows all operators, so that it is loaded when a plan has a node above its scan
+(`task.pipelines`), and by nothing else.
+
+From a plan to drivers: the tree is cut into chains where rows change hands.
 
 A chain begins at a leaf, or where the rows of other chains meet (local partition, mixed union), and
 ends in an exchange: that of the node above it, or the task's own output. The right side of a join
@@ -20,9 +25,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.core.keys import is_hashable
+from spark_upsert.core.names import find_repeated, has_column
 from spark_upsert.errors import PlanError, about, did_you_mean
-from spark_upsert.model.names import has_column
-from spark_upsert.model.words import is_hashable
+from spark_upsert.plan.expressions import bind, bind_condition
 from spark_upsert.plan.nodes import (
     ArrowScan,
     AssignUniqueId,
@@ -36,19 +42,127 @@ from spark_upsert.plan.nodes import (
     MergeJoin,
     MixedUnion,
     Node,
+    Project,
     SplitScan,
+    Unnest,
     Values,
     require_names,
 )
-from spark_upsert.task import exchange as exchanges
-from spark_upsert.task.driver import ChainStage, Driver
-from spark_upsert.task.exchange import Consumer, Exchange, Feed, InTurn, Partitioner, by_keys
-from spark_upsert.task.operators import choice
-from spark_upsert.task.operators.lookups import Lookup
-from spark_upsert.task.operators.operator import Operator, Signal
-from spark_upsert.task.progress import Monitor
-from spark_upsert.task.readers import of_files, read_arrow
-from spark_upsert.task.scanning import ScanFeed, SplitQueue, SplitReader, ValuesFeed
+from spark_upsert.task import driver as exchanges
+from spark_upsert.task.aggregation import aggregation
+from spark_upsert.task.driver import (
+    ChainStage,
+    Consumer,
+    Driver,
+    Exchange,
+    Feed,
+    InTurn,
+    Partitioner,
+    by_keys,
+)
+from spark_upsert.task.hash_join import HashJoinRows
+from spark_upsert.task.join_output import SHOWS_RIGHT_ALONE
+from spark_upsert.task.lifecycle import Monitor
+from spark_upsert.task.lookup_join import Lookup, LookupJoinRows
+from spark_upsert.task.merge_join import MergeJoinRows
+from spark_upsert.task.operator import (
+    BatchSource,
+    Operator,
+    Signal,
+    Streaming,
+    limited,
+    numbered,
+    unnested,
+)
+from spark_upsert.task.sources import (
+    ScanFeed,
+    SplitQueue,
+    SplitReader,
+    ValuesFeed,
+    of_files,
+    read_arrow,
+)
+
+
+def operator_of(
+    node: Node,
+    schema: pa.Schema,
+    *,
+    right: BatchSource | None,
+    lookup: Lookup | None,
+    drop_input: Callable[[str], None],
+) -> Operator:
+    """Return the operator that runs a node.
+
+    Parameters
+    ----------
+    node : Node
+    schema : pyarrow.Schema
+        The columns that come to it, of a join from its left side.
+    right : Consumer, optional
+        The rows of the right side, of a join.
+    lookup : Lookup, optional
+        The place where an index lookup join looks keys up.
+    drop_input : callable
+        Makes all below a node give nothing until the barrier (`Pipelines.drop_input`).
+
+    Raises
+    ------
+    PlanError
+        The node cannot be run, or not over these columns.
+    """
+    match node:
+        case Filter():
+            return Streaming(schema, bind_condition(node.where, schema).true_rows)
+        case Project():
+            return _project(node, schema)
+        case Unnest():
+            return unnested(node, schema)
+        case Limit():
+            return limited(node, schema)
+        case AssignUniqueId():
+            return numbered(node, schema)
+        case Group():
+            return aggregation(node, schema)
+        case Join():
+            assert right is not None, "a join without the rows of its right side"
+            if isinstance(node, MergeJoin):
+                return MergeJoinRows(node, schema, right, drop_input)
+            return HashJoinRows(node, schema, right)
+        case IndexLookupJoin():
+            if lookup is None:
+                raise PlanError(
+                    "nothing says where its keys are looked up.",
+                    hint=f"give the task a lookup: lookups={{'{node.id}': ...}}.",
+                )
+            return LookupJoinRows(node, schema, lookup)
+        case _:
+            raise PlanError(f"a {node.kind} cannot be run.", hint="use another node.")
+
+
+def is_silent(node: Node) -> bool:
+    """Say whether the operator of a node gives no rows when none came to it."""
+    match node:
+        case Group():
+            return bool(node.keys)
+        case Join():
+            return node.how not in SHOWS_RIGHT_ALONE
+        case _:
+            return True
+
+
+def _project(node: Project, schema: pa.Schema) -> Streaming:
+    names = [name for name, _ in node.columns]
+    repeated = find_repeated(names, is_exact=True)
+    if repeated is not None:
+        raise PlanError(f"two columns are called '{repeated[0]}'.", hint="rename one of them.")
+    bound = [bind(expression, schema) for _, expression in node.columns]
+    given = pa.schema([pa.field(name, each.type) for name, each in zip(names, bound, strict=True)])
+
+    def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([each(batch) for each in bound], schema=given)
+
+    return Streaming(given, apply)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +394,7 @@ class _Builder:
 
     def _operator(self, node: Node, schema: pa.Schema, rights: Mapping[str, Consumer]) -> Operator:
         right, lookup = rights.get(node.id), self._settings.lookups.get(node.id)
-        return choice.operator_of(
+        return operator_of(
             node, schema, right=right, lookup=lookup, drop_input=self.built.drop_input
         )
 
@@ -344,7 +458,7 @@ class _Builder:
 def _stage(node: Node, operator: Operator, right: Consumer | None) -> ChainStage:
     """Return what a driver has to know of an operator."""
     is_counting = isinstance(node, Limit | AssignUniqueId)
-    return ChainStage(node.id, operator, choice.is_silent(node), is_counting, right)
+    return ChainStage(node.id, operator, is_silent(node), is_counting, right)
 
 
 def _own_reader(node: SplitScan) -> SplitReader | None:

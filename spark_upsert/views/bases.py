@@ -1,18 +1,26 @@
-"""How a plan reads the table at a path: its rows, or the groups that it keeps."""
+"""How a plan reads the table at a path: its rows, or the groups that it keeps.
+
+Plans bound to their tables: these checks are made when a plan is built.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from spark_upsert.errors import PlanError
-from spark_upsert.plan.nodes import Scan
-from spark_upsert.plan.text import read_text
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError, about
+from spark_upsert.plan.json import read_text
+from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, Project, Scan, Unnest
 from spark_upsert.table.table import Table
-from spark_upsert.views.groups.kept_base import KeptBase
-from spark_upsert.views.groups.shown import PLAN, grouping_of
-from spark_upsert.views.scan import BaseTable
-from spark_upsert.views.table_base import TableBase
+from spark_upsert.views.group_rows import PLAN, grouping_of
+from spark_upsert.views.grouping import DIGITS, Grouping, Summand
+from spark_upsert.views.join import joined
+from spark_upsert.views.materialized import KeptBase
+from spark_upsert.views.relation import Relation
+from spark_upsert.views.rowwise import FilterRelation, ProjectRelation, UnnestRelation, quoted
+from spark_upsert.views.scan import BaseTable, OpenBase, ScanRelation, TableBase
 
 
 def open_base(scan: Scan, table: Table) -> BaseTable:
@@ -56,3 +64,115 @@ def _paths(record: Any) -> Iterator[str]:
     elif isinstance(record, list):
         for each in record:
             yield from _paths(each)
+
+
+def bind(plan: Node, open_base: OpenBase) -> Relation:
+    """Return the relation of a plan, for a view: its rows must have a key.
+
+    Raises
+    ------
+    PlanError
+        It cannot be run as it is; the message names the node and the column.
+    """
+    relation = bind_below_group(plan, open_base)
+    _require_key(relation)
+    return relation
+
+
+def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
+    """Return the relation of the rows that a plan groups, and what is wanted of them.
+
+    Raises
+    ------
+    PlanError
+        As of `bind`; or what is wanted cannot be kept exactly.
+    """
+    relation = bind_below_group(plan.input, open_base, carries=True)
+    shown = pa.schema([relation.schema.field(name) for name in _shown(plan.input, relation)])
+    with about("node", plan.title):
+        grouping = Grouping(shown, plan.keys, plan.aggregates)
+    return _summable(plan, relation, grouping), grouping
+
+
+def _shown(plan: Node, relation: Relation) -> list[str]:
+    """Return the columns of a plan, without those that are carried beside them."""
+    chosen = next((node for node in _chain(plan) if isinstance(node, Project)), None)
+    return list(relation.schema.names) if chosen is None else [each.name for each in chosen.columns]
+
+
+def _chain(plan: Node) -> Iterator[Node]:
+    """Yield the filters and projections that a plan ends with, the last first."""
+    while isinstance(plan, Filter | Project):
+        yield plan
+        plan = plan.input
+
+
+def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
+    """Return the rows in which floats that have too many digits for their sum are no values."""
+    like = {
+        each.column: Summand(
+            relation.schema.field(each.column).type, each.column, each.scale, DIGITS
+        )
+        for each in sorted(grouping.sums, key=lambda each: each.scale or 0)
+        if each.scale is not None
+    }
+    if not like:
+        return relation
+    columns = tuple(Named(name, quoted(name)) for name in relation.schema.names)
+    return ProjectRelation(Project(input=plan.input, columns=columns), relation, like)
+
+
+def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) -> Relation:
+    """Return the relation of a plan for sums: its rows need no key.
+
+    Parameters
+    ----------
+    carries : bool
+        Whether the projections that the plan ends with carry the keys that they drop
+        (`ProjectRelation`): for rows that are computed, and not only named.
+    """
+    scans: dict[Scan, ScanRelation] = {}
+    chain = set(map(id, _chain(plan))) if carries else set()
+
+    def relation_of(node: Node) -> Relation:
+        inputs = [relation_of(each) for each in node.inputs]
+        with about("node", node.title):
+            if not isinstance(node, Project | Filter | Group):
+                for below in inputs:
+                    _require_key(below)
+            match node:
+                case Scan():
+                    if node not in scans:
+                        scans[node] = ScanRelation(node, open_base(node))
+                    return scans[node]
+                case Filter():
+                    return FilterRelation(node, *inputs)
+                case Project():
+                    return ProjectRelation(node, inputs[0], carries=id(node) in chain)
+                case Unnest():
+                    return UnnestRelation(node, *inputs)
+                case Join() if not node.shows_both_keys:
+                    return joined(node, *inputs)
+                case Group():
+                    raise PlanError(
+                        "'group' gives no rows with changes.",
+                        hint="a group must be kept first: .keep(path).",
+                    )
+                case _:
+                    raise PlanError(
+                        f"'{node.kind}' is a node for tasks: it gives no rows with changes.",
+                        hint="build the plan of a view by its methods, and give that text.",
+                    )
+
+    return relation_of(plan)
+
+
+def _require_key(relation: Relation) -> None:
+    """Raise unless rows have an identity."""
+    if relation.key is not None:
+        return
+    raise PlanError(
+        f"the projection drops the key '{relation.dropped}'.",
+        hint="keep it, or group.",
+        column=relation.dropped,
+    )

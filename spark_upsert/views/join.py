@@ -18,15 +18,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import Positions, is_hashable
+from spark_upsert.core.names import has_column
 from spark_upsert.errors import PlanError
-from spark_upsert.model.arrays import Positions
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.names import has_column
-from spark_upsert.model.words import is_hashable
-from spark_upsert.plan.kernels.equal_keys import NOWHERE, join_codes, matches
-from spark_upsert.plan.kernels.key_types import alike, common_type, fitted
-from spark_upsert.plan.kernels.taking import no_rows
+from spark_upsert.plan.join_keys import (
+    NOWHERE,
+    alike,
+    common_type,
+    fitted,
+    join_codes,
+    matches,
+    no_rows,
+)
 from spark_upsert.plan.nodes import How, Join, Reverse
+from spark_upsert.views.intervals import Spans, Times
 from spark_upsert.views.pairs import RelationRows, columns_of, concat, taken
 from spark_upsert.views.relation import (
     At,
@@ -44,7 +50,6 @@ from spark_upsert.views.relation import (
     whole,
     with_key_of,
 )
-from spark_upsert.views.spans import Spans, Times
 
 _WORTH_SCANNING = 0.9
 """Share of changed rows from which on scans pay, if each left row has one partner at most. Measured

@@ -19,10 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.words import equal_rows, identical_rows
-from spark_upsert.plan.kernels.equal_keys import NOWHERE, codes, firsts, places
-from spark_upsert.plan.kernels.taking import no_rows, values_at
+from spark_upsert.core.keys import Mask, Positions, equal_rows, identical_rows
+from spark_upsert.plan.join_keys import NOWHERE, codes, firsts, no_rows, places, values_at
 
 RelationRows: TypeAlias = pa.RecordBatch
 """Rows of a relation: at most one per key."""

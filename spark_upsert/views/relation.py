@@ -24,22 +24,21 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.words import Words
-from spark_upsert.plan.kernels.equal_keys import (
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import Mask, Positions, Words
+from spark_upsert.plan.join_keys import (
     NOWHERE,
     codes,
     firsts,
     is_among,
     join_codes,
     joinable,
+    no_rows,
     places,
 )
-from spark_upsert.plan.kernels.taking import no_rows
 from spark_upsert.plan.nodes import Scan
+from spark_upsert.views.intervals import Spans
 from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, taken
-from spark_upsert.views.spans import Spans
 
 At: TypeAlias = Mapping[str, int]
 """A position: the version of each table that is read live, by its path. A table that is missing is
@@ -185,7 +184,7 @@ class Relation(Protocol):
 
     @property
     def worth_scanning(self) -> float:
-        """From which share of changed rows on two scans cost less than look-ups (`views.ways`)."""
+        """From which share of changed rows on two scans cost less than look-ups (`views.view`)."""
         ...
 
     def depends_on_one_row(self, path: str) -> bool:

@@ -1,35 +1,275 @@
-"""A view over its tables: the plan, bound, and where the tables stand."""
+"""The way in which a step is computed: look-ups of what changed, or both snapshots compared.
+
+    pairs by look-ups  =  pairs by snapshots,  for every step
+
+so that nothing depends on the choice but time. Look-ups cost by what changed, and scans by what
+there is. Where nearly all rows changed, look-ups touch nearly all blocks, one row at a time: then
+the rows before the step and behind it are read as they lie, range by range, and compared.
+
+The number of changed rows is known before anything is read: the counters of the epochs tell it. A
+row of a plan over several tables may have changed if one of the rows that it is made of did:
+
+    share  =  1 - (1 - changed of one / rows of one) * (1 - changed of another / ...) * ...
+
+Each operator says from which share on snapshots are worth it (`Relation.worth_scanning`).
+
+The steps of a micro-batch: the epochs of all tables, one after the other.
+
+Tables have no common clock, so the planner of steps puts their epochs in *an* order: by commit
+time, then by the place of the table in the plan, then by version. The order is a function of both
+positions and of the logs alone: a replay of a batch takes the same way. Epochs of one table are
+never out of order, as its commit times never fall.
+
+A view over its tables: the plan, bound, and where the tables stand.
+"""
 
 from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import groupby
+from typing import NamedTuple
 
+import numpy as np
+
+from spark_upsert.core.durations import Fields
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import Positions
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import about
-from spark_upsert.model.log_fields import Fields
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import OnError
 from spark_upsert.plan.nodes import Group, Node, Scan
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.log.kept_position import KeptPosition, VersionsByInput
+from spark_upsert.store.open import open_store
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
+from spark_upsert.table.log.view_position import KeptPosition, VersionsByInput
+from spark_upsert.table.retention.expiry import LEASE_MS
 from spark_upsert.table.retention.leases import Lease, readable_leases
-from spark_upsert.table.retention.policy import LEASE_MS
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
-from spark_upsert.views import ways
-from spark_upsert.views.bases import open_base
-from spark_upsert.views.binding import bind, bind_group
-from spark_upsert.views.failing import forget, require_values
-from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.relation import At, Relation, Step
+from spark_upsert.views.bases import bind, bind_group, open_base
+from spark_upsert.views.grouping import Grouping
+from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.relation import At, Relation, Step, timed_changes_of
+from spark_upsert.views.row_errors import forget, require_values
 from spark_upsert.views.scan import BaseTable
-from spark_upsert.views.steps import Moved
-from spark_upsert.views.ways import LOOK_UPS, Choice
+
+STEP_ROWS_MIN = 10_000
+"""A step that changes fewer rows is looked up, whatever else there is: it costs little either way,
+and its tables need not be asked for how large they are."""
+
+PIECE_ROWS = 1 << 17
+"""Changed rows that are looked at at once, as long as hashes part them."""
+
+
+class Way(Enum):
+    """How it is found out what a step changed."""
+
+    LOOK_UPS = "look-ups"
+    SNAPSHOTS = "both snapshots"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way, and why."""
+
+    way: Way = Way.LOOK_UPS
+    share: float = 0.0
+    """How many of the rows that may have changed; 0 where it was not asked for."""
+    worth_scanning: float = 1.0
+    """The share from which on snapshots are compared."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.share:.0%} of the rows may have changed, and both snapshots are compared from "
+            f"{self.worth_scanning:.0%} on"
+        )
+
+
+LOOK_UPS = Choice()
+
+
+def chosen(relation: Relation, changed: Mapping[str, int], live: Mapping[str, int]) -> Choice:
+    """Return the way of a step.
+
+    Parameters
+    ----------
+    relation : Relation
+    changed, live : mapping of str to int
+        By table: the rows that the step changed, and those that there are.
+    """
+    same = 1.0
+    for path, rows in changed.items():
+        same *= 1 - min(1.0, rows / max(1, live[path]))
+    share = 1 - same
+    way = Way.SNAPSHOTS if share >= relation.worth_scanning else Way.LOOK_UPS
+    return Choice(way, share, relation.worth_scanning)
+
+
+def pairs_by_piece(
+    relation: Relation, step: Step, way: Way, *, rows: int, hash_range: HashRange = ALL_HASHES
+) -> Iterator[Pairs]:
+    """Yield what a step changed in a range of hashes (`timed_pairs_by_piece`)."""
+    found = timed_pairs_by_piece(relation, step, way, rows=rows, hash_range=hash_range)
+    return (pairs for pairs, _ in found)
+
+
+def timed_pairs_by_piece(
+    relation: Relation, step: Step, way: Way, *, rows: int, hash_range: HashRange = ALL_HASHES
+) -> Iterator[tuple[Pairs, Positions]]:
+    """Yield what a step changed in a range of hashes, so much at once as fits in memory.
+
+    Parameters
+    ----------
+    rows : int
+        About how many rows the step changed in the range.
+    hash_range : HashRange
+        A range of the key hashes of the table that moved, if each row depends on one row of it and
+        look-ups are the way; else of the driving table's. The first step, from nothing, has all
+        rows.
+
+    Yields
+    ------
+    tuple of Pairs and numpy.ndarray of int64
+        The pairs, and the time of the step at which each is.
+    """
+    if not step.before:
+        for piece in relation.driving.chunks(step.after, hash_range):
+            yield _at_the_end(step, Pairs.of_inserts(relation.scan(step.after, piece)))
+    elif way is Way.SNAPSHOTS:
+        for pairs in _compared(relation, step, hash_range):
+            yield _at_the_end(step, pairs)
+    else:
+        for piece in hash_range.cut(1 + rows // PIECE_ROWS):
+            yield from timed_changes_of(relation, cut(relation, step, piece))
+
+
+def _at_the_end(step: Step, pairs: Pairs) -> tuple[Pairs, Positions]:
+    return pairs, np.full(len(pairs), step.times)
+
+
+def cut(relation: Relation, step: Step, hash_range: HashRange) -> Step:
+    """Return the part of a step that has some hashes; parts of all hashes are the step."""
+    moved = [path for path, version in step.after.items() if step.before.get(path) != version]
+    if len(moved) == 1 and relation.depends_on_one_row(moved[0]):
+        return replace(step, hash_range=hash_range)
+    return replace(step, within=hash_range)
+
+
+def _compared(relation: Relation, step: Step, hash_range: HashRange) -> Iterator[Pairs]:
+    """Yield what differs between the rows before a step and those behind it."""
+    chunks = [relation.driving.chunks(at, hash_range) for at in (step.before, step.after)]
+    for piece in max(chunks, key=len):
+        old, new = (relation.scan(at, piece) for at in (step.before, step.after))
+        assert relation.key is not None
+        yield Pairs.aligned(old, new, relation.key).changed()
+
+
+class Moved(NamedTuple):
+    """An epoch of a table, in the order of the steps."""
+
+    time_ms: int
+    place: int
+    """The place of the table among those of the plan."""
+    version: int
+    path: str
+
+
+class Timed(NamedTuple):
+    """A step, and what its rows say about it."""
+
+    step: Step
+    version: int
+    """The sum of the versions at its end, which grows with every step."""
+    time_ms: int
+    """The greatest commit time there, which never falls."""
+    choice: Choice = LOOK_UPS
+    """How it is found out what the step changed."""
+
+
+class StepStretch(NamedTuple):
+    """Steps that are computed in one pass, with a time for each (`spans`)."""
+
+    step: Step
+    """From where the first begins to where the last ends."""
+    steps: tuple[Timed, ...]
+
+    @property
+    def way(self) -> Way:
+        """How it is computed."""
+        return self.steps[0].choice.way
+
+
+def in_stretches(found: Sequence[Timed]) -> list[StepStretch]:
+    """Return steps as few stretches: those that are looked up, one behind the other, are one."""
+    return [
+        stretch
+        for is_looked_up, part in groupby(found, key=_is_looked_up)
+        for stretch in ([_stretch(tuple(part))] if is_looked_up else map(alone, part))
+    ]
+
+
+def _is_looked_up(timed: Timed) -> bool:
+    return bool(timed.step.before) and timed.choice.way is Way.LOOK_UPS
+
+
+def alone(timed: Timed) -> StepStretch:
+    """Return a step as a stretch of its own."""
+    return StepStretch(timed.step, (timed,))
+
+
+def _stretch(found: tuple[Timed, ...]) -> StepStretch:
+    if len(found) == 1:
+        return alone(found[0])
+    epochs = [
+        (path, version)
+        for timed in found
+        for path, version in timed.step.after.items()
+        if timed.step.before[path] != version
+    ]
+    assert len(epochs) == len(found), "each of several steps is of one epoch"
+    step = Step(found[0].step.before, found[-1].step.after, tuple(epochs))
+    return StepStretch(step, found)
+
+
+def in_order(moved: Iterable[Moved]) -> list[Moved]:
+    """Return epochs in the order in which steps take them."""
+    return sorted(moved)
+
+
+def steps(before: At, moved: Sequence[Moved], times_ms: Mapping[str, int]) -> list[Timed]:
+    """Return the steps from a position on, one for each epoch.
+
+    Parameters
+    ----------
+    before : mapping of str to int
+        The position.
+    moved : sequence of Moved
+        In order.
+    times_ms : mapping of str to int
+        When the version of each table there was committed.
+    """
+    found = []
+    at, time_ms = dict(before), max(times_ms.values(), default=0)
+    for each in moved:
+        start, at = at, {**at, each.path: each.version}
+        time_ms = max(time_ms, each.time_ms)
+        found.append(Timed(Step(start, at), sum(at.values()), time_ms))
+    return found
+
+
+def netted(before: At, moved: Sequence[Moved], times_ms: Mapping[str, int]) -> list[Timed]:
+    """Return the one step that goes all the way; none if nothing moved."""
+    every = steps(before, moved, times_ms)
+    if not every:
+        return []
+    last = every[-1]
+    return [Timed(Step(before, last.step.after), last.version, last.time_ms)]
+
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -318,10 +558,10 @@ class View:
         changed: dict[str, int] = {}
         for each in moved:
             changed[each.moved.path] = changed.get(each.moved.path, 0) + each.rows
-        if sum(changed.values()) < ways.STEP_ROWS_MIN:
+        if sum(changed.values()) < STEP_ROWS_MIN:
             return LOOK_UPS
         live = {path: self.log(path).at(step.after[path]).live_rows for path in changed}
-        return ways.chosen(self.relation, changed, live)
+        return chosen(self.relation, changed, live)
 
     def _moved(self, place: int, path: str, before: int, after: int) -> Iterator[MovedBy]:
         log = self.log(path)

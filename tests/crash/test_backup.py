@@ -16,7 +16,7 @@ import pytest
 
 from integration.pages import code_of
 from spark_upsert.errors import ContentionError, DataLossError
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.table import Table
 from tests.support.stores import forget_runs_and_logs
 from tests.support.tables import rows_at

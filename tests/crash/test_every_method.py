@@ -20,20 +20,18 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.merge_engines import Rule
+from spark_upsert.core.schema import Scope, TableSchema, Ties
+from spark_upsert.delta.refusals import MirroredTypeError, NotMirroredError
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import TableFullError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.mirror.refusals import MirroredTypeError, NotMirroredError
-from spark_upsert.model.engines import Rule
-from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.changes.modes import ChangeOptions, ValidBy
+from spark_upsert.table.changelog.render import ChangeOptions, ValidBy
 from spark_upsert.table.compaction import Compacted, Job, compact_runs
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.caps import EPOCHS, ON_FULL
-from spark_upsert.table.log.indexed import INDEX_BY
+from spark_upsert.table.log import storage
 from spark_upsert.table.log.manifest import Manifest, Transaction
-from spark_upsert.table.log.tombstones import PROPERTY, LateRows
+from spark_upsert.table.log.properties import EPOCHS, INDEX_BY, ON_FULL, PROPERTY, LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.watch import SealedEpoch
 from spark_upsert.table.write.stage import stage
@@ -359,7 +357,7 @@ class Undisturbed:
 
 @contextmanager
 def small_intervals() -> Iterator[None]:
-    with patch.object(checkpoints, "CHECKPOINT_EVERY", 4):
+    with patch.object(storage, "CHECKPOINT_EVERY", 4):
         yield
 
 

@@ -10,15 +10,21 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Commit, Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.group_commit import (
+    APART,
+    Append,
+    AppendResult,
+    append_together,
+    sealed,
+)
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stash import Stash
-from spark_upsert.table.write.together import APART, Append, AppendResult, append_together, sealed
 from tests.support.stores import (
     BrokenError,
     Fault,

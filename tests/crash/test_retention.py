@@ -6,9 +6,9 @@ import contextlib
 
 import pytest
 
-from spark_upsert.model.schema import Scope
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.core.schema import Scope
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Draft, Kind
 from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
@@ -30,7 +30,7 @@ RETAIN = 4
 
 @pytest.fixture(autouse=True)
 def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", EVERY)
+    monkeypatch.setattr(storage, "CHECKPOINT_EVERY", EVERY)
 
 
 class Prepared:

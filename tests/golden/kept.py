@@ -11,20 +11,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from spark_upsert.options.view import ViewOptions, put_off_text
+from pyspark_upsertflow.source import LimitedStreamReader
+from spark_upsert.options.views import ViewOptions, put_off_text
 from spark_upsert.plan import agg
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import Node
-from spark_upsert.plan.text import plan_from_json
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.streams.inputs.view import ViewInput
-from spark_upsert.streams.reads.view_records import split_from_json, split_to_json
+from spark_upsert.streams.reads.views import split_from_json, split_to_json
 from spark_upsert.table.log.codec import manifest_to_json
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.plan_builder import Plan
+from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from spark_upsert_sink import UpsertStreamWriter
 from spark_upsert_sink.deferred import SPLIT

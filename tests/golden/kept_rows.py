@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import Node
-from spark_upsert.plan.text import plan_from_json
 from spark_upsert.table.log.codec import manifest_to_json
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.golden.case import Case, Seen, log_text, sorted_rows
 from tests.golden.kept import CUSTOMERS, ORDERS, append
 from tests.support.view_keepers import Keeper

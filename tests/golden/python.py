@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pyspark_upsertflow.kinds import KINDS
+from pyspark_upsertflow.python_source import KINDS
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.planner.kinds import plan_columns, stream_inputs
+from spark_upsert.streams.planner.formats import plan_columns, stream_inputs
 from spark_upsert.streams.planner.stream import Stream
 from tests.golden.case import Case, Seen, plain
 from tests.support import python_sources

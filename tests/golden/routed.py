@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
+from spark_upsert.routed.dead_letter import ParkedTable
 from spark_upsert.routed.group import GroupTable, TableGroup
-from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.plan import plan_routed
+from spark_upsert.routed.replay import unpark
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.routed.unpark import unpark
 from spark_upsert.store import LocalStore
 from spark_upsert.table.log.codec import manifest_to_json
 from spark_upsert.table.table import Table

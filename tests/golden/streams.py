@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
+from pyspark_upsertflow.source import LimitedStreamReader
 from spark_upsert.plan import agg
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import Node
-from spark_upsert.plan.text import plan_from_json
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.golden.case import Case, Seen, sorted_rows
 from tests.support.notebooks import few_are_many
 

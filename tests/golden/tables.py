@@ -9,14 +9,14 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.envelopes.write_plan import plan_upon
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log import storage
 from spark_upsert.table.log.codec import manifest_to_json
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from tests.golden.case import Case, Seen, log_text, sorted_rows
 from tests.support.envelopes import JSON, KAFKA
@@ -217,8 +217,8 @@ TABLES: dict[str, Made] = {
 def build() -> Seen:
     """Write all tables."""
     for name, made in TABLES.items():
-        every = 2 if name == "checkpointed" else checkpoints.CHECKPOINT_EVERY
-        with patch.object(checkpoints, "CHECKPOINT_EVERY", every):
+        every = 2 if name == "checkpointed" else storage.CHECKPOINT_EVERY
+        with patch.object(storage, "CHECKPOINT_EVERY", every):
             Table.create(name, made.columns, **made.how)
             for number, rows in enumerate(made.epochs):
                 append(name, made, rows, number)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from spark_upsert.flow import Flow, Graph
-from spark_upsert.flow.checkpoint import NAME, remember
+from spark_upsert.flow.rescale import NAME, remember
 from spark_upsert.streams.offsets.offset import Offset
 from tests.golden.case import Case, Seen, plain
 from tests.support.flows import SINK, SOURCE

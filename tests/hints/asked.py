@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_upsert.plan import agg
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 
 SCHEMA = pa.schema({"id": pa.int64(), "team": pa.string(), "x": pa.int64()})
@@ -21,7 +21,7 @@ def scores(told: Told) -> Any:
     return Plan.of_table(str(told.folder / "scores"))
 
 
-@follows("plan.asked:_unknown")
+@follows("plan.aggregates:_unknown")
 def _(told: Told) -> None:
     plan = scores(told)
     with told:
@@ -30,7 +30,7 @@ def _(told: Told) -> None:
     assert plan.group_by("x").agg(n=agg.count()).to_arrow().num_rows == 2
 
 
-@follows("plan.asked:wrong_argument")
+@follows("plan.aggregates:wrong_argument")
 def _(told: Told) -> None:
     plan = scores(told)
     with told:
@@ -41,7 +41,7 @@ def _(told: Told) -> None:
     assert plan.select("id", "x").schema.names == ["id", "x"]
 
 
-@follows("plan.asked:wrong_argument")
+@follows("plan.aggregates:wrong_argument")
 def _(told: Told) -> None:
     plan = scores(told)
     with told:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
-from spark_upsert.model.schema import Ties
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.schema import Ties
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 from tests.hints.reads import Query, batch, inputs_of, lake
 
@@ -48,7 +48,7 @@ def _pairs(told: Told) -> Table:
     return table
 
 
-@follows("table.given_keys:_of_one_column")
+@follows("table.arguments:_of_one_column")
 def _(told: Told) -> None:
     table = _pairs(told)
     with told:
@@ -60,7 +60,7 @@ def _(told: Told) -> None:
     assert table.get(pa.table({"id": [7, 8], "region": ["eu", "us"]})).num_rows == 2
 
 
-@follows("table.given_keys:_row")
+@follows("table.arguments:_row")
 def _(told: Told) -> None:
     table = _pairs(told)
     with told:
@@ -71,7 +71,7 @@ def _(told: Told) -> None:
     assert table.get({"region": ["eu"], "id": [7]}).num_rows == 1
 
 
-@follows("table.given_keys:as_keys")
+@follows("table.arguments:as_keys")
 def _(told: Told) -> None:
     table = _pairs(told)
     with told:
@@ -80,7 +80,7 @@ def _(told: Told) -> None:
     assert table.get({"region": ["eu", "us"], "id": [7, 8]}).num_rows == 2
 
 
-@follows("table.given_keys:as_values")
+@follows("table.arguments:as_values")
 def _(told: Told) -> None:
     table = _pairs(told)
     with told:
@@ -89,7 +89,7 @@ def _(told: Told) -> None:
     assert table.get(("eu", 7)).num_rows == 1
 
 
-@follows("cli.commands.rows:_keys")
+@follows("cli.tables:_keys")
 def _(told: Told) -> None:
     path = _pairs(told).store.url.removeprefix("file://")
     command = upsertflow.commands["get"].callback
@@ -123,7 +123,7 @@ def _(told: Told) -> None:
     assert not table.snapshot().num_rows
 
 
-@follows("table.deletes:require_deletes_win")
+@follows("table.arguments:require_deletes_win")
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "at": pa.int64()})
     table = Table.create(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ELSEWHERE: dict[str, str] = {
-    "cli.commands.facts:consumers": (
+    "cli.tables:consumers": (
         "tests/unit/test_cli.py::test_a_consumer_that_is_not_there_is_told_from_those_that_are"
     ),
     **dict.fromkeys(
@@ -11,7 +11,7 @@ ELSEWHERE: dict[str, str] = {
             "store.failures:translate",
             "store.failures:translate:5",
             "store.failures:translate:7",
-            "store.objects:ObjectStore._require_conditional_put",
+            "store.object_store:ObjectStore._require_conditional_put",
         ),
         "integration/test_object_store.py::test_hints_of_a_storage_are_followed",
     ),
@@ -23,14 +23,14 @@ APART: dict[str, str] = {
         (
             "errors:TableNotFoundError.at",
             "errors:_rebuild",
-            "options.parse:Options.refuse",
+            "options.declare:Options.refuse",
             "routed.group:refusal_of",
-            "routed.park:_parked",
+            "routed.dead_letter:_parked",
             "routed.stage:_Staging._without_folder",
-            "model.template:_invalid",
-            "table.log.stored:StoredLog.other",
-            "table.log.read:LogReader.require",
-            "store.system_errors:_storage_error",
+            "core.path_template:_invalid",
+            "table.log.storage:StoredLog.other",
+            "table.log.reader:LogReader.require",
+            "store.local:_storage_error",
             "views.view:View.require",
         ),
         "passes a hint on, which is followed where it is written",
@@ -48,13 +48,13 @@ APART: dict[str, str] = {
     **dict.fromkeys(
         (
             "table.log.log:Log.heads",
-            "table.log.read:LogReader._find_end",
-            "table.retention.worker:_named",
-            "table.retention.overtaken:despite_expiry",
+            "table.log.reader:LogReader._find_end",
+            "table.retention.expiry:_named",
+            "table.retention.expiry:despite_expiry",
             "envelopes.write_plan:plan_upon",
             "routed.unmoved:commit_behind",
-            "mirror.delta_log:DeltaLog.follow",
-            "mirror.publish:Mirror._publish",
+            "delta.log:DeltaLog.follow",
+            "delta.publish:Mirror._publish",
         ),
         "tells to try again what others have won every time: the worlds of tests.simulation do",
     ),
@@ -64,7 +64,7 @@ APART: dict[str, str] = {
             "store.failures:translate:3",
             "store.failures:translate:4",
             "store.failures:translate:6",
-            "store.objects:ObjectStore._require_whole",
+            "store.object_store:ObjectStore._require_whole",
         ),
         "is of a cloud that the server of the tests is not: what it says is tried as text",
     ),

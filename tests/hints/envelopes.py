@@ -90,7 +90,7 @@ WRITES: tuple[tuple[str, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "envelopes.formats:Written.parse",
+        "envelopes.kafka:Written.parse",
         (ROWS_OF_KAFKA, {**KAFKA, "valueSchemaId": "3"}),
         {
             "drop the option": (ROWS_OF_KAFKA, KAFKA),
@@ -101,7 +101,7 @@ WRITES: tuple[tuple[str, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "envelopes.debezium.parsed:ParsedForm.__post_init__",
+        "envelopes.debezium_records:ParsedForm.__post_init__",
         (UNPARSED, {"envelope": "debezium"}),
         {
             "write the rows of spark.readStream.format('kafka') as they come, with 'valueFormat' "
@@ -113,7 +113,7 @@ WRITES: tuple[tuple[str, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "envelopes.debezium.records:RecordForm.__post_init__",
+        "envelopes.debezium_records:RecordForm.__post_init__",
         (PARSED.append_column("key", [[1]]).append_column("value", [[1]]), DEBEZIUM),
         {
             "write the rows of spark.readStream.format('kafka') as they come": (EVENT, DEBEZIUM),
@@ -121,7 +121,7 @@ WRITES: tuple[tuple[str, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "envelopes.debezium.records:_json",
+        "envelopes.debezium_records:_json",
         (EVENT, {**DEBEZIUM, "timeUnit.v": "millis"}),
         {
             "drop the option": (EVENT, DEBEZIUM),
@@ -132,17 +132,17 @@ WRITES: tuple[tuple[str, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "envelopes.debezium.records:_avro",
+        "envelopes.debezium_records:_avro",
         (NO_RECORDS, {**AVRO, "timeUnit": "millis"}),
         {"drop them": (NO_RECORDS, AVRO)},
     ),
     (
-        "envelopes.debezium.records:_avro:2",
+        "envelopes.debezium_records:_avro:2",
         (NO_RECORDS, {**AVRO, "valueSchema": AVRO_EVENT}),
         {"give the writer's schema of the whole event": (NO_RECORDS, AVRO)},
     ),
     (
-        "envelopes.debezium.events:DebeziumEnvelope.__post_init__",
+        "envelopes.debezium:DebeziumEnvelope.__post_init__",
         (EVENT, {**DEBEZIUM, "onTruncate": "overwrite"}),
         {
             "an order such as sequence_by=source.lsn": (
@@ -152,7 +152,7 @@ WRITES: tuple[tuple[str, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "envelopes.found:_planned",
+        "envelopes.inferred_schema:_planned",
         (ROWS_OF_KAFKA, {**KAFKA, "valueSchema": "inline"}),
         {"give 'valueSchema'": (ROWS_OF_KAFKA, KAFKA)},
     ),
@@ -178,7 +178,7 @@ for _site, _wrong, _advice in WRITES:
     of_write(_site, _wrong, _advice)
 
 
-@follows("envelopes.debezium.events:DebeziumEnvelope.commands")
+@follows("envelopes.debezium:DebeziumEnvelope.commands")
 def _(told: Told) -> None:
     bad = event(v={"not": "a text"})
     with told:
@@ -188,7 +188,7 @@ def _(told: Told) -> None:
     assert len(list(Table.open(str(told.folder / "table")).quarantine())) == 1
 
 
-@follows("envelopes.debezium.events:DebeziumEnvelope.commands")
+@follows("envelopes.debezium:DebeziumEnvelope.commands")
 def _(told: Told) -> None:
     unsent = event(v="__debezium_unavailable_value")
     with told:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.planner.kinds import plan_columns, stream_inputs
+from spark_upsert.streams.planner.formats import plan_columns, stream_inputs
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.streams.reads.passage import steps_of
+from spark_upsert.streams.reads.ordered import steps_of
 from tests.hints.hint import Told, follows
 from tests.hints.options import changed
 from tests.hints.reads import (
@@ -25,8 +25,8 @@ from tests.hints.reads import (
 from tests.hints.tables import write
 
 
-@follows("streams.planner.exact:_require_mode")
-@follows("streams.planner.exact:of_exact_order")
+@follows("streams.planner.ordered:_require_mode")
+@follows("streams.planner.ordered:of_exact_order")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -43,7 +43,7 @@ def _(told: Told) -> None:
     assert len(Query().run(changed(exact, other))) == 2
 
 
-@follows("streams.planner.exact:_not_exact")
+@follows("streams.planner.ordered:_not_exact")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -58,7 +58,7 @@ def _(told: Told) -> None:
     assert len(Query().run(exact)) == 2
 
 
-@follows("streams.planner.exact:_require_order_of")
+@follows("streams.planner.ordered:_require_order_of")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -73,7 +73,7 @@ def _(told: Told) -> None:
     assert len(Query().run(other)) == 2
 
 
-@follows("streams.planner.lives:require_same_reads")
+@follows("streams.planner.formats:require_same_reads")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -87,7 +87,7 @@ def _(told: Told) -> None:
     assert len(Query().run({**exact, "emitUnchanged": "true"})) == 2
 
 
-@follows("streams.planner.lives:require_same_beginning")
+@follows("streams.planner.formats:require_same_beginning")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     exact = inputs_of(paths, merge="concat")
@@ -105,7 +105,7 @@ def _(told: Told) -> None:
     assert len(Query().run(exact)) == 2
 
 
-@follows("streams.planner.lives:require_same_beginning:2")
+@follows("streams.planner.formats:require_same_beginning:2")
 def _(told: Told) -> None:
     given = {"path": lake(told.folder, "east")["east"]}
     query = Query()
@@ -121,7 +121,7 @@ def _(told: Told) -> None:
     assert len(Query().run(later)) == 1
 
 
-@follows("streams.planner.exact:ExactOrder._standing")
+@follows("streams.planner.ordered:ExactOrder._standing")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -146,9 +146,9 @@ for _wrong, _quoted in (
     def of_exact(wrong: dict[str, str], quoted: str) -> None:
         option = next(iter(wrong))
         site = (
-            "streams.inputs.table_steps:TableSteps.__init__"
+            "streams.inputs.table:TableSteps.__init__"
             if "dedup" in option
-            else "streams.reads.steps:refuse_gaps"
+            else "streams.reads.ordered:refuse_gaps"
         )
 
         @follows(site)
@@ -185,13 +185,15 @@ def altered(site: str, alter: Alter) -> None:
         assert len(Query().run(given)) == 6
 
 
-altered("streams.planner.exact:OrderProgress.from_json", lambda o: state(o).update(rows=-1))
+altered("streams.planner.ordered:OrderProgress.from_json", lambda o: state(o).update(rows=-1))
 altered(
-    "streams.planner.exact:_Front.count", lambda o: state(o).update(skip={"east": 9, "west": 9})
+    "streams.planner.ordered:_Front.count", lambda o: state(o).update(skip={"east": 9, "west": 9})
 )
-altered("streams.planner.exact:_finished", lambda o: state(o).update(ahead=dict(o["positions"])))
+altered("streams.planner.ordered:_finished", lambda o: state(o).update(ahead=dict(o["positions"])))
 
-replayed("streams.planner.exact:ExactOrder.passages", lambda o: o["positions"].pop("west"), **TURNS)
+replayed(
+    "streams.planner.ordered:ExactOrder.passages", lambda o: o["positions"].pop("west"), **TURNS
+)
 
 
 @follows("streams.inputs.inputs:Removed.steps")
@@ -210,7 +212,7 @@ def _(told: Told) -> None:
     assert query.run(fewer) == []
 
 
-@follows("streams.reads.passage:without_order")
+@follows("streams.reads.ordered:without_order")
 def _(told: Told) -> None:
     path = lake(told.folder, "east")["east"]
     with told:

@@ -12,8 +12,8 @@ from spark_upsert.errors import DataError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.plan import agg
 from spark_upsert.table.table import Table
-from spark_upsert.views import failing
-from spark_upsert.views.builder import Plan
+from spark_upsert.views import row_errors
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 from tests.support.view_keepers import Keeper
 
@@ -44,7 +44,7 @@ def _(told: Told) -> None:
     ReadPlan.parse({"path": "/table"})
 
 
-@follows("views.failing:NodeFormulas._error")
+@follows("views.row_errors:NodeFormulas._error")
 def _(told: Told) -> None:
     rows = made(told, "orders", ORDERS, (1, 7, 5), (2, 7, 0))
     kept = str(told.folder / "kept")
@@ -62,7 +62,7 @@ def _(told: Told) -> None:
     assert Plan.of_table(kept).to_arrow().column("s").to_pylist() == [22]
 
 
-@follows("views.failing:NodeFormulas._error")
+@follows("views.row_errors:NodeFormulas._error")
 def _(told: Told) -> None:
     """A row behind a projection that drops its key."""
     rows = made(told, "orders", ORDERS, (1, 7, 5), (2, 7, 0))
@@ -78,7 +78,7 @@ def _(told: Told) -> None:
     assert groups.refresh(kept)
 
 
-@follows("views.failing:NodeFormulas._error")
+@follows("views.row_errors:NodeFormulas._error")
 def _(told: Told) -> None:
     """A row of a table that keeps a view."""
     rows = made(told, "orders", ORDERS, (1, 7, 0))
@@ -93,7 +93,7 @@ def _(told: Told) -> None:
     assert each.to_arrow().column("each").to_pylist() == [2]
 
 
-@follows("views.failing:NodeFormulas._error")
+@follows("views.row_errors:NodeFormulas._error")
 def _(told: Told) -> None:
     """A row at a fixed version."""
     rows = made(told, "orders", ORDERS, (1, 7, 0)).at_version(1).select("id", each="100 DIV x")
@@ -104,7 +104,7 @@ def _(told: Told) -> None:
     assert rows.to_arrow(on_error="null").column("each").to_pylist() == [None]
 
 
-@follows("views.failing:NodeFormulas._error_of_more")
+@follows("views.row_errors:NodeFormulas._error_of_more")
 def _(told: Told) -> None:
     orders = made(told, "orders", ORDERS, (1, 7, 1))
     view = orders.select("customer", each="100 DIV x").group_by("customer").agg(s=agg.sum("each"))
@@ -112,7 +112,7 @@ def _(told: Told) -> None:
     while kept.run():
         pass
     write(table_of(told, "orders"), (1, 7, 0), (2, 7, 0))
-    with patch.object(failing, "NOTED_MAX", 1):
+    with patch.object(row_errors, "NOTED_MAX", 1):
         with pytest.raises(DataError, match="row id="):
             kept.run()
         write(table_of(told, "orders"), (1, 7, 1), (2, 7, 1))

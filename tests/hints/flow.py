@@ -30,13 +30,12 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.checkpoint import remember
-from spark_upsert.flow.checks import DEPTH_MAX
-from spark_upsert.flow.fusion.fusion import Influence, Legacy
+from spark_upsert.flow import operators as running_module
+from spark_upsert.flow.fusion import Influence, Legacy
 from spark_upsert.flow.graph import Composite
-from spark_upsert.flow.run import running as running_module
-from spark_upsert.flow.run.local import collect, run
-from spark_upsert.flow.width import changed_width
+from spark_upsert.flow.local import collect, run
+from spark_upsert.flow.rescale import changed_width, remember
+from spark_upsert.flow.validate import DEPTH_MAX
 from spark_upsert.table.table import Table
 from spark_upsert.task import ArrowScan, Filter, HashJoin, How, On
 from tests.hints.hint import Told, follows
@@ -131,42 +130,42 @@ HERE = Parallel(width=2)
 
 GRAPHS: tuple[tuple[str, Graph, Mapping[str, Graph]], ...] = (
     (
-        "flow.checks:check_name",
+        "flow.validate:check_name",
         graph([source("a.b"), sink()], "a.b > Snk"),
         {"give such a name": graph([source("a_b"), sink()], "a_b > Snk")},
     ),
     (
-        "flow.checks:check_parallel",
+        "flow.validate:check_parallel",
         region(width=0),
         {"give the number of channels": region(width=3), "without a region": chain()},
     ),
     (
-        "flow.checks:check_parallel:2",
+        "flow.validate:check_parallel:2",
         region(by("input", "k"), broadcast=("input",)),
         {"keep it in one of them": region(by("input", "k"))},
     ),
     (
-        "flow.checks:check_parallel:2",
+        "flow.validate:check_parallel:2",
         region(by("input", "k"), by("input", "t")),
         {"name it once, with all its attributes": region(by("input", "k", "t"))},
     ),
     (
-        "flow.checks:check_parallel:3",
+        "flow.validate:check_parallel:3",
         region(by("input")),
         {"name the columns": region(by("input", "k")), "leave the port out": region()},
     ),
     (
-        "flow.checks:check_placement",
+        "flow.validate:check_placement",
         chain(placement=Placement(exlocate="ab")),  # type: ignore[arg-type]
         {"give exlocate=('name',)": chain(placement=Placement(exlocate=("name",)))},
     ),
     (
-        "flow.checks:check_kind",
+        "flow.validate:check_kind",
         graph([source(inputs=("input",)), sink()], "Src > Snk"),
         {"a source takes nothing": graph([source(), sink()], "Src > Snk")},
     ),
     (
-        "flow.checks:check_kind:2",
+        "flow.validate:check_kind:2",
         graph([source(), same(inputs=("left", "right")), sink()], "Src > A:left", "A > Snk"),
         {
             "let several streams merge in one port": graph(
@@ -176,17 +175,17 @@ GRAPHS: tuple[tuple[str, Graph, Mapping[str, Graph]], ...] = (
         },
     ),
     (
-        "flow.checks:check_kind:3",
+        "flow.validate:check_kind:3",
         graph([source(), same("A", "x", "x"), sink()], "Src > A:x", "A > Snk"),
         {"give each port a name of its own": joined()},
     ),
     (
-        "flow.checks:_check_function",
+        "flow.validate:_check_function",
         chain(work=PythonFunction(iter, None)),
         {"give PythonFunction(function, schema)": chain(work=PythonFunction(iter, SCHEMA))},
     ),
     (
-        "flow.checks:check_siblings",
+        "flow.validate:check_siblings",
         graph([source(), sink(), sink()], "Src > Snk"),
         {
             "rename one of them": graph([source(), sink(), sink("S2")], "Src > Snk", "Src > S2"),
@@ -198,17 +197,17 @@ GRAPHS: tuple[tuple[str, Graph, Mapping[str, Graph]], ...] = (
         },
     ),
     (
-        "flow.checks:_check_members",
+        "flow.validate:_check_members",
         nest(DEPTH_MAX),
         {"make one operator of several": nest(DEPTH_MAX - 1)},
     ),
     (
-        "flow.checks:_check_members:2",
+        "flow.validate:_check_members:2",
         graph([]),
         {"add a source and a sink": graph([source(), sink()], "Src > Snk")},
     ),
     (
-        "flow.checks:_check_composite",
+        "flow.validate:_check_composite",
         graph([source(), sink(), Composite(name="C", members=())], "Src > Snk"),
         {
             "add its operators within it": graph(
@@ -218,12 +217,12 @@ GRAPHS: tuple[tuple[str, Graph, Mapping[str, Graph]], ...] = (
         },
     ),
     (
-        "flow.checks:_check_streams",
+        "flow.validate:_check_streams",
         graph([source("rows"), sink()], "rosw > Snk"),
         {"Did you mean 'rows'": graph([source("rows"), sink()], "rows > Snk")},
     ),
     (
-        "flow.checks:_check_streams:2",
+        "flow.validate:_check_streams:2",
         graph([source(), sink("A"), sink()], "Src > A", "A > Snk"),
         {
             "make it an operator": chain(),
@@ -233,27 +232,27 @@ GRAPHS: tuple[tuple[str, Graph, Mapping[str, Graph]], ...] = (
         },
     ),
     (
-        "flow.checks:_check_streams:3",
+        "flow.validate:_check_streams:3",
         graph([source(), sink()], "Src > Snk:inptu"),
         {"Did you mean 'input'": graph([source(), sink()], "Src > Snk")},
     ),
     (
-        "flow.checks:_check_streams:3",
+        "flow.validate:_check_streams:3",
         graph([source(), source("Two"), sink()], "Src > Two", "Two > Snk"),
         {"a source takes no rows": graph([source("Two"), sink()], "Two > Snk")},
     ),
     (
-        "flow.checks:_check_streams:4",
+        "flow.validate:_check_streams:4",
         graph([source(), sink()], "Src > Snk", "Src > Snk"),
         {"connect them once": graph([source(), sink()], "Src > Snk")},
     ),
     (
-        "flow.checks:_check_ends",
+        "flow.validate:_check_ends",
         joined(streams="l"),
         {"connect a stream to it": joined(streams="lr"), "take the port away": chain()},
     ),
     (
-        "flow.checks:_check_ends:2",
+        "flow.validate:_check_ends:2",
         graph([source(), same(), sink()], "Src > A", "Src > Snk"),
         {
             "connect it to a sink": graph(
@@ -263,7 +262,7 @@ GRAPHS: tuple[tuple[str, Graph, Mapping[str, Graph]], ...] = (
         },
     ),
     (
-        "flow.checks:_check_columns",
+        "flow.validate:_check_columns",
         graph([source(), source("Two", schema=NARROW), sink()], "Src > Snk", "Two > Snk"),
         {
             "bring them to one form before they meet": graph(
@@ -272,27 +271,27 @@ GRAPHS: tuple[tuple[str, Graph, Mapping[str, Graph]], ...] = (
         },
     ),
     (
-        "flow.checks:_check_region",
+        "flow.validate:_check_region",
         region(by("inptu", "k")),
         {"Did you mean 'input'": region(by("input", "k"))},
     ),
     (
-        "flow.checks:_check_region",
+        "flow.validate:_check_region",
         within(source("One"), sink(), parallel=Parallel(width=2, broadcast=("Snk.input",))),
         {"leave it out": within(source("One"), sink(), parallel=HERE)},
     ),
     (
-        "flow.checks:_check_attribute",
+        "flow.validate:_check_attribute",
         region(by("input", "kk")),
         {"Did you mean 'k'": region(by("input", "k"))},
     ),
     (
-        "flow.checks:_check_attribute:2",
+        "flow.validate:_check_attribute:2",
         region(by("input", "x")),
         {"partition by numbers, texts or moments": region(by("input", "t"))},
     ),
     (
-        "flow.checks:_check_matched",
+        "flow.validate:_check_matched",
         joined(by("left", "k"), by("right", "t")),
         {
             "bring the columns to one type": joined(by("left", "k"), by("right", "k")),
@@ -300,14 +299,14 @@ GRAPHS: tuple[tuple[str, Graph, Mapping[str, Graph]], ...] = (
         },
     ),
     (
-        "flow.checks:_check_no_cycle",
+        "flow.validate:_check_no_cycle",
         graph(
             [source(), same("A", "left", "right"), sink()], "Src > A:left", "A > A:right", "A > Snk"
         ),
         {"give what comes back a graph of its own, by way of a table": joined()},
     ),
     (
-        "flow.expansion:_require_few",
+        "flow.expand:_require_few",
         region(width=1_000_000),
         {"give 'A' a smaller width": region(width=10)},
     ),
@@ -328,7 +327,7 @@ for _site, _wrong, _advice in GRAPHS:
     of_graph(_site, _wrong, _advice)
 
 
-@follows("flow.expansion:_require_few:2")
+@follows("flow.expand:_require_few:2")
 def _(told: Told) -> None:
     def two(first: int, second: int) -> Graph:
         flow = Flow()
@@ -433,7 +432,7 @@ BUILDS: tuple[tuple[str, Build, Mapping[str, Build]], ...] = (
         {"name the columns": partial(in_region, partition_by=["k"]), "leave it out": in_region},
     ),
     (
-        "model.names:names_of",
+        "core.names:names_of",
         partial(in_region, partition_by={"k"}),
         {
             "give 'partition_by' as a name": partial(in_region, partition_by="k"),
@@ -465,7 +464,7 @@ for _site, _build, _builds in BUILDS:
 # Schemes, widths and checkpoints ------------------------------------------------------------
 
 
-@follows("flow.fusion.fusion:_require_positive")
+@follows("flow.fusion:_require_positive")
 def _(told: Told) -> None:
     with told:
         Manual(0)
@@ -482,7 +481,7 @@ def wide(width: int = 2, *, keeps: bool = False) -> Graph:
     return flow.graph()
 
 
-@follows("flow.width:changed_width")
+@follows("flow.rescale:changed_width")
 def _(told: Told) -> None:
     with told:
         changed_width(wide(), "R", 3, influence=Influence.CHANNEL_EXLOCATION)
@@ -491,7 +490,7 @@ def _(told: Told) -> None:
         assert changed_width(wide(), "R", 3, influence=influence) == wide(3)
 
 
-@follows("flow.width:changed_width:2")
+@follows("flow.rescale:changed_width:2")
 def _(told: Told) -> None:
     flow = Flow()
     rows = rows_of(flow)
@@ -503,7 +502,7 @@ def _(told: Told) -> None:
     changed_width(named, told.meant, 3)
 
 
-@follows("flow.width:changed_width:2")
+@follows("flow.rescale:changed_width:2")
 def _(told: Told) -> None:
     with told:
         changed_width(chain(), "A", 3)
@@ -511,7 +510,7 @@ def _(told: Told) -> None:
     changed_width(region(), "A", 3)
 
 
-@follows("flow.width:_require_width")
+@follows("flow.rescale:_require_width")
 def _(told: Told) -> None:
     with told:
         changed_width(wide(), "R", 0)
@@ -519,7 +518,7 @@ def _(told: Told) -> None:
     changed_width(wide(), "R", 1)
 
 
-@follows("flow.width:_require_stateless")
+@follows("flow.rescale:_require_stateless")
 def _(told: Told) -> None:
     with told:
         changed_width(wide(keeps=True), "R", 3)
@@ -527,7 +526,7 @@ def _(told: Told) -> None:
     expanded(wide(keeps=True))
 
 
-@follows("flow.width:require_widths_kept")
+@follows("flow.rescale:require_widths_kept")
 def _(told: Told) -> None:
     remember(wide(keeps=True), str(told.folder / "one"), {})
     with told:
@@ -538,7 +537,7 @@ def _(told: Told) -> None:
     remember(wide(3, keeps=True), str(told.folder / "two"), {})
 
 
-@follows("flow.checkpoint:_require_no_state")
+@follows("flow.rescale:_require_no_state")
 def _(told: Told) -> None:
     with told:
         remember(wide(keeps=True), "hdfs://name/checkpoint", {})
@@ -546,7 +545,7 @@ def _(told: Told) -> None:
     assert remember(wide(keeps=True), str(told.folder), {})
 
 
-@follows("flow.checkpoint:_require_sources")
+@follows("flow.rescale:_require_sources")
 def _(told: Told) -> None:
     def two(*names: str) -> Graph:
         flow = Flow()
@@ -578,7 +577,7 @@ def read_here() -> Iterator[pa.RecordBatch]:
     yield from ROWS.to_batches()
 
 
-@follows("flow.run.local:_reads")
+@follows("flow.local:_reads")
 def _(told: Told) -> None:
     with told:
         simple(source(work=Given(SCHEMA)))
@@ -587,7 +586,7 @@ def _(told: Told) -> None:
     assert found["Snk"].equals(ROWS)
 
 
-@follows("flow.resolution:require_sources")
+@follows("flow.validate:require_sources")
 def _(told: Told) -> None:
     rows = source("rows", work=Given(SCHEMA))
     with told:
@@ -595,7 +594,7 @@ def _(told: Told) -> None:
     ran([rows, sink()], "rows > Snk", given={told.meant: read_here})
 
 
-@follows("flow.resolution:_of_source")
+@follows("flow.validate:_of_source")
 def _(told: Told) -> None:
     with told:
         simple(source(schema=NARROW))
@@ -605,8 +604,8 @@ def _(told: Told) -> None:
     simple(source(schema=None))
 
 
-@follows("flow.resolution:_of_operator")
-@follows("flow.run.running:started")
+@follows("flow.validate:_of_operator")
+@follows("flow.operators:started")
 def _(told: Told) -> None:
     def between(work: object) -> dict[str, pa.Table]:
         return collect(chain(work=work))
@@ -619,7 +618,7 @@ def _(told: Told) -> None:
     between(Filter(id="f", input=ArrowScan(id="input", schema=SCHEMA), where="k > 1"))
 
 
-@follows("flow.resolution:_require_scans")
+@follows("flow.validate:_require_scans")
 def _(told: Told) -> None:
     with told:
         collect(chain(work=ArrowScan(id="rows", schema=SCHEMA)))
@@ -627,7 +626,7 @@ def _(told: Told) -> None:
     collect(chain(work=ArrowScan(id="input", schema=SCHEMA)))
 
 
-@follows("flow.resolution:_require_scans:2")
+@follows("flow.validate:_require_scans:2")
 def _(told: Told) -> None:
     with told:
         collect(chain(work=ArrowScan(id="input", schema=NARROW), schema=None))
@@ -639,7 +638,7 @@ def gives(function: Callable[..., Any], schema: pa.Schema = SCHEMA) -> dict[str,
     return collect(chain(work=PythonFunction(function, schema), schema=schema))
 
 
-@follows("flow.run.running:_Function._called")
+@follows("flow.operators:_Function._called")
 def _(told: Told) -> None:
     with told:
         gives(lambda batches: 5)
@@ -647,7 +646,7 @@ def _(told: Told) -> None:
     gives(lambda batches: (batch for batch in batches))
 
 
-@follows("flow.run.running:as_declared")
+@follows("flow.operators:as_declared")
 def _(told: Told) -> None:
     with told:
         gives(lambda batches: (pa.Table.from_batches([batch]) for batch in batches))
@@ -655,7 +654,7 @@ def _(told: Told) -> None:
     gives(lambda batches: (batch for batch in batches))
 
 
-@follows("flow.run.running:as_declared:2")
+@follows("flow.operators:as_declared:2")
 def _(told: Told) -> None:
     def keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from (batch.select(["k"]) for batch in batches)
@@ -671,7 +670,7 @@ def _(told: Told) -> None:
     gives(cast, NARROW)
 
 
-@follows("flow.run.running:as_declared:3")
+@follows("flow.operators:as_declared:3")
 def _(told: Told) -> None:
     nulls = pa.record_batch({"k": pa.array([1, None])})
     never = pa.schema([pa.field("k", pa.int64(), nullable=False)])
@@ -687,7 +686,7 @@ def _(told: Told) -> None:
     gives(some, pa.schema([("k", pa.int64())]))
 
 
-@follows("flow.run.running:_PlanOfSeveral.feed")
+@follows("flow.operators:_PlanOfSeveral.feed")
 def _(told: Told) -> None:
     many = pa.table({"k": list(range(64))})
     plan = HashJoin(
@@ -724,7 +723,7 @@ def table_at(folder: Path) -> str:
     return path
 
 
-@follows("flow.run.tables:rows_of")
+@follows("flow.local:rows_of")
 def _(told: Told) -> None:
     path = table_at(told.folder)
     with told:
@@ -735,7 +734,7 @@ def _(told: Told) -> None:
     assert found["Snk"].equals(FLAT)
 
 
-@follows("flow.run.tables:targets_of")
+@follows("flow.local:targets_of")
 def _(told: Told) -> None:
     rows = source(work=ArrowSource(FLAT), schema=FLAT.schema)
     with told:
@@ -761,7 +760,7 @@ def wide_rows() -> Graph:
     return flow.graph()
 
 
-@follows("flow.run.passes:Pass._require_same")
+@follows("flow.passes:Pass._require_same")
 def _(told: Told) -> None:
     plan = fused(expanded(wide_rows()), Legacy())
     with told:
@@ -779,7 +778,7 @@ def _(told: Told) -> None:
     assert Table.open(to.path).snapshot().num_rows == 6
 
 
-@follows("flow.run.passes:_Elements.task_of")
+@follows("flow.passes:_Elements.task_of")
 def _(told: Told) -> None:
     plan = fused(expanded(wide_rows()), Legacy())
 

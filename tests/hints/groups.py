@@ -22,7 +22,7 @@ def group(folder: Path, *, batches: int = 1) -> dict[str, str]:
     return {"path": str(folder), "inputsPattern": "*", "consistent": "true"}
 
 
-@follows("streams.planner.kinds:_refuse_as_of_batch")
+@follows("streams.planner.formats:_refuse_as_of_batch")
 def _(told: Told) -> None:
     given = group(told.folder)
     with told:
@@ -33,7 +33,7 @@ def _(told: Told) -> None:
     assert len(Query().run(given)) == 2
 
 
-@follows("streams.inputs.group_reads:pins")
+@follows("streams.inputs.group:pins")
 def _(told: Told) -> None:
     given = group(told.folder)
     named = {"path": given["path"], "consistent": "true"}
@@ -43,7 +43,7 @@ def _(told: Told) -> None:
     assert len(batch({**named, "inputs": "a"})) == 1
 
 
-@follows("streams.inputs.group_reads:pins:2")
+@follows("streams.inputs.group:pins:2")
 def _(told: Told) -> None:
     given = group(told.folder)
     with told:
@@ -93,7 +93,7 @@ def _(told: Told) -> None:
     assert len(Query().run({**given, "inputsPattern": "a"})) == 1
 
 
-@follows("streams.inputs.group_reads:at_batch:2")
+@follows("streams.inputs.group:at_batch:2")
 def _(told: Told) -> None:
     given = group(told.folder, batches=3)
     Table.open(str(told.folder / "a")).expire(retain_versions=0, safety_ms=0)
@@ -113,7 +113,7 @@ def remade(given: Mapping[str, str]) -> Path:
     return path.parent.parent / "before"
 
 
-@follows("streams.inputs.group_reads:at_batch")
+@follows("streams.inputs.group:at_batch")
 @follows("streams.inputs.table:_require_batch")
 def _(told: Told) -> None:
     given = group(told.folder / "root", batches=2)

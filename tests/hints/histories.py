@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.flow import Placement, expanded, fused
-from spark_upsert.flow.fusion.fusion import Legacy
+from spark_upsert.flow.fusion import Legacy
 from spark_upsert.merge.graph import (
     MergeGraph,
     MergeNode,
@@ -27,26 +28,24 @@ from spark_upsert.merge.graph import (
     TransformWork,
     Unmapped,
 )
-from spark_upsert.merge.pressure import MemoryPressure, Relief
-from spark_upsert.merge.schemas import OneSchema
-from spark_upsert.merge.spill import SpillingStore
-from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
+from spark_upsert.merge.readers import OneSchema
+from spark_upsert.merge.spill import MemoryPressure, Relief, SpillingStore
 from spark_upsert.options.write import WriteOptions
+from spark_upsert.store.open import open_store
 from spark_upsert.store.records import encode, read_record
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.entries.multiplicity import require_possible
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.index import upkeep
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.entries import commit_path
-from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Commit, Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.state.fold import require_possible
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import Move, refused
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-from spark_upsert.views.kept_rows import made_for_rows
+from spark_upsert.views.materialized import made_for_rows
 from tests.hints.envelopes import DEBEZIUM, record
 from tests.hints.flow import graph, same, sink, source
 from tests.hints.hint import Told, follows
@@ -137,7 +136,7 @@ def _(told: Told) -> None:
     assert table.append(rows, transaction=by(query, 7))
 
 
-@follows("table.write.ambiguity:_late_error")
+@follows("table.write.ties:_late_error")
 def _(told: Told) -> None:
     options = {"sequenceBy": "n", "applyAsDeletes": "gone", "tombstoneRetention": "1 ms"}
     path = told.folder / "table"
@@ -220,7 +219,7 @@ def _(told: Told) -> None:
     assert Table.open(str(told.folder / "table")).snapshot().num_rows == 3
 
 
-@follows("table.log.entries:require_no_rest")
+@follows("table.log.codec:require_no_rest")
 def _(told: Told) -> None:
     path = told.folder / "table"
     write(told.folder)
@@ -313,7 +312,7 @@ def _(told: Told) -> None:
     MergeGraph([one, two, merge, Transform(name="w", inputs=("a",), work=TransformWork.WINDOW)])
 
 
-@follows("merge.schemas:OneSchema.check")
+@follows("merge.readers:OneSchema.check")
 def _(told: Told) -> None:
     schema = OneSchema()
     columns = pa.schema({"id": pa.int64(), "v": pa.string()})
@@ -380,7 +379,7 @@ def void(_: object) -> None:
     """Return nothing of what a write returns."""
 
 
-@follows("table.write.ambiguity:require_order")
+@follows("table.write.ties:require_order")
 def _(told: Told) -> None:
     def tasks(*values: str, **options: str) -> None:
         given = {"keys": "id", "path": str(told.folder / "table"), **options}
@@ -462,7 +461,7 @@ def _(told: Told) -> None:
     assert take(keeper(told.folder / "new"), "two", 0)
 
 
-@follows("table.write.restore:restoration")
+@follows("table.write.truncate:restoration")
 def _(told: Told) -> None:
     table = keeper(told.folder / "kept")
     for number in range(2):
@@ -473,7 +472,7 @@ def _(told: Told) -> None:
     assert table.snapshot(1).num_rows == 1
 
 
-@follows("views.kept_rows:made_for_rows")
+@follows("views.materialized:made_for_rows")
 def _(told: Told) -> None:
     keeper(told.folder / "kept")
     with told:
@@ -482,7 +481,7 @@ def _(told: Told) -> None:
     keeper(told.folder / "other", "another plan")
 
 
-@follows("table.log.kept_position:KeptPosition.read")
+@follows("table.log.view_position:KeptPosition.read")
 @follows("table.write.guards:is_next_move")
 @follows("table.write.moves:require_move")
 @follows("table.write.moves:refused")
@@ -569,9 +568,9 @@ def _(told: Told) -> None:
     hold(batch.nbytes, Relief.SPILL)
 
 
-@follows("store.resolve:open_store")
+@follows("store.open:open_store")
 def _(told: Told) -> None:
-    with patch.dict(sys.modules, {"spark_upsert.store.objects": None}), told:
+    with patch.dict(sys.modules, {"spark_upsert.store.object_store": None}), told:
         open_store("s3://bucket/lake")
     told("pip install 'upsertflow[objectstore]'")
     open_store("s3://bucket/lake")
@@ -580,7 +579,7 @@ def _(told: Told) -> None:
 @follows("table.log.log:Log._settle")
 def _(told: Told) -> None:
     row = [Command(1000, 1, 1)]
-    with patch.object(checkpoints, "CHECKPOINT_EVERY", EVERY):
+    with patch.object(storage, "CHECKPOINT_EVERY", EVERY):
         _, sleeper = dreamt(7, before=False)
         with told:
             append(sleeper, row)
@@ -625,7 +624,7 @@ def _(told: Told) -> None:
     assert commit("b")
 
 
-@follows("table.entries.multiplicity:require_possible")
+@follows("table.state.fold:require_possible")
 def _(told: Told) -> None:
     world = World(told.folder)
     view = count(world.orders, "customer")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.mirror.refusals import NotMirroredError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.refusals import NotMirroredError
 from spark_upsert.table.table import Table
 from tests.hints.hint import Told, follows
 from tests.support.delta import DeltaTable
@@ -29,7 +29,7 @@ def require_copy(table: Table, to: str | None = None) -> None:
     assert rows.num_rows == table.snapshot().num_rows
 
 
-@follows("mirror.refusals:MirroredTypeError.of")
+@follows("delta.refusals:MirroredTypeError.of")
 def _(told: Told) -> None:
     with told:
         table_in(told.folder, "old", at=pa.time64("us")).publish()
@@ -44,7 +44,7 @@ def _(told: Told) -> None:
     table.alter(replace(table.schema, columns=wide), {"publish": "none"})
 
 
-@follows("mirror.refusals:MirrorChangedError.by")
+@follows("delta.refusals:MirrorChangedError.by")
 def _(told: Told) -> None:
     table = table_in(told.folder)
     table.publish()
@@ -62,7 +62,7 @@ def _(told: Told) -> None:
     assert table.publish().delta_version == 2
 
 
-@follows("mirror.refusals:NotMirroredError.contributions")
+@follows("delta.refusals:NotMirroredError.contributions")
 def _(told: Told) -> None:
     engine = MergeEngine(Engine.AGGREGATION, rules={"rows": Rule.SUM}, multiplicity="rows")
     columns = pa.schema({"id": pa.int64(), "rows": pa.int64()})
@@ -76,7 +76,7 @@ def _(told: Told) -> None:
     require_copy(table)
 
 
-@follows("mirror.refusals:other_table")
+@follows("delta.refusals:other_table")
 def _(told: Told) -> None:
     one, other = (table_in(told.folder, name) for name in ("one", "other"))
     place = str(told.folder / "place")
@@ -91,7 +91,7 @@ def _(told: Told) -> None:
     require_copy(other, place)
 
 
-@follows("mirror.refusals:occupied")
+@follows("delta.refusals:occupied")
 def _(told: Told) -> None:
     table = table_in(told.folder)
     (told.folder / "place").mkdir()
@@ -103,7 +103,7 @@ def _(told: Told) -> None:
     require_copy(table, str(told.folder / "empty place"))
 
 
-@follows("mirror.refusals:within_another")
+@follows("delta.refusals:within_another")
 def _(told: Told) -> None:
     table = table_in(told.folder)
     (told.folder / "theirs" / "_delta_log").mkdir(parents=True)
@@ -114,7 +114,7 @@ def _(told: Told) -> None:
     require_copy(table, str(told.folder / "place"))
 
 
-@follows("mirror.place:place_of")
+@follows("delta.place:place_of")
 def _(told: Told) -> None:
     table = table_in(told.folder)
     with told:

@@ -14,23 +14,26 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StructField, StructType, TimeType
 
 from pyspark_upsertflow import flow as flows
-from pyspark_upsertflow.keeping import _require_own_checkpoint
-from pyspark_upsertflow.kinds import KINDS
-from pyspark_upsertflow.python_source import find_source
+from pyspark_upsertflow.python_source import KINDS, find_source
 from pyspark_upsertflow.readers import read_schema
+from pyspark_upsertflow.views import _require_own_checkpoint
 from spark_upsert.flow import ArrowSource, Collected, Flow, Given, Graph, PythonFunction, TableSink
-from spark_upsert.flow.work import Work
+from spark_upsert.flow.graph import Work
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.options.view import ViewOptions, put_off_text
-from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, stream_inputs
-from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.options.views import ViewOptions, put_off_text
+from spark_upsert.streams.planner.formats import (
+    MergedRead,
+    batch_inputs,
+    plan_columns,
+    stream_inputs,
+)
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.table import Table
 from spark_upsert.task import ArrowScan, Limit
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from spark_upsert_sink.deferred import SPLIT, rows_behind, without_split
-from spark_upsert_sink.transactions import refuse_application
 from spark_upsert_sink.types import require_kept
+from spark_upsert_sink.worker import refuse_application
 from spark_upsert_sink.writers import UpsertBatchWriter
 from tests.hints.hint import Told, follows, follows_on_spark
 from tests.hints.options import changed
@@ -176,7 +179,7 @@ def _(told: Told, spark: SparkSession) -> None:
 # Views --------------------------------------------------------------------------------------
 
 
-@follows("pyspark_upsertflow.keeping:_require_own_checkpoint")
+@follows("pyspark_upsertflow.views:_require_own_checkpoint")
 def _(told: Told) -> None:
     from spark_upsert.table.log.manifest import Transaction
 
@@ -267,7 +270,7 @@ def _(told: Told) -> None:
     streamed(lines(told.folder, SOURCE))
 
 
-@follows("pyspark_upsertflow.python_input:_steps.rows")
+@follows("pyspark_upsertflow.python_source:_steps.rows")
 def _(told: Told) -> None:
     given = lines(told.folder, SOURCE, merge="roundrobin")
     with told:
@@ -278,7 +281,7 @@ def _(told: Told) -> None:
     streamed(changed(given, {"merge": None}))
 
 
-@follows("pyspark_upsertflow.python_input:_unpacked")
+@follows("pyspark_upsertflow.python_source:_unpacked")
 def _(told: Told) -> None:
     path = write_and_open(told.folder).store.url
     query = Query()
@@ -346,7 +349,7 @@ def _(told: Told) -> None:
     require_kept(StructType([]))
 
 
-@follows("spark_upsert_sink.transactions:refuse_application")
+@follows("spark_upsert_sink.worker:refuse_application")
 def _(told: Told) -> None:
     with told:
         refuse_application("nightly")
@@ -390,7 +393,7 @@ def _(told: Told, spark: SparkSession) -> None:
     assert flows.frames(spark, flow_of(ArrowSource(rough)))["to0"].count() == 1
 
 
-@follows("pyspark_upsertflow.python_input:_batches")
+@follows("pyspark_upsertflow.python_source:_batches")
 def _(told: Told) -> None:
     with told:
         streamed(lines(told.folder, "BrokenLines"))
@@ -398,7 +401,7 @@ def _(told: Told) -> None:
     streamed(lines(told.folder, "Lines"))
 
 
-@follows("pyspark_upsertflow.python_input:PythonInput._require_forward")
+@follows("pyspark_upsertflow.python_source:PythonInput._require_forward")
 def _(told: Told) -> None:
     world = world_of(told.folder, "ForgetfulLines")
     world.write("a", "b", "c")
@@ -442,7 +445,7 @@ def _(told: Told) -> None:
 
 
 @follows("spark_upsert_sink.deferred:_require_nothing_else")
-@follows("streams.reads.view_records:_foreign")
+@follows("streams.reads.views:_foreign")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     view = ViewOptions.put_off(put_off_text({"plan": Plan.of_table(table.store.url).to_json()}), {})

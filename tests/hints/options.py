@@ -11,10 +11,10 @@ import pyarrow as pa
 from spark_upsert.options.inputs import TABLE, ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.routed import RoutedOptions, is_routed_write
-from spark_upsert.options.view import ViewOptions
+from spark_upsert.options.views import ViewOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 
 Change = Mapping[str, str | None]
@@ -97,13 +97,13 @@ def options(site: str, parse: Parse, wrong: Change, advice: Mapping[str, Change]
 CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
     # Names of options.
     (
-        "options.parse:Options.__init__",
+        "options.declare:Options.__init__",
         writes,
         {"sequenceBy": "n", "sequence_by": "m"},
         {"give it once": {"sequence_by": None}},
     ),
     (
-        "options.parse:_unknown",
+        "options.declare:_unknown",
         writes,
         {"createTables": "false"},
         {
@@ -112,7 +112,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.parse:_unknown:2",
+        "options.declare:_unknown:2",
         writes,
         {"versionAsOf": "3"},
         {"drop it here": {"versionAsOf": None}},
@@ -136,7 +136,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         {"give 'splits' as a whole number of at least 1": {"splits": "1"}},
     ),
     (
-        "options.handed_down:_several_paths",
+        "options.spark:_several_paths",
         reads_inputs,
         {"paths": '["/lake/a", "/lake/b"]'},
         {
@@ -149,7 +149,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.handed_down:missing_path",
+        "options.spark:missing_path",
         reads_inputs,
         {},
         {'add .option("path", ...)': {"path": "/lake/orders"}},
@@ -285,13 +285,13 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.view:ViewOptions.put_off",
+        "options.views:ViewOptions.put_off",
         writes,
         {"deferred": "yes"},
         {"drop it": {"deferred": None}},
     ),
     (
-        "options.registry:_source",
+        "options.write:_source",
         writes,
         {"envelope": "kafka", "valueFormat": "avro", "valueSchema": "inline"},
         {
@@ -303,7 +303,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.registry:_source:2",
+        "options.write:_source:2",
         writes,
         {
             "envelope": "kafka",
@@ -317,7 +317,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.registry:registry_settings",
+        "options.write:registry_settings",
         writes,
         {
             "envelope": "kafka",
@@ -334,7 +334,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.registry:registry_settings:2",
+        "options.write:registry_settings:2",
         writes,
         {
             "envelope": "kafka",
@@ -350,7 +350,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.registry:_headers",
+        "options.write:_headers",
         writes,
         {
             "envelope": "kafka",
@@ -555,26 +555,26 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.query:of_streams_only",
+        "options.read:of_streams_only",
         reads_batch,
         {"maxRowsPerTrigger": "10"},
         {"drop the option": {"maxRowsPerTrigger": None}},
     ),
     (
-        "options.query:_columns",
+        "options.read:_columns",
         reads,
         {"columns": "id,ID"},
         {"name each column once": {"columns": "id"}},
     ),
     # Reads of several inputs.
     (
-        "options.query:QueryOptions._require_consistent",
+        "options.read:QueryOptions._require_consistent",
         reads,
         {"minRowsPerTrigger": "9", "maxRowsPerTrigger": "5"},
         {"give minRowsPerTrigger=5 or less": {"minRowsPerTrigger": "5"}},
     ),
     (
-        "options.query:QueryOptions._require_consistent:2",
+        "options.read:QueryOptions._require_consistent:2",
         reads_inputs,
         {
             "inputs": "a",
@@ -588,7 +588,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.query:QueryOptions._require_consistent:3",
+        "options.read:QueryOptions._require_consistent:3",
         reads_inputs,
         {"inputs": "a", "input.a.path": "/a", "mergeColumns": "_merge_seq"},
         {
@@ -599,7 +599,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.query:QueryOptions._require_consistent:4",
+        "options.read:QueryOptions._require_consistent:4",
         reads_inputs,
         {
             "inputs": "a",
@@ -615,7 +615,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.query:QueryOptions._require_consistent:5",
+        "options.read:QueryOptions._require_consistent:5",
         reads_inputs,
         {
             "inputs": "a",
@@ -819,7 +819,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         {"drop one of them": {"failOnDataLoss": None}},
     ),
     (
-        "model.engines:MergeEngine.chosen",
+        "core.merge_engines:MergeEngine.chosen",
         writes,
         {"mergeEngine": "deduplicate", "aggregate.n": "sum"},
         {
@@ -865,14 +865,14 @@ def of_view(site: str, wrong: Change, advice: Mapping[str, Change], *, batch: bo
             parse(changed(given, change))
 
 
-of_view("options.view:ViewOptions.parse", {"columns": "id"}, {"drop 'columns'": {"columns": None}})
+of_view("options.views:ViewOptions.parse", {"columns": "id"}, {"drop 'columns'": {"columns": None}})
 of_view(
-    "options.view:ViewOptions.parse:2",
+    "options.views:ViewOptions.parse:2",
     {"deduplicationMode": "none"},
     {"drop the option": {"deduplicationMode": None}},
 )
 of_view(
-    "options.view:ViewOptions.parse:3",
+    "options.views:ViewOptions.parse:3",
     {"failOnDataLoss": "false"},
     {
         "drop the option": {"failOnDataLoss": None},
@@ -883,7 +883,7 @@ of_view(
     },
 )
 of_view(
-    "options.view:ViewOptions.require_batch",
+    "options.views:ViewOptions.require_batch",
     {"startingVersion": "3"},
     {
         "add read_change_feed=true": {"readChangeFeed": "true"},
@@ -892,7 +892,7 @@ of_view(
     batch=True,
 )
 of_view(
-    "options.view:ViewOptions.require_stream",
+    "options.views:ViewOptions.require_stream",
     {"timestampAsOf": "2026-01-31"},
     {
         "'startingTimestamp' to choose": {

@@ -12,17 +12,20 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.options.parse import Options
-from spark_upsert.options.registry import registry_settings
+from spark_upsert.options.declare import Options
 from spark_upsert.options.routed import is_routed_write
-from spark_upsert.options.write import WRITE_OPTIONS
+from spark_upsert.options.write import WRITE_OPTIONS, registry_settings
 from spark_upsert.payloads.avro import parse_avro
-from spark_upsert.payloads.budgets import PARTS_MAX
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.json.text import JsonDecoder
-from spark_upsert.payloads.own_schema import ByRegistry, Inline, OwnDecoder, fields_in
-from spark_upsert.payloads.raw import RawDecoder
-from spark_upsert.payloads.registry import Registered, _fetch_of, forget_schemas, latest_schema
+from spark_upsert.payloads.decoder import PARTS_MAX, RawDecoder
+from spark_upsert.payloads.embedded_schema import ByRegistry, Inline, OwnDecoder, fields_in
+from spark_upsert.payloads.json import JsonDecoder
+from spark_upsert.payloads.schema_registry import (
+    Registered,
+    _fetch_of,
+    forget_schemas,
+    latest_schema,
+)
 from tests.hints.envelopes import KAFKA, RECORDS, ROWS_OF_KAFKA, record
 from tests.hints.hint import Told, follows
 from tests.hints.tables import write, write_and_open
@@ -100,7 +103,7 @@ def _(told: Told) -> None:
     assert parse_schema("schema", text, bare_name="value")[0] == own
 
 
-@follows("payloads.json.text:JsonDecoder.__post_init__")
+@follows("payloads.json:JsonDecoder.__post_init__")
 def _(told: Told) -> None:
     nested = pa.schema({"value": pa.struct({"id": pa.int64()})})
     with told:
@@ -110,7 +113,7 @@ def _(told: Told) -> None:
     JsonDecoder(fields, is_bare=is_bare)
 
 
-@follows("payloads.json.text:_require_decodable")
+@follows("payloads.json:_require_decodable")
 def _(told: Told) -> None:
     with told:
         JsonDecoder(parse_schema("valueSchema", "m MAP<STRING, INT>", bare_name="value")[0])
@@ -118,7 +121,7 @@ def _(told: Told) -> None:
     JsonDecoder(parse_schema("valueSchema", "m STRUCT<a: INT>", bare_name="value")[0])
 
 
-@follows("payloads.raw:RawDecoder.__post_init__")
+@follows("payloads.decoder:RawDecoder.__post_init__")
 def _(told: Told) -> None:
     with told:
         write(told.folder, ROWS_OF_KAFKA, **{**KAFKA, "valueFormat": "raw", "valueSchema": "v INT"})
@@ -152,7 +155,7 @@ class registry:
         self._running.__exit__(*error)
 
 
-@follows("payloads.registry:latest_schema")
+@follows("payloads.schema_registry:latest_schema")
 def _(told: Told) -> None:
     with registry() as double:
         with told:
@@ -161,7 +164,7 @@ def _(told: Told) -> None:
         latest_schema(settings(double.url), "t-value")
 
 
-@follows("payloads.registry:_answer")
+@follows("payloads.schema_registry:_answer")
 def _(told: Told) -> None:
     with registry() as double:
         double.user = ("me", "hush")
@@ -172,7 +175,7 @@ def _(told: Told) -> None:
         latest_schema(settings(double.url, **own), "t-value")
 
 
-@follows("payloads.registry:_strange")
+@follows("payloads.schema_registry:_strange")
 def _(told: Told) -> None:
     other = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01})
@@ -189,7 +192,7 @@ def _(told: Told) -> None:
         latest_schema(settings(double.url), "t-value")
 
 
-@follows("payloads.registry:_fetch_of")
+@follows("payloads.schema_registry:_fetch_of")
 def _(told: Told) -> None:
     with registry() as double:
         own = settings(double.url)
@@ -199,7 +202,7 @@ def _(told: Told) -> None:
         latest_schema(own, "t-value")
 
 
-@follows("payloads.registry:_silent")
+@follows("payloads.schema_registry:_silent")
 def _(told: Told) -> None:
     with registry() as double:
         double.refuse_next = [503] * 20
@@ -220,7 +223,7 @@ def by_registry(double: RegistryDouble, **more: str) -> Mapping[str, str]:
     return {**own, "schemaRegistry.url": double.url, **more}
 
 
-@follows("envelopes.found:_planned")
+@follows("envelopes.inferred_schema:_planned")
 def _(told: Told) -> None:
     with registry() as double:
         with told:
@@ -229,7 +232,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, **by_registry(double, valueSubject="t-value"))
 
 
-@follows("envelopes.found:_planned:3")
+@follows("envelopes.inferred_schema:_planned:3")
 def _(told: Told) -> None:
     with registry() as double:
         double.register("json-value", {"type": "object"}, kind="JSON")
@@ -245,7 +248,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, **by_registry(double, **own))
 
 
-@follows("envelopes.found:_planned:2")
+@follows("envelopes.inferred_schema:_planned:2")
 def _(told: Told) -> None:
     with registry() as double:
         double.register("bad-value", "{", kind="JSON")
@@ -260,7 +263,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, "other", **{**CONFLUENT, "valueSchema": ROW})
 
 
-@follows("payloads.connect.types:_unsupported")
+@follows("payloads.connect:_unsupported")
 def _(told: Told) -> None:
     with registry() as double:
         double.register("any-value", {"type": "object"}, kind="JSON")
@@ -272,7 +275,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, **{**KAFKA, **declared})
 
 
-@follows("payloads.connect.types:_unsupported")
+@follows("payloads.connect:_unsupported")
 def _(told: Told) -> None:
     with registry() as double:
         members = {"v": {"type": "string"}, "m": {"type": "object"}}
@@ -284,7 +287,7 @@ def _(told: Told) -> None:
         write_and_open(told.folder, NONE, **by_registry(double, **own, exceptColumnList="m"))
 
 
-@follows("payloads.own_schema:joined")
+@follows("payloads.embedded_schema:joined")
 def _(told: Told) -> None:
     half = PARTS_MAX // 2 + 1
     kinds = [struct(*(member(f"{side}{n}", "int8") for n in range(half))) for side in "ab"]
@@ -302,7 +305,7 @@ FIVE, HALF = sent("a", 1, n=("int32", 5)), sent("a", 3, n=("double", 0.5))
 LONG = sent("a", 2, n=("int64", 2**40))
 
 
-@follows("payloads.own_schema:_contradiction")
+@follows("payloads.embedded_schema:_contradiction")
 def _(told: Told) -> None:
     with told:
         write_routed(MemoryStore(), 0, [LONG, HALF], **INLINE)
@@ -314,7 +317,7 @@ def _(told: Told) -> None:
     assert [row["n"] for row in rows_of(root, "a")] == [2**40, 0.5]
 
 
-@follows("payloads.own_schema:_conformed")
+@follows("payloads.embedded_schema:_conformed")
 def _(told: Told) -> None:
     narrow = OwnDecoder(Inline("value"), pa.schema({"n": pa.int32()}))
     with told:
@@ -328,7 +331,7 @@ def _(told: Told) -> None:
     assert [row["n"] for row in rows_of(root, "a")] == [5, 2**40]
 
 
-@follows("envelopes.found:_instead")
+@follows("envelopes.inferred_schema:_instead")
 def _(told: Told) -> None:
     root = MemoryStore()
     plain = ("a", b'{"id": 1}', b'{"n": 5}')
@@ -345,7 +348,7 @@ def _(told: Told) -> None:
 EVENTS = {"envelope": "debezium", "valueFormat": "json", "valueSchema": "inline"}
 
 
-@follows("envelopes.found:FoundSide.event")
+@follows("envelopes.inferred_schema:FoundSide.event")
 def _(told: Told) -> None:
     root = MemoryStore()
     heartbeat = sent("beats", 1, ts_ms=("int64", 5))
@@ -358,7 +361,7 @@ def _(told: Told) -> None:
     assert rows_of(root, "shop.a") == [{"id": 1, "n": 5}]
 
 
-@follows("envelopes.found:FoundSide.event:2")
+@follows("envelopes.inferred_schema:FoundSide.event:2")
 def _(told: Told) -> None:
     root = MemoryStore()
     with told:
@@ -372,7 +375,7 @@ def _(told: Told) -> None:
     assert rows_of(root, "b") == [{"id": 1, "n": 5}]
 
 
-@follows("payloads.own_schema:ByRegistry._require_no_newer")
+@follows("payloads.embedded_schema:ByRegistry._require_no_newer")
 def _(told: Told) -> None:
     row, more = record_of("R", v="string"), record_of("R", v="string", w="string")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
@@ -23,7 +23,7 @@ def require_newer(path: Path) -> None:
     assert rows_of(path) == [{"id": 1, "v": "b"}]
 
 
-@follows("conversions.positions:require_ordered")
+@follows("core.source_positions:require_ordered")
 def _(told: Told) -> None:
     write(told.folder / "t", records([OLDER]), **OPTIONS)
     with told:
@@ -37,7 +37,7 @@ def _(told: Told) -> None:
     require_newer(told.folder / "by offset")
 
 
-@follows("conversions.positions:unknown_log")
+@follows("core.source_positions:unknown_log")
 def _(told: Told) -> None:
     path = told.folder / "t"
     write(path, records([OLDER]), **OPTIONS)
@@ -53,7 +53,7 @@ def _(told: Told) -> None:
     require_newer(told.folder / "by offset")
 
 
-@follows("conversions.positions:with_logs:2")
+@follows("core.source_positions:with_logs:2")
 def _(told: Told) -> None:
     path = told.folder / "t"
     with told:
@@ -66,7 +66,7 @@ def _(told: Told) -> None:
     require_newer(told.folder / "by offset")
 
 
-@follows("conversions.positions:require_extended")
+@follows("core.source_positions:require_extended")
 def _(told: Told) -> None:
     path = told.folder / "t"
     write(path, records([OLDER]), **OPTIONS)
@@ -79,7 +79,7 @@ def _(told: Told) -> None:
     require_newer(path)
 
 
-@follows("conversions.positions:with_logs")
+@follows("core.source_positions:with_logs")
 def _(told: Told) -> None:
     """The rows of the second base name are planned on a table that has no names yet."""
     path = told.folder / "t"

@@ -8,16 +8,16 @@ from unittest.mock import patch
 import pyarrow as pa
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
 from spark_upsert.errors import ContentionError
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan import agg
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.changes.modes import ValidBy
+from spark_upsert.store.open import open_store
+from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import Unchanged
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 from tests.hints.reads import Query, batch, inputs_of, lake
 
@@ -74,7 +74,7 @@ def _(told: Told) -> None:
     assert len(batch(inputs_of(paths, **HISTORY))) == 2
 
 
-@follows("table.changes.history:history_stretches")
+@follows("table.changelog.history:history_stretches")
 def _(told: Told) -> None:
     table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     table.append(pa.table({"id": [1]}))
@@ -88,7 +88,7 @@ def _(told: Told) -> None:
     assert batch(given)
 
 
-@follows("table.changes.history:valid_fields")
+@follows("table.changelog.history:valid_fields")
 def _(told: Told) -> None:
     view = Plan.of_table(lake(told.folder, "table")["table"]).group_by("id").agg(n=agg.count())
     given = {"path": str(told.folder / "counts")}
@@ -99,7 +99,7 @@ def _(told: Told) -> None:
     assert batch({**given, "readChangeFeed": "true", "startingVersion": "0"})
 
 
-@follows("table.changes.history:valid_fields:2")
+@follows("table.changelog.history:valid_fields:2")
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "valid_to": pa.string()})
     table = Table.create(str(told.folder / "t"), columns, keys=["id"])
@@ -111,7 +111,7 @@ def _(told: Told) -> None:
     assert batch({**given, "columns": "id"})
 
 
-@follows("table.changes.history:require_axis")
+@follows("table.changelog.history:require_axis")
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "seq": pa.int64()})
     table = Table.create(str(told.folder / "t"), columns, keys=["id"], sequence_by=["seq"])

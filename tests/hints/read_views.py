@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spark_upsert.options.inputs import InputOptions
-from spark_upsert.streams.inputs.view_kind import ViewKind
+from spark_upsert.streams.inputs.view import ViewKind
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 from tests.hints.reads import Query, batch, lake
 
@@ -17,7 +17,7 @@ def view_of(*paths: str) -> dict[str, str]:
     return {"plan": first.to_json()}
 
 
-@follows("streams.inputs.view_bounds:require_bounds")
+@follows("streams.inputs.view:require_bounds")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west", indexBy="")
     both = view_of(*paths.values())
@@ -32,7 +32,7 @@ def _(told: Told) -> None:
     assert len(batch({"plan": plan.to_json(), "versionAsOf": "0"})) == 1
 
 
-@follows("streams.inputs.view_position:ViewPosition.unpacked")
+@follows("streams.inputs.view:ViewPosition.unpacked")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
     query = Query()
@@ -43,7 +43,7 @@ def _(told: Told) -> None:
     assert Query().run(view_of(path))
 
 
-@follows("streams.inputs.view_position:ViewPosition.unpacked:2")
+@follows("streams.inputs.view:ViewPosition.unpacked:2")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
     query = Query()
@@ -57,7 +57,7 @@ def _(told: Told) -> None:
     assert Query().run(other)
 
 
-@follows("streams.inputs.view_kind:ViewKind.describe")
+@follows("streams.inputs.view:ViewKind.describe")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
     with told:

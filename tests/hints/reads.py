@@ -12,17 +12,17 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs import discovery
-from spark_upsert.streams.planner.explain_read import explain_read
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.streams.inputs import discovered
+from spark_upsert.streams.planner.formats import (
+    MergedRead,
     batch_inputs,
+    explain_read,
     plan_columns,
     shared_columns,
     stream_heads,
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.streams.planner.merged_read import MergedRead
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert.table.log.manifest import Transaction
@@ -150,7 +150,7 @@ of_read(
 )
 
 
-@follows("streams.planner.explain_read:_refuse_of_the_log")
+@follows("streams.planner.formats:_refuse_of_the_log")
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
 
@@ -220,7 +220,7 @@ def _(told: Told) -> None:
 # Several inputs -----------------------------------------------------------------------------
 
 
-@follows("streams.inputs.agreement:_disagreement")
+@follows("streams.inputs.inputs:_disagreement")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east")
     write(told.folder, {"id": [2], "n": [2]}, "west")
@@ -233,7 +233,7 @@ def _(told: Told) -> None:
     assert len(batch({**given, "columns": "id,n"})) == 2
 
 
-@follows("streams.inputs.agreement:merged")
+@follows("streams.inputs.inputs:merged")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east")
     write(told.folder, {"id": [2], "n": [2], "v": [7]}, "west")
@@ -244,7 +244,7 @@ def _(told: Told) -> None:
     assert len(batch({**given, "columns": "id,n"})) == 2
 
 
-@follows("streams.inputs.agreement:_require_distinct")
+@follows("streams.inputs.inputs:_require_distinct")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east")
     write(told.folder, {"id": [2], "n": [2], "V": ["b"]}, "west")
@@ -255,7 +255,7 @@ def _(told: Told) -> None:
     assert len(batch({**given, "columns": "id,v"})) == 2
 
 
-@follows("streams.reads.merge_columns:require_free")
+@follows("streams.reads.columns:require_free")
 def _(told: Told) -> None:
     write(told.folder, {**ROW, "_input": ["mine"]}, "east")
     given = inputs_of({"east": str(told.folder / "east")}, mergeColumns="_input")
@@ -285,7 +285,7 @@ def _(told: Told) -> None:
     query.run({**fewer, **told.options})
 
 
-@follows("streams.planner.kinds:with_found_inputs")
+@follows("streams.planner.formats:with_found_inputs")
 def _(told: Told) -> None:
     lake(told.folder, "east")
     with told:
@@ -294,7 +294,7 @@ def _(told: Told) -> None:
     assert batch({"path": str(told.folder), "inputsPattern": "*"})
 
 
-@follows("streams.inputs.found:FoundInputs._gone")
+@follows("streams.inputs.discovered:FoundInputs._gone")
 def _(told: Told) -> None:
     path = lake(told.folder, "east")["east"]
     query = Query()
@@ -308,7 +308,7 @@ def _(told: Told) -> None:
     assert Query().run(found)
 
 
-@follows("streams.inputs.found:FoundInputs._gone:2")
+@follows("streams.inputs.discovered:FoundInputs._gone:2")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     query = Query()
@@ -325,7 +325,7 @@ def _(told: Told) -> None:
     query.run({**given, **told.options})
 
 
-@follows("streams.inputs.table_position:TablePosition.unpacked")
+@follows("streams.inputs.table:TablePosition.unpacked")
 def _(told: Told) -> None:
     table = inputs_of(lake(told.folder, "table"))
     query = Query()
@@ -373,13 +373,13 @@ def replayed(site: str, alter: Alter, **more: str) -> None:
 
 TURNS = {"merge": "roundrobin", "maxRowsPerTrigger": "3"}
 replayed(
-    "streams.reads.passage:_rows_and_no_more",
+    "streams.reads.ordered:_rows_and_no_more",
     lambda o: state(o)["given"].update(east=1, west=2),
     **TURNS,
 )
 
 
-@follows("streams.reads.passage:_rows")
+@follows("streams.reads.ordered:_rows")
 def _(told: Told) -> None:
     given = {**inputs_of(lake(told.folder, "table")), **TURNS}
     query = Query()
@@ -394,11 +394,11 @@ def _(told: Told) -> None:
     assert len(Query().run(given)) == 1
 
 
-@follows("streams.inputs.discovery:Discovery._bounded")
+@follows("streams.inputs.discovered:Discovery._bounded")
 def _(told: Told) -> None:
     lake(told.folder, "east", "west", "north")
     given = {"path": str(told.folder), "inputsPattern": "*"}
-    with patch.object(discovery, "FOLDERS_MAX", 2):
+    with patch.object(discovered, "FOLDERS_MAX", 2):
         with told:
             batch(given)
         told("narrow 'inputsPattern'")
@@ -408,7 +408,7 @@ def _(told: Told) -> None:
         assert len(batch({**given, "inputsPattern": "n*"})) == 1
 
 
-@follows("streams.offsets.bases:_unusable")
+@follows("streams.offsets.delta:_unusable")
 def _(told: Told) -> None:
     lake(told.folder / "lake", "east", "west")
     offsets, moved = told.folder / "offsets", told.folder / "moved"

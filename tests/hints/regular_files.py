@@ -8,7 +8,7 @@ from spark_upsert.store import LocalStore
 from tests.hints.hint import Told, follows
 
 
-@follows("store.regular:not_regular")
+@follows("store.local:not_regular")
 def _(told: Told) -> None:
     store, file = LocalStore(told.folder), told.folder / "a"
     os.mkfifo(file)

@@ -9,20 +9,20 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
-from spark_upsert.cli.commands.reads import _version_behind
+from spark_upsert.cli.main import upsertflow
 from spark_upsert.cli.routed import list_tables, open_in
+from spark_upsert.cli.tables import _version_behind
+from spark_upsert.core.path_template import Template
 from spark_upsert.envelopes.write_plan import plan_upon
-from spark_upsert.model.template import Template
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed import plan as routed_plan
 from spark_upsert.routed.commit import commit_routed
+from spark_upsert.routed.dead_letter import ParkedTable
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.plan import plan_routed, table_below
-from spark_upsert.routed.routes import find_nested
+from spark_upsert.routed.replay import unpark
+from spark_upsert.routed.router import find_nested
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.routed.unpark import unpark
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
@@ -57,7 +57,7 @@ def _(told: Told) -> None:
     assert rows_of(root, "a") == [{"id": 1, "flag": True}]
 
 
-@follows("routed.unpark:_widened:2")
+@follows("routed.replay:_widened:2")
 def _(told: Told) -> None:
     root = root_of(told)
     write(root, 0, [("a", 1, 1)], [("a", 1, 2)], [("b", 1, 1)])
@@ -75,7 +75,7 @@ def _(told: Told) -> None:
     assert table_below(root, "a").snapshot().sort_by("id").to_pylist()[1]["w"] == 5
 
 
-@follows("routed.park:as_parkable")
+@follows("routed.dead_letter:as_parkable")
 def _(told: Told) -> None:
     root, plan = root_of(told), plan_upon
 
@@ -98,7 +98,7 @@ def _(told: Told) -> None:
 
 TEMPLATES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (
-        "model.template:Template.parse",
+        "core.path_template:Template.parse",
         "/lake/topics",
         {
             "as in '/lake/{topic}'": "/lake/{topic}",
@@ -106,7 +106,7 @@ TEMPLATES: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     (
-        "model.template:_pieces",
+        "core.path_template:_pieces",
         "/lake/{topic",
         {
             "as in '/lake/{topic}'": "/lake/{topic}",
@@ -114,12 +114,12 @@ TEMPLATES: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     (
-        "model.template:_segment",
+        "core.path_template:_segment",
         "/lake/{topic}/a b",
         {"write letters, digits and '_-.=+@,' there": "/lake/{topic}/a1_-.=+@,b"},
     ),
     (
-        "model.template:_segment:2",
+        "core.path_template:_segment:2",
         "/lake/{a}{b}",
         {
             "put a '.', '-' or '_' between them": "/lake/{a}.{b}",
@@ -127,21 +127,21 @@ TEMPLATES: tuple[tuple[str, str, dict[str, str]], ...] = (
         },
     ),
     (
-        "model.template:_segment:3",
+        "core.path_template:_segment:3",
         "/lake/_{topic}",
         {"begin each name there with a column, a letter or a digit": "/lake/x_{topic}"},
     ),
     (
-        "model.template:_column",
+        "core.path_template:_column",
         "/lake/{a.}",
         {
             "as in '/lake/{topic}'": "/lake/{topic}",
             "dots lead into structs": "/lake/{a.b}",
         },
     ),
-    ("model.template:_require_each_once", "/{a}/{A}", {"name each column once": "/{a}/{b}"}),
+    ("core.path_template:_require_each_once", "/{a}/{A}", {"name each column once": "/{a}/{b}"}),
     (
-        "model.template:_root",
+        "core.path_template:_root",
         "s3://{bucket}/lake",
         {"with columns in the names below it": "s3://bucket/{topic}"},
     ),
@@ -162,7 +162,7 @@ for _case in TEMPLATES:
     of_template(*_case)
 
 
-@follows("model.template:Segment._unnameable")
+@follows("core.path_template:Segment._unnameable")
 def _(told: Told) -> None:
     rows: Rows = [("x" * 300, 1, 1)]
     with told:
@@ -174,7 +174,7 @@ def _(told: Told) -> None:
     keeps_apart(told, rows)
 
 
-@follows("routed.routes:route_of")
+@follows("routed.router:route_of")
 def _(told: Told) -> None:
     rows: Rows = [(None, 1, 1)]
     with told:
@@ -198,7 +198,7 @@ def find(column: str, **types: pa.DataType) -> None:
     find_nested(column, pa.schema(types))
 
 
-@follows("routed.routes:find_nested")
+@follows("routed.router:find_nested")
 def _(told: Told) -> None:
     source = pa.struct({"db": pa.string()})
     with told:
@@ -209,7 +209,7 @@ def _(told: Told) -> None:
     find("source.db", topic=pa.string(), source=source)
 
 
-@follows("routed.routes:find_nested:2")
+@follows("routed.router:find_nested:2")
 def _(told: Told) -> None:
     with told:
         find("topic", topic=pa.float64())
@@ -347,7 +347,7 @@ def parked(told: Told) -> LocalStore:
     return root
 
 
-@follows("routed.park:parked_before")
+@follows("routed.dead_letter:parked_before")
 def _(told: Told) -> None:
     root = parked(told)
     rows: Rows = [("a", 2, 2)]
@@ -361,7 +361,7 @@ def _(told: Told) -> None:
     assert rows_in(root, "a") == {1: 1, 2: 2, 3: 3}
 
 
-@follows("routed.park:parked_before")
+@follows("routed.dead_letter:parked_before")
 def _(told: Told) -> None:
     root = parked(told)
     with told:
@@ -376,7 +376,7 @@ def upsert(*arguments: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-@follows("routed.unpark:chosen")
+@follows("routed.replay:chosen")
 def _(told: Told) -> None:
     root = parked(told)
     with told:
@@ -385,7 +385,7 @@ def _(told: Told) -> None:
     nothing_waits(told)
 
 
-@follows("routed.unpark:_widened")
+@follows("routed.replay:_widened")
 def _(told: Told) -> None:
     root = root_of(told)
     columns = pa.schema({"id": pa.int64(), "v": pa.int64()})
@@ -432,7 +432,7 @@ def _(told: Told) -> None:
     assert result.exit_code == 0, result.output
 
 
-@follows("cli.commands.reads:_version_behind")
+@follows("cli.tables:_version_behind")
 def _(told: Told) -> None:
     table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     table.append(pa.table({"id": [1]}))
@@ -448,7 +448,7 @@ def _(told: Told) -> None:
 # -- two at once ------------------------------------------------------------------------------
 
 
-@follows("routed.tables:_require_unmade")
+@follows("routed.fence:_require_unmade")
 def _(told: Told) -> None:
     root, rows = root_of(told), batch_of([("a", 1, 1)])
     options, batch = RoutedOptions.parse(OPTIONS), transaction(0)
@@ -462,7 +462,7 @@ def _(told: Told) -> None:
     assert rows_in(root, "a") == {1: 1}
 
 
-@follows("routed.tables:require_apart")
+@follows("routed.fence:require_apart")
 def _(told: Told) -> None:
     with told:
         write_topics(Folding(), "Sum", "sum")

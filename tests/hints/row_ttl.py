@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.table import Table
 from tests.hints.hint import Told, follows
 from tests.support.clocked import ClockedStore, Now

@@ -9,10 +9,10 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.store import objects
-from spark_upsert.store.copies import LocalCopies
-from spark_upsert.store.objects import _ENDPOINT_VARIABLE
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store import object_store
+from spark_upsert.store.cache import LocalCopies
+from spark_upsert.store.object_store import _ENDPOINT_VARIABLE
+from spark_upsert.store.open import open_store
 from tests.hints.hint import Told, follows
 
 Place = tuple[str, Mapping[str, Any]]
@@ -22,7 +22,7 @@ OPEN = {"endpoint": "http://127.0.0.1:9", "allow_http": "true"}
 
 PLACES: tuple[tuple[str, Place, Mapping[str, Place]], ...] = (
     (
-        "store.resolve:_path_of",
+        "store.open:_path_of",
         ("file://tmp/lake", {}),
         {"write file:///tmp/lake for the folder /tmp/lake": ("file:///tmp/lake", {})},
     ),
@@ -32,7 +32,7 @@ PLACES: tuple[tuple[str, Place, Mapping[str, Place]], ...] = (
         {"keep one of them": (BUCKET, {"region": "eu-west-1"})},
     ),
     (
-        "store.objects:_client",
+        "store.object_store:_client",
         (BUCKET, {"region": "eu-west-1", "skip_signature": "perhaps"}),
         {
             "docs/object-stores.md lists the options of each cloud": (
@@ -115,7 +115,7 @@ for _site, _wrong, _advice in PLACES:
     of_place(_site, _wrong, _advice)
 
 
-@follows("store.objects:_refuse_other_endpoint")
+@follows("store.object_store:_refuse_other_endpoint")
 def _(told: Told) -> None:
     with patch.dict(os.environ, {_ENDPOINT_VARIABLE: "http://127.0.0.1:8"}):
         with told:
@@ -126,7 +126,7 @@ def _(told: Told) -> None:
     open_store(BUCKET, OPEN)
 
 
-@follows("store.copies:LocalCopies.folder")
+@follows("store.cache:LocalCopies.folder")
 def _(told: Told) -> None:
     (told.folder / f"upsertflow-cache-{os.getuid()}").symlink_to(told.folder)
     with told:
@@ -135,7 +135,7 @@ def _(told: Told) -> None:
     assert LocalCopies(told.folder / "own").folder().is_dir()
 
 
-@follows("store.copies:usable")
+@follows("store.cache:usable")
 def _(told: Told) -> None:
     (told.folder / "file").write_bytes(b"")
     with told:
@@ -144,11 +144,11 @@ def _(told: Told) -> None:
     assert LocalCopies(told.folder / "copies").folder().is_dir()
 
 
-@follows("store.objects:_refuse_after_fork")
+@follows("store.object_store:_refuse_after_fork")
 def _(told: Told) -> None:
-    with patch.object(objects, "_runtime_process", os.getpid() + 1), told:
+    with patch.object(object_store, "_runtime_process", os.getpid() + 1), told:
         open_store(BUCKET, OPEN).read("a")
     for method in ("spawn", "forkserver"):
         told(f"'{method}'")
         with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
-            pool.submit(objects._refuse_after_fork).result()
+            pool.submit(object_store._refuse_after_fork).result()

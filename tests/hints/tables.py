@@ -13,20 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.core.threads import told_to_another
 from spark_upsert.flow import TableSink
-from spark_upsert.flow.run.tables import write as write_by
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.model.shared_calls import told_to_another
+from spark_upsert.flow.local import write as write_by
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan import agg
-from spark_upsert.streams.planner.kinds import plan_columns
-from spark_upsert.table.changes.new_values import new_values
+from spark_upsert.streams.planner.formats import plan_columns
+from spark_upsert.table.changelog.render import new_values
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 from tests.support.column_types import ROWS, TYPES, earlier_release, in_struct
 from tests.support.group_worlds import Routed
@@ -90,7 +90,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         {"Did you mean 'last'": (ROW, {"ties": "last", "sequenceBy": "n"})},
     ),
     (
-        "model.names:refuse_repeated",
+        "core.names:refuse_repeated",
         None,
         ({"id": [1], "ID": [2]}, {}),
         {
@@ -99,7 +99,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:require_storable:2",
+        "core.schema:require_storable:2",
         None,
         ({"id": [1], "v": [None]}, {}),
         {
@@ -111,7 +111,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:TableSchema._check_engine",
+        "core.schema:TableSchema._check_engine",
         None,
         (ROW, {"sequenceBy": "n", "sequenceScope": "epoch", "mergeEngine": "aggregation"}),
         {
@@ -122,7 +122,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:TableSchema._check_engine:2",
+        "core.schema:TableSchema._check_engine:2",
         None,
         (ROW, {"sequenceBy": "n", "ties": "fail", "mergeEngine": "aggregation"}),
         {
@@ -131,13 +131,13 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:TableSchema._check_engine:3",
+        "core.schema:TableSchema._check_engine:3",
         None,
         (ROW, {"onError": "quarantine", "mergeEngine": "aggregation"}),
         {"use onError=fail": (ROW, {"onError": "fail", "mergeEngine": "aggregation"})},
     ),
     (
-        "model.schema:_with_error_column",
+        "core.schema:_with_error_column",
         None,
         ({**ROW, "error": ["no"]}, {"onError": "inline"}),
         {
@@ -148,7 +148,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:refuse_reserved",
+        "core.schema:refuse_reserved",
         None,
         ({**ROW, "_diff": [1]}, {}),
         {
@@ -160,19 +160,19 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:_distinct_keys",
+        "core.schema:_distinct_keys",
         None,
         (ROW, {"keys": "id,ID"}),
         {"leave the second name of it out": (ROW, {"keys": "id"})},
     ),
     (
-        "model.schema:_require_hashable",
+        "core.schema:_require_hashable",
         None,
         (LISTS, {"keys": "v"}),
         {"use a column of a number": (LISTS, {"keys": "id"})},
     ),
     (
-        "model.engines:MergeEngine.check",
+        "core.merge_engines:MergeEngine.check",
         None,
         (ROW, {"mergeEngine": "aggregation", "aggregate.v": "sum"}),
         {
@@ -184,7 +184,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.engines:MergeEngine.check:2",
+        "core.merge_engines:MergeEngine.check:2",
         None,
         (LISTS, {"mergeEngine": "aggregation", "aggregate.v": "max"}),
         {
@@ -195,19 +195,19 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.engines:MergeEngine._require_value",
+        "core.merge_engines:MergeEngine._require_value",
         None,
         (ROW, {"mergeEngine": "aggregation", "aggregate.id": "sum"}),
         {"Choose one of: n, v": (ROW, {"mergeEngine": "aggregation", "aggregate.n": "sum"})},
     ),
     (
-        "table.log.indexed:indexed_columns",
+        "table.log.properties:indexed_columns",
         None,
         (LISTS, {"indexBy": "v"}),
         {"index a column of a number": (ROW, {"indexBy": "n"})},
     ),
     (
-        "table.log.indexed:indexed_columns:2",
+        "table.log.properties:indexed_columns:2",
         None,
         (ROW, {"indexBy": "id,v"}),
         {"leave 'id' out of 'indexBy'": (ROW, {"indexBy": "v"})},
@@ -219,7 +219,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         {"compute it before the write": ({**ROW, "n": [False]}, {"applyAsDeletes": "n"})},
     ),
     (
-        "model.schema:unread_deletes",
+        "core.schema:unread_deletes",
         None,
         (FLATTENED, {"exceptColumnList": "__deleted"}),
         {"give apply_as_deletes=__deleted": (FLATTENED, {"applyAsDeletes": "__deleted"})},
@@ -243,7 +243,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         {"drop the option": (ROW, {})},
     ),
     (
-        "model.schema:TableSchema.accept",
+        "core.schema:TableSchema.accept",
         (ROW, {}),
         ({**ROW, "w": [1]}, {}),
         {
@@ -251,7 +251,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:TableSchema.accept",
+        "core.schema:TableSchema.accept",
         (ROW, {}),
         ({**ROW, "w": [1]}, {}),
         {"give except_column_list=w": ({**ROW, "w": [1]}, {"exceptColumnList": "w"})},
@@ -268,13 +268,13 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:TableSchema.accept:2",
+        "core.schema:TableSchema.accept:2",
         (ROW, {}),
         ({"id": [1], "n": [1]}, {}),
         {"With merge_schema=true": ({"id": [1], "n": [1]}, {"mergeSchema": "true"})},
     ),
     (
-        "model.schema:TableSchema._accept_type",
+        "core.schema:TableSchema._accept_type",
         (typed(id=([1], pa.int64()), n=([1], pa.int32())), {}),
         (ROW, {"exceptColumnList": "v"}),
         {
@@ -282,7 +282,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "model.schema:TableSchema._accept_type",
+        "core.schema:TableSchema._accept_type",
         (ROW, {}),
         ({**ROW, "v": [5]}, {}),
         {"cast the column to string before writing": ({**ROW, "v": ["5"]}, {})},
@@ -315,7 +315,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "table.write.ambiguity:_tied_examples",
+        "table.write.ties:_tied_examples",
         (ROW, {"sequenceBy": "n", "ties": "fail"}),
         ({**ROW, "v": ["b"]}, {}),
         {"write into a table with ties=last": ({**ROW, "v": ["b"]}, {"ties": "last"})},
@@ -367,7 +367,7 @@ WRITES: tuple[tuple[str, Write | None, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "table.entries.fold:_Groups._aggregate",
+        "table.state.fold:_Groups._aggregate",
         None,
         (
             typed(id=([1, 1], pa.int64()), n=([100, 100], pa.int8())),
@@ -493,7 +493,7 @@ def rows_with(values: pa.Array) -> pa.Table:
     return pa.table({"id": range(len(values)), "w": ["a"] * len(values), "v": values})
 
 
-@follows("model.schema:require_storable")
+@follows("core.schema:require_storable")
 def _(told: Told) -> None:
     deep = TYPES["struct of 64 levels"].given
     with told:
@@ -504,7 +504,7 @@ def _(told: Told) -> None:
     write(told.folder, rows_with(pa.array([json.dumps(each) for each in deep.to_pylist()])))
 
 
-@follows("model.schema:require_storable:3")
+@follows("core.schema:require_storable:3")
 def _(told: Told) -> None:
     advice: Mapping[str, tuple[str, Callable[[pa.Array], pa.Array]]] = {
         "opaque": ("cast it to binary, in which its values are", lambda v: v.cast(pa.binary())),
@@ -532,7 +532,7 @@ def _(told: Told) -> None:
     write(told.folder, rows_with(values).drop_columns("v"), "without")
 
 
-@follows("model.schema:unreadable_column")
+@follows("core.schema:unreadable_column")
 def _(told: Told) -> None:
     path = str(told.folder / "table")
     with earlier_release():
@@ -620,7 +620,7 @@ def _(told: Told) -> None:
     table.at(0)
 
 
-@follows("table.log.look:Look.require_past")
+@follows("table.log.snapshot:Look.require_past")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
@@ -642,7 +642,7 @@ def _(told: Told) -> None:
     table.changes(1)
 
 
-@follows("table.log.look:Look.at_timestamp")
+@follows("table.log.snapshot:Look.at_timestamp")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
@@ -653,7 +653,7 @@ def _(told: Told) -> None:
     assert table.log.at_timestamp(table.log.commit(0).timestamp_ms).version == 0
 
 
-@follows("table.changes.new_values:_refuse_deletes")
+@follows("table.changelog.render:_refuse_deletes")
 def _(told: Told) -> None:
     table = write_and_open(told.folder, {**ROW, "gone": [False]}, applyAsDeletes="gone")
     write(told.folder, {**ROW, "gone": [True]}, applyAsDeletes="gone")
@@ -669,7 +669,7 @@ def _(told: Told) -> None:
     assert [row["_change_type"] for row in table.changes(0).to_pylist()] == ["insert", "delete"]
 
 
-@follows("table.entries.prefixes:Prefixes.of")
+@follows("table.state.lookup:Prefixes.of")
 def _(told: Told) -> None:
     rows = {"region": ["east"], "id": [1]}
     plain = write_and_open(told.folder, rows, keys="region,id")
@@ -680,7 +680,7 @@ def _(told: Told) -> None:
     assert hashed.having_prefix(pa.table({"region": ["east"]})).num_rows == 1
 
 
-@follows("table.entries.prefixes:as_stored")
+@follows("table.state.lookup:as_stored")
 def _(told: Told) -> None:
     rows = {"region": [7], "id": [1]}
     table = write_and_open(told.folder, rows, keys="region,id", hashPrefix="1")
@@ -743,7 +743,7 @@ def _(told: Told) -> None:
     assert table.snapshot(filter="v IS NOT NULL").num_rows == 1
 
 
-@follows("streams.inputs.awaited:_missing")
+@follows("streams.inputs.table:_missing")
 def _(told: Told) -> None:
     given = {"path": str(told.folder / "table"), "tableTimeout": "1 ms"}
     with told:
@@ -753,7 +753,7 @@ def _(told: Told) -> None:
     plan_columns(ReadPlan.parse(given))
 
 
-@follows("table.log.entries:no_table")
+@follows("table.log.codec:no_table")
 def _(told: Told) -> None:
     Routed(told.folder / "lake").batch(a={1: 1})
     with told:
@@ -764,7 +764,7 @@ def _(told: Told) -> None:
     plan_columns(ReadPlan.parse({"path": str(told.folder / "lake"), **told.options}))
 
 
-@follows("table.log.entries:no_table:2")
+@follows("table.log.codec:no_table:2")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     place = table.publish().place
@@ -776,7 +776,7 @@ def _(told: Told) -> None:
     plan_columns(ReadPlan.parse({"path": table.store.url}))
 
 
-@follows("table.write.fitting:_converted")
+@follows("table.write.commands:_converted")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
@@ -787,7 +787,7 @@ def _(told: Told) -> None:
     assert table.snapshot().column("n").to_pylist() == [2]
 
 
-@follows("table.given_rows:as_table")
+@follows("table.arguments:as_table")
 def _(told: Told) -> None:
     table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     given: Any = [{"id": 1}]
@@ -800,7 +800,7 @@ def _(told: Told) -> None:
     assert table.snapshot().num_rows == 2
 
 
-@follows("model.engines:MergeEngine.check:3")
+@follows("core.merge_engines:MergeEngine.check:3")
 def _(told: Told) -> None:
     columns = pa.schema({"k": pa.int64(), "n": pa.int32()})
     engine = MergeEngine(Engine.AGGREGATION, {"n": Rule.SUM}, multiplicity="n")
@@ -813,7 +813,7 @@ def _(told: Told) -> None:
     assert Table.open(str(told.folder / "kept")).schema.engine.multiplicity == "n"
 
 
-@follows("model.shared_calls:told_to_another")
+@follows("core.threads:told_to_another")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
@@ -824,7 +824,7 @@ def _(told: Told) -> None:
     assert not table.append(rows_of({**ROW, "id": [2]}), transaction=twice)
 
 
-@follows("conversions.arguments:_unfit")
+@follows("core.python_values:_unfit")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     for value in (7 * 86_400 * 1e3, timedelta(days=7)):
@@ -846,7 +846,7 @@ def _(told: Told) -> None:
     assert Table.open(str(told.folder / "partial")).snapshot()["v"].to_pylist() == ["a"]
 
 
-@follows("table.given_rows:as_table:2")
+@follows("table.arguments:as_table:2")
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "v": pa.string()})
     table = Table.create(str(told.folder / "t"), columns, keys=["id"])

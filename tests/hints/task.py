@@ -32,7 +32,7 @@ from spark_upsert.task import (
     Unnest,
     Values,
 )
-from spark_upsert.task.readers import read_arrow
+from spark_upsert.task.sources import read_arrow
 from tests.hints.hint import Told, follows
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("x", pa.list_(pa.int64()))])
@@ -119,12 +119,12 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         {"name one of them": Unnest(id="u", input=SCAN, column="x")},
     ),
     (
-        "task.operators.grouping:GroupComputation.__init__",
+        "task.aggregation:GroupComputation.__init__",
         grouped(keys=()),
         {"give it one or the other": grouped()},
     ),
     (
-        "task.operators.grouping:GroupComputation._key_field",
+        "task.aggregation:GroupComputation._key_field",
         grouped(keys=("x",)),
         {"cast it in a projection below": grouped(input=project(SCAN, t="CAST(k AS STRING)"))},
     ),
@@ -134,7 +134,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         {"Did you mean 'sum'": grouped(Aggregate.of("n", "sum", "k"))},
     ),
     (
-        "task.operators.grouping:GroupComputation._accumulator",
+        "task.aggregation:GroupComputation._accumulator",
         grouped(Aggregate("n", AggregateKind.SUM, "k", scale=2)),
         {
             "leave it out": grouped(Aggregate("n", AggregateKind.SUM, "k")),
@@ -145,17 +145,17 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.join_rows:Shape.of",
+        "task.join_output:Shape.of",
         joined(HashJoin, LEFT, RIGHT, on=()),
         {"say in 'on' which are equal": joined(HashJoin, LEFT, RIGHT)},
     ),
     (
-        "task.operators.grouping:GroupComputation._accumulator:2",
+        "task.aggregation:GroupComputation._accumulator:2",
         grouped(Aggregate.of("n", "sum")),
         {"name a column": grouped(Aggregate.of("n", "sum", "k"))},
     ),
     (
-        "task.operators.grouping:GroupComputation._accumulator:2",
+        "task.aggregation:GroupComputation._accumulator:2",
         grouped(Aggregate.of("n", "sum", "t"), keys=("k",)),
         {
             "cast it in a projection below": grouped(
@@ -166,12 +166,12 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.grouping:GroupComputation._require_names",
+        "task.aggregation:GroupComputation._require_names",
         grouped(Aggregate.of("t", "count")),
         {"give the aggregate another name": grouped(Aggregate.of("n", "count"))},
     ),
     (
-        "task.operators.join_rows:require_types",
+        "task.join_output:require_types",
         joined(HashJoin, LEFT, RIGHT, on=On.pairs(("k",), ("t2",))),
         {
             "cast one of them in a projection below the join": joined(
@@ -183,7 +183,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.join_rows:require_types:2",
+        "task.join_output:require_types:2",
         joined(
             HashJoin,
             SCAN,
@@ -204,7 +204,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.join_rows:require_names",
+        "task.join_output:require_names",
         joined(HashJoin, LEFT, flat("right", k="k2"), on=On.pairs(("k",), ("k2",))),
         {
             "rename it": joined(HashJoin, LEFT, RIGHT),
@@ -216,17 +216,17 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.rows:numbered",
+        "task.operator:numbered",
         AssignUniqueId(id="ids", input=SCAN, column="k"),
         {"give 'column' another name": AssignUniqueId(id="ids", input=SCAN, column="n")},
     ),
     (
-        "task.operators.rows:numbered.apply",
+        "task.operator:numbered.apply",
         AssignUniqueId(id="ids", input=SCAN, column="n", first=(1 << 63) - 1),
         {"begin at a lower 'first'": AssignUniqueId(id="ids", input=SCAN, column="n", first=7)},
     ),
     (
-        "task.operators.grouping:GroupComputation.answers",
+        "task.aggregation:GroupComputation.answers",
         grouped(
             Aggregate.of("n", "sum", "n"), keys=(), input=project(SCAN, n="9223372036854775807")
         ),
@@ -239,7 +239,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.aggregation:HashAggregation._require_memory",
+        "task.aggregation:HashAggregation._require_memory",
         grouped(Aggregate.of("n", "count"), memory_bytes_max=1),
         {
             "raise the node's 'memory_bytes_max'": grouped(
@@ -248,7 +248,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.hash_join:HashJoinRows._require_memory",
+        "task.hash_join:HashJoinRows._require_memory",
         joined(HashJoin, LEFT, RIGHT, memory_bytes_max=1),
         {
             "raise the node's 'memory_bytes_max'": joined(
@@ -258,7 +258,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.merge_join:MergeJoinRows._require_memory",
+        "task.merge_join:MergeJoinRows._require_memory",
         joined(MergeJoin, LEFT, RIGHT, memory_bytes_max=1),
         {
             "raise the node's 'memory_bytes_max'": joined(
@@ -267,7 +267,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         },
     ),
     (
-        "task.operators.choice:_project",
+        "task.pipelines:_project",
         Project(id="p", input=SCAN, columns=(Named("k", "k"), Named("k", "t"))),
         {
             "rename one of them": Project(
@@ -342,7 +342,7 @@ def _(told: Told) -> None:
     assert len(rows_of(union(half))) == len(ROWS) * half
 
 
-@follows("task.operators.merge_join:_Arriving._require_order")
+@follows("task.merge_join:_Arriving._require_order")
 def _(told: Told) -> None:
     falling = {"left": [ROWS.slice(1), ROWS.slice(0, 1)], "right": [ROWS]}
     plan = joined(MergeJoin, LEFT, RIGHT)
@@ -371,7 +371,7 @@ def looked_up(**more: Any) -> IndexLookupJoin:
     return IndexLookupJoin(id="names", input=flat("rows"), **given)
 
 
-@follows("task.operators.lookup_join:LookupJoinRows._check")
+@follows("task.lookup_join:LookupJoinRows._check")
 def _(told: Told) -> None:
     with told:
         rows_of(looked_up(how=How.FULL), lookups={"names": LOOKUP})
@@ -380,7 +380,7 @@ def _(told: Told) -> None:
         assert rows_of(joined(kind, LEFT, RIGHT, how=How.FULL))
 
 
-@follows("task.operators.lookup_join:LookupJoinRows._check:2")
+@follows("task.lookup_join:LookupJoinRows._check:2")
 def _(told: Told) -> None:
     with told:
         rows_of(looked_up(keys=("k", "t")), lookups={"names": LOOKUP})
@@ -388,7 +388,7 @@ def _(told: Told) -> None:
     assert rows_of(looked_up(), lookups={"names": LOOKUP})[0]["name"] == "one"
 
 
-@follows("task.operators.choice:operator_of")
+@follows("task.pipelines:operator_of")
 def _(told: Told) -> None:
     with told:
         rows_of(looked_up())
@@ -420,7 +420,7 @@ def _(told: Told) -> None:
     assert rows_of(plan, {"orders": [ROWS]}, readers={"orders": read_arrow})
 
 
-@follows("task.scanning:ScanFeed._checked")
+@follows("task.sources:ScanFeed._checked")
 def _(told: Told) -> None:
     with told:
         rows_of(SCAN, {"rows": [ROWS.select(["k"])]})
@@ -428,7 +428,7 @@ def _(told: Told) -> None:
     rows_of(ArrowScan(id="rows", schema=SCHEMA.remove(2).remove(1)), {"rows": [ROWS.select(["k"])]})
 
 
-@follows("task.readers:_file")
+@follows("task.sources:_file")
 def _(told: Told) -> None:
     plan = FileScan(id="files", schema=SCHEMA)
     path = str(told.folder / "rows.pq")
@@ -444,7 +444,7 @@ def _(told: Told) -> None:
     assert rows_of(plan, {"files": [path]}, readers={"files": read})
 
 
-@follows("task.readers:_damaged")
+@follows("task.sources:_damaged")
 def _(told: Told) -> None:
     plan = FileScan(id="files", schema=SCHEMA)
     path = told.folder / "rows.parquet"
@@ -494,7 +494,7 @@ def _(told: Told) -> None:
 # The order of calls -------------------------------------------------------------------------
 
 
-@follows("task.states:_split_under_barrier")
+@follows("task.lifecycle:_split_under_barrier")
 def _(told: Told) -> None:
     with Task(SCAN) as task:
         task.add_split("rows", ROWS)
@@ -508,7 +508,7 @@ def _(told: Told) -> None:
         assert len(list(task.iter_batches())) == 1
 
 
-@follows("task.states:_leaf_has_ended")
+@follows("task.lifecycle:_leaf_has_ended")
 def _(told: Told) -> None:
     with Task(SCAN) as task:
         task.no_more_splits("rows")
@@ -524,7 +524,7 @@ def _(told: Told) -> None:
     assert rows_of(SCAN)
 
 
-@follows("task.states:_nothing_to_pull")
+@follows("task.lifecycle:_nothing_to_pull")
 def _(told: Told) -> None:
     for advice in ("call `request_barrier`", "`no_more_splits` for each leaf"):
         with Task(SCAN) as task:
@@ -537,7 +537,7 @@ def _(told: Told) -> None:
             assert len(list(task.iter_batches())) == 1
 
 
-@follows("task.states:_is_over")
+@follows("task.lifecycle:_is_over")
 def _(told: Told) -> None:
     task = Task(SCAN)
     task.close()
@@ -547,7 +547,7 @@ def _(told: Told) -> None:
     assert rows_of(SCAN)
 
 
-@follows("task.operators.choice:operator_of:2")
+@follows("task.pipelines:operator_of:2")
 def _(told: Told) -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Other(Node):

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.model.types import type_of
+from spark_upsert.core.arrow_types import type_of
 from spark_upsert.plan import agg
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import DEPTH_MAX, Filter, Limit, Node, Unnest
-from spark_upsert.plan.text import plan_from_json
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
-from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.grouping import Grouping
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 from tests.hints.reads import Query, batch
 from tests.hints.tables import Rows, write
@@ -77,12 +77,12 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         {"rename one": lambda w: w.orders.select("id", other="id")},
     ),
     (
-        "plan.unnest:unnested_schema",
+        "plan.nodes:unnested_schema",
         lambda w: w.orders.unnest("amount"),
         {"name a column of lists": lambda w: w.orders.unnest("tags")},
     ),
     (
-        "plan.unnest:unnested_schema:2",
+        "plan.nodes:unnested_schema:2",
         lambda w: w.orders.select("id", "tags", pos="amount").unnest("tags"),
         {
             "select it under another name before": lambda w: (
@@ -144,7 +144,7 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         },
     ),
     (
-        "views.builder:Plan.at_version",
+        "views.plan_builder:Plan.at_version",
         lambda w: w.orders.filter("amount > 1").at_version(0),
         {
             "pin each table: view(path).at_version(...)": lambda w: (
@@ -153,12 +153,12 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         },
     ),
     (
-        "views.builder:Plan.limit",
+        "views.plan_builder:Plan.limit",
         lambda w: w.orders.limit(1),
         {"limit what you read of a view": lambda w: w.orders},
     ),
     (
-        "views.builder:_one_of",
+        "views.plan_builder:_one_of",
         lambda w: w.orders.join(w.customers, on="id", how="lfet"),
         {"Did you mean 'left'": lambda w: w.orders.join(w.customers, on="id", how="left")},
     ),
@@ -168,7 +168,7 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         {"swap the sides": lambda w: w.customers.join(w.orders, on="id", how="left")},
     ),
     (
-        "views.builder:Plan.refresh",
+        "views.plan_builder:Plan.refresh",
         lambda w: w.kept(w.orders),
         {
             "group first: .group_by(...).agg(...)": lambda w: w.kept(
@@ -187,7 +187,7 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         },
     ),
     (
-        "views.binding:bind_below_group.relation_of",
+        "views.bases:bind_below_group.relation_of",
         lambda w: w.orders.group_by("customer").agg(n=agg.count()).filter("n > 0"),
         {
             "a group must be kept first: .keep(path)": lambda w: w.kept(
@@ -196,7 +196,7 @@ PLANS: tuple[tuple[str, Make, Mapping[str, Make]], ...] = (
         },
     ),
     (
-        "views.builder:Plan._require_one_version",
+        "views.plan_builder:Plan._require_one_version",
         lambda w: w.kept(w.orders.group_by("customer").agg(n=agg.count())).join(
             w.orders.select("customer", "id"), on="customer"
         ),
@@ -235,18 +235,18 @@ def texts(told: Told) -> tuple[Node, dict[str, Any]]:
 Damage = Callable[[dict[str, Any]], Any]
 
 TEXTS: tuple[tuple[str, Damage, str], ...] = (
-    ("plan.text:read_text", lambda r: "{", "give the text that `to_json()` returned"),
-    ("plan.text:plan_from_json", lambda r: {**r, "v": 99}, "make the plan anew"),
-    ("plan.text:_node", lambda r: {**r, "input": 5}, "a node is an object with its kind"),
-    ("plan.text:_node:2", lambda r: {**r, "node": "fliter"}, "Did you mean 'filter'"),
-    ("plan.text:_built", lambda r: {**r, "were": "n > 1"}, "Did you mean 'where'"),
+    ("plan.json:read_text", lambda r: "{", "give the text that `to_json()` returned"),
+    ("plan.json:plan_from_json", lambda r: {**r, "v": 99}, "make the plan anew"),
+    ("plan.json:_node", lambda r: {**r, "input": 5}, "a node is an object with its kind"),
+    ("plan.json:_node:2", lambda r: {**r, "node": "fliter"}, "Did you mean 'filter'"),
+    ("plan.json:_built", lambda r: {**r, "were": "n > 1"}, "Did you mean 'where'"),
     (
-        "plan.text:_built:2",
+        "plan.json:_built:2",
         lambda r: {**r, "where": 5},
         "give the text that `to_json()` returned",
     ),
     (
-        "plan.text:_built:3",
+        "plan.json:_built:3",
         lambda r: {name: value for name, value in r.items() if name != "where"},
         "give all fields",
     ),
@@ -302,7 +302,7 @@ def _(told: Told) -> None:
     assert world.rows(Plan(Unnest(input=node, column="tags", position="pos")))
 
 
-@follows("views.binding:bind_below_group.relation_of:2")
+@follows("views.bases:bind_below_group.relation_of:2")
 def _(told: Told) -> None:
     world = World(told.folder)
     with told:
@@ -330,7 +330,7 @@ def _(told: Told) -> None:
     assert [row["n"] for row in world.rows(kept)] == [2]
 
 
-@follows("views.binding:_require_key")
+@follows("views.bases:_require_key")
 def _(told: Told) -> None:
     world = World(told.folder)
     with told:
@@ -341,7 +341,7 @@ def _(told: Told) -> None:
     assert len(world.rows(world.orders.group_by("amount").agg(n=agg.count()))) == 2
 
 
-@follows("views.groups.kept:Kept.made")
+@follows("views.materialized:Kept.made")
 def _(told: Told) -> None:
     world = World(told.folder)
     some = count(world.orders.filter("amount > 10"), "customer")
@@ -352,7 +352,7 @@ def _(told: Told) -> None:
     assert len(world.rows(world.kept(some, "other"))) == 1
 
 
-@follows("views.groups.kept:Kept.opened")
+@follows("views.materialized:Kept.opened")
 def _(told: Told) -> None:
     world = World(told.folder)
     with told:
@@ -412,7 +412,7 @@ def _(told: Told) -> None:
     assert len(world.rows(Plan.of_table(path).join(right, on={"customer": "id"}))) == 2
 
 
-@follows("model.types:type_of")
+@follows("core.arrow_types:type_of")
 def _(told: Told) -> None:
     with told:
         type_of("BIGINT")
@@ -475,7 +475,7 @@ def _(told: Told) -> None:
     assert len(world.rows(world.orders.join(first, on={"customer": "who"}))) == 1
 
 
-@follows("views.table_base:require_columns")
+@follows("views.scan:require_columns")
 def _(told: Told) -> None:
     world = World(told.folder)
     before = world.orders.node.to_json()
@@ -487,7 +487,7 @@ def _(told: Told) -> None:
     assert len(batch({"plan": world.orders.node.to_json()})) == 2
 
 
-@follows("views.table_base:require_columns:2")
+@follows("views.scan:require_columns:2")
 def _(told: Told) -> None:
     world = World(told.folder)
     before = world.orders.node.to_json()
@@ -499,7 +499,7 @@ def _(told: Told) -> None:
     assert len(batch({"plan": world.orders.node.to_json()})) == 2
 
 
-@follows("views.groups.grouping:_error")
+@follows("views.grouping:_error")
 def _(told: Told) -> None:
     world = World(told.folder)
     with told:
@@ -508,7 +508,7 @@ def _(told: Told) -> None:
     world.orders.group_by("customer").agg(n=agg.sum("amount"))
 
 
-@follows("streams.inputs.view_kind:ViewKind.batch")
+@follows("streams.inputs.view:ViewKind.batch")
 def _(told: Told) -> None:
     world = World(told.folder)
     plan = count(world.orders, "customer")
@@ -519,7 +519,7 @@ def _(told: Told) -> None:
     assert len(batch({"path": str(told.folder / "kept")})) == 2
 
 
-@follows("streams.inputs.view_bounds:require_bounds:2")
+@follows("streams.inputs.view:require_bounds:2")
 def _(told: Told) -> None:
     world = World(told.folder)
     plan = count(world.orders, "customer").node.to_json()
@@ -529,7 +529,7 @@ def _(told: Told) -> None:
     assert Query().run({"plan": plan})
 
 
-@follows("streams.inputs.view_bounds:start_of")
+@follows("streams.inputs.view:start_of")
 def _(told: Told) -> None:
     world = World(told.folder)
     right = world.customers.select("id", "name")
@@ -543,7 +543,7 @@ def _(told: Told) -> None:
     assert len(Query().run(plan)) == 1
 
 
-@follows("views.groups.grouping:Grouping.from_json")
+@follows("views.grouping:Grouping.from_json")
 def _(told: Told) -> None:
     world = World(told.folder)
     view = count(world.orders, "customer")

@@ -15,10 +15,10 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_upsert.envelopes.debezium.records import record_form
-from spark_upsert.model.schema import ERROR, PUT, TOMBSTONE, ErrorPolicy, TableSchema
+from spark_upsert.core.schema import ERROR, PUT, TOMBSTONE, ErrorPolicy, TableSchema
+from spark_upsert.envelopes.debezium_records import record_form
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions
-from spark_upsert.payloads.connect.logical import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.logical_types import DecimalForm, TimeUnit, Unsaid
 from spark_upsert.table.write.commands import Envelope
 from tests.support.envelopes import KAFKA, records
 

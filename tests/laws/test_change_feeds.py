@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.envelopes import assert_sound, plan, rows_of

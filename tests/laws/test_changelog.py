@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.hashing import HASH_END
-from spark_upsert.model.schema import Scope
-from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.core.key_hash import HASH_END, HashRange
+from spark_upsert.core.schema import Scope
+from spark_upsert.table.changelog.render import Deduplication
 from tests.support.histories import CONDITIONS, HISTORIES, Conditions, Played, Step, play, under
 from tests.support.model import fold, visible
 from tests.support.tables import (

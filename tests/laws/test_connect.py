@@ -14,10 +14,9 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_upsert.payloads.base64 import decode_base64
-from spark_upsert.payloads.connect.json import ConnectJsonDecoder
-from spark_upsert.payloads.connect.logical import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.connect import ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.logical_types import DecimalForm, TimeUnit, Unsaid, decode_base64
 from tests.support.fuzz import FUZZ_TIMES
 from tests.support.seeds import seeds
 

@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.conversions import Rounding, convert, rounded, try_convert
-from spark_upsert.conversions.decimals import bounds_of, rounded_type
+from spark_upsert.core.casts import convert, rounded, try_convert
+from spark_upsert.core.decimals import bounds_of, rounded_type
+from spark_upsert.core.reasons import Rounding
 
 CASES = int(os.environ.get("CONVERSION_CASES", "400"))
 

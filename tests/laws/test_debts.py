@@ -6,10 +6,9 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from spark_upsert.routed.debts import Debts
-from spark_upsert.routed.group import Batch, TableGroup
-from spark_upsert.routed.members import Member, Members
-from spark_upsert.schedule.bands import ROUND
+from spark_upsert.routed.compaction_queue import Debts
+from spark_upsert.routed.group import Batch, Member, Members, TableGroup
+from spark_upsert.scheduler.scheduler import ROUND
 from spark_upsert.table.log.manifest import TableVersion
 from tests.support.seeds import seeds
 

@@ -17,23 +17,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.hashing import hash_keys, is_injective
-from spark_upsert.model.words import equal_rows
-from spark_upsert.plan.kernels import key_index
-from spark_upsert.plan.kernels.equal_keys import (
+from spark_upsert.core.key_hash import hash_keys, is_injective
+from spark_upsert.core.keys import equal_rows
+from spark_upsert.plan import join_keys
+from spark_upsert.plan.join_keys import (
     NOWHERE,
+    KeyIndex,
+    alike,
     canonical,
     codes,
+    common_type,
     firsts,
+    fitted,
     is_among,
     join_codes,
     joinable,
     matches,
     places,
+    ranks_of,
 )
-from spark_upsert.plan.kernels.key_index import KeyIndex
-from spark_upsert.plan.kernels.key_order import ranks_of
-from spark_upsert.plan.kernels.key_types import alike, common_type, fitted
 from tests.support.operator_rows import VALUES, place_of
 
 SEEDS = int(os.environ.get("OPERATOR_SEEDS", "40"))
@@ -122,8 +124,8 @@ def test_an_index_finds_the_rows_that_match(few: bool) -> None:
         return (hashes % np.uint64(2)) << np.uint64(63) if few else hashes
 
     with (
-        patch.object(key_index, "hash_keys", hashed),
-        patch.object(key_index, "is_injective", lambda types: not few and is_injective(types)),
+        patch.object(join_keys, "hash_keys", hashed),
+        patch.object(join_keys, "is_injective", lambda types: not few and is_injective(types)),
     ):
         for seed, left, right in worlds():
             own, other = np.flatnonzero(left.joinable()), np.flatnonzero(right.joinable())

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.streams.inputs.input import Input
+from spark_upsert.options.read import QueryOptions
 from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.inputs.protocol import Input
 from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.formats import MergedRead
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
 from tests.support.clocked import Now

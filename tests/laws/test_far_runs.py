@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, StorageError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
-from spark_upsert.table.run import far
-from spark_upsert.table.run.far import FarSearch
+from spark_upsert.table.run import remote
+from spark_upsert.table.run.remote import FarSearch
 from spark_upsert.table.table import Table
 from tests.support.stores import FarStore, MemoryStore
 
@@ -37,10 +37,10 @@ class AskedStore(FarStore):
 
 def stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every run stay where it is, however small, and fetch no more than is wanted."""
-    monkeypatch.setattr(far, "HEAD_BYTES", 1)
-    monkeypatch.setattr(far, "_JOINED_BLOCKS", 1)
-    monkeypatch.setattr(far.FAR, "bytes_min", 0)
-    monkeypatch.setattr(far.FAR, "share", 0)
+    monkeypatch.setattr(remote, "HEAD_BYTES", 1)
+    monkeypatch.setattr(remote, "_JOINED_BLOCKS", 1)
+    monkeypatch.setattr(remote.FAR, "bytes_min", 0)
+    monkeypatch.setattr(remote.FAR, "share", 0)
 
 
 @pytest.fixture
@@ -283,8 +283,8 @@ def test_damage_far_away_is_found_and_told_and_not_remembered() -> None:
 def test_a_run_that_is_forgotten_and_comes_back_for_ever_is_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(far.FAR._runs, "count_max", 1)
-    monkeypatch.setattr(far.FAR, "bytes_min", 0)
+    monkeypatch.setattr(remote.FAR._runs, "count_max", 1)
+    monkeypatch.setattr(remote.FAR, "bytes_min", 0)
     near = MemoryStore()
     table = Table(near)
     table.ensure(TableSchema.of(pa.schema({"k": pa.int64(), "n": pa.int64()}), keys=["k"]))
@@ -305,15 +305,15 @@ def test_a_run_that_is_forgotten_and_comes_back_for_ever_is_copied(
 
 @pytest.mark.usefixtures("_always_far")
 def test_what_stays_far_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far.FAR._runs, "count_max", 2)
+    monkeypatch.setattr(remote.FAR._runs, "count_max", 2)
     near = lived(Random(5), ["k"])
     for _ in range(3):
         Table(AskedStore(near.objects)).get(7, columns=PLAIN)
-    assert len(far.FAR) == 2
+    assert len(remote.FAR) == 2
 
 
 def test_a_key_with_a_prefix_is_looked_up_in_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far.FAR, "bytes_min", 0)
+    monkeypatch.setattr(remote.FAR, "bytes_min", 0)
     near = MemoryStore()
     table = Table(near)
     table.ensure(TableSchema.of(COLUMNS, keys=["name", "k"], hash_prefix=1))

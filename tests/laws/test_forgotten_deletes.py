@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataError
-from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.compaction import compact_runs
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.log.tombstones import PROPERTY, LateRows
+from spark_upsert.table.log.properties import PROPERTY, LateRows
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.schedule.governor import (
+from spark_upsert.scheduler.governor import (
     SAMPLE_MS,
     SUSTAINED_SAMPLES,
     Governor,

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from spark_upsert.errors import CorruptionError, DataError, PlanError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.views.groups.contributions import contributions, folded
-from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.groups.result import result
+from spark_upsert.views.group_rows import result
+from spark_upsert.views.grouping import Grouping, contributions, folded
 from tests.support.grouped import Row, expected, pairs_of, shown
 
 ROWS = pa.schema(

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import HASH_END
+from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange
 
 SMALL = range(9)
 """Ranges of these alone are compared with sets."""

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import OptionError
-from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.streams.reads.serve import serve
+from spark_upsert.streams.reads.read_split import serve
 from spark_upsert.streams.reads.splits import history_splits
-from spark_upsert.table.changes.modes import HistoryOptions, ValidBy
-from spark_upsert.table.changes.validity import AT, IS_PUT, VERSION, validity
+from spark_upsert.table.changelog.history import AT, IS_PUT, VERSION, validity
+from spark_upsert.table.changelog.render import HistoryOptions, ValidBy
 from tests.support.histories import (
     CONDITIONS,
     HISTORIES,

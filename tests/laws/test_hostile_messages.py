@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.payloads.registry import forget_schemas
+from spark_upsert.payloads.schema_registry import forget_schemas
 from spark_upsert.routed.plan import table_below
 from tests.support.fuzz import FUZZ_TIMES
 from tests.support.own_schemas import (

@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.payloads import json as json_text
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.json import text as json_text
-from spark_upsert.payloads.json.exact import read_exactly
-from spark_upsert.payloads.json.text import JsonDecoder
+from spark_upsert.payloads.json import JsonDecoder
+from spark_upsert.payloads.json_exact import read_exactly
 from tests.support.fuzz import FUZZ_TIMES
 
 ROOT = Path(__file__).parents[2]

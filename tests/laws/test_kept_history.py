@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError
-from spark_upsert.model.schema import Scope
 from spark_upsert.store import Store
-from spark_upsert.table.changes.modes import ValidBy
+from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
 from tests.support.histories import CONDITIONS, EPOCHS, Conditions, Written, under

@@ -19,9 +19,8 @@ from spark_upsert.errors import OtherTableError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.table.compaction import choose, compact_runs
 from spark_upsert.table.table import Table
-from spark_upsert.views.groups.contributions import contributions
-from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.grouping import Grouping, contributions
+from spark_upsert.views.materialized import Kept
 from tests.support.grouped import Row, expected, kept_in_memory, pairs_of, position, shown
 
 ROWS = pa.schema({"g": pa.int64(), "x": pa.float64(), "y": pa.decimal128(38, 0)})

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.contributions import as_collected

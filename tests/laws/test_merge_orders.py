@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.merge.assembly import arrange
-from spark_upsert.model.orders import (
+from spark_upsert.core.input_order import (
     Concat,
     Order,
     RoundRobin,
     Seeded,
     advance,
+    draws,
     iter_picks,
     order_from_json,
+    raw_numbers,
     rows_of_inputs,
     spend,
 )
-from spark_upsert.model.wyrand import draws, raw_numbers
+from spark_upsert.merge.merged import arrange
 from tests.support.merging import Generator, batches_of, check_picks, rows_in
 
 STATES = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1])

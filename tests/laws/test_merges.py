@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.merge.config import MergeConfig, Mode
-from spark_upsert.merge.counters import MergeCounters
-from spark_upsert.merge.documents import DocumentClose, DocumentOpen, Documents
-from spark_upsert.merge.merged import merge
-from spark_upsert.merge.pressure import MemoryPressure
-from spark_upsert.merge.threaded import concat, live
+from spark_upsert.merge.merged import DocumentClose, DocumentOpen, Documents, concat, live, merge
+from spark_upsert.merge.readers import MergeCounters
+from spark_upsert.merge.spill import MemoryPressure
 from tests.support.merging import Row, batches_of, rows_in
 
 Sizes = list[int]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.table.compaction import compact_runs
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Commit
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.streams.offsets.position import canonical
+from spark_upsert.streams.offsets.offset import canonical
 from tests.support.notebooks import Notebook, few_are_many, offset_of, offsets_over
 from tests.support.stores import MemoryStore
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.model.schema import Scope
+from spark_upsert.core.schema import Scope
 from tests.support.histories import CONDITIONS, Compacted, Conditions, Step, Written, play, under
 from tests.support.model import Command, Model
 from tests.support.tables import apply_epoch, plan_epoch, rows_at

@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.payloads import own_schema
-from spark_upsert.payloads.own_schema import ByRegistry, Inline, OwnDecoder, Schemas, fields_in
-from spark_upsert.payloads.registry import Registered, RegistrySettings, UnknownSchema
+from spark_upsert.payloads import embedded_schema
+from spark_upsert.payloads.embedded_schema import ByRegistry, Inline, OwnDecoder, Schemas, fields_in
+from spark_upsert.payloads.schema_registry import Registered, RegistrySettings, UnknownSchema
 from tests.support.own_schemas import DECIMAL, avro, inline, record
 
 NAMES = ("a", "b", "c")
@@ -153,7 +153,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
             raise UnknownSchema
         return Registered("AVRO", json.dumps(found[number]))
 
-    monkeypatch.setattr(own_schema, "schema_of_id", ask)
+    monkeypatch.setattr(embedded_schema, "schema_of_id", ask)
     return found
 
 

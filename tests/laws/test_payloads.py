@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from spark_upsert.payloads import decoder as decoder_module
 from spark_upsert.payloads.avro import parse_avro
-from spark_upsert.payloads.confluent import ConfluentDecoder
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder
-from spark_upsert.payloads.json.text import JsonDecoder
+from spark_upsert.payloads.json import JsonDecoder
+from spark_upsert.payloads.schema_registry import ConfluentDecoder
 
 JSON = JsonDecoder(
     *parse_schema("s", "v BIGINT, w STRUCT<v: BIGINT>, x STRING, y ARRAY<BIGINT>", bare_name="s")

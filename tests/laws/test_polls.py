@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.streams.planner.poll_schedule import PollBounds, PollSchedule
+from spark_upsert.streams.planner.poller import PollBounds, PollSchedule
 
 TICK_S = 0.01
 SPAN_S = 40.0

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.precedence import Precedence
-from spark_upsert.model.schema import DIFF, PUT, Scope, TableSchema, Ties
-from spark_upsert.model.words import Words, sort_words
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.keys import Words, sort_words
+from spark_upsert.core.merge_engines import Engine, MergeEngine
+from spark_upsert.core.precedence import Precedence
+from spark_upsert.core.schema import DIFF, PUT, Scope, TableSchema, Ties
 from tests.support.model import Command, fold
 from tests.support.stores import MemoryStore
 from tests.support.tables import apply_epoch, changes_of, make_table, rows_at, schema_of

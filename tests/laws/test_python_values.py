@@ -24,8 +24,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataError, SchemaError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.envelopes.kafka import KafkaEnvelope, KafkaForm
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.json.text import JsonDecoder
+from spark_upsert.payloads.json import JsonDecoder
 from spark_upsert.table.compaction import choose
-from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from tests.support.envelopes import KAFKA, Record, key, records, value
 from tests.support.stores import MemoryStore

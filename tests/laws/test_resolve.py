@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.model.schema import Scope
-from spark_upsert.table.entries.resolve import epochs_by_part, resolve
+from spark_upsert.core.schema import Scope
 from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.state.resolve import epochs_by_part, resolve
 from tests.support.histories import BATCHES, HASH_COUNTS
 from tests.support.model import Command, Model
 from tests.support.tables import batch_of, hashes_of_few_values, schema_of

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from spark_upsert.core.path_template import SEGMENT_BYTES_MAX, Template
 from spark_upsert.errors import DataError, OptionError
-from spark_upsert.model.template import SEGMENT_BYTES_MAX, Template
 from spark_upsert.options.below import Pattern, path_below
 
 ROOTS = st.sampled_from(["/lake", "/", "s3://bucket/lake", "/a b/{{c}}"])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.model.template import Template
-from spark_upsert.routed.routes import Router
+from spark_upsert.core.path_template import Template
+from spark_upsert.routed.router import Router
 from tests.support.routes import Values, check_routes
 
 TEXTS = st.none() | st.sampled_from(["", "a", "b", "a.b", "_a", "é", "x" * 300])

@@ -11,17 +11,22 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.schedule.bands import BANDS, ROUND, WEIGHTS, bands_of
-from spark_upsert.schedule.priority import (
+from spark_upsert.scheduler.scheduler import (
+    BANDS,
     HALF_LIFE_MS,
     IDLE_MAX_MS,
     PRIORITY_MAX,
     PRIORITY_MIN,
+    ROUND,
+    TICK_MS,
     WAITED_MAX_MS,
+    WEIGHTS,
+    Schedule,
+    Turn,
     Urgency,
+    bands_of,
     priority_of,
 )
-from spark_upsert.schedule.scheduler import TICK_MS, Schedule, Turn
 
 MANUALS = st.integers(-1200, 1200) | st.sampled_from([-1000, -251, -250, 0, 249, 250, 750])
 STANDINGS = st.builds(
@@ -195,7 +200,7 @@ class Life:
                 self.since_aged.setdefault(name, self.turns)
 
     def _check(self, name: str, turns: int) -> None:
-        """Hold the bounds that `spark_upsert.schedule.scheduler` states."""
+        """Hold the bounds that `spark_upsert.scheduler.scheduler` states."""
         count = len(self.manuals)
         if not self.has_deferral:
             assert turns - self.since[name] <= ROUND * (count + 5)

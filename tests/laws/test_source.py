@@ -10,12 +10,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_upsert.model.hashing import HASH_END
-from spark_upsert.streams.inputs.input import Backlog, ReadPiece
-from spark_upsert.streams.inputs.table_position import TablePosition
-from spark_upsert.streams.offsets.offset import Offset
-from spark_upsert.streams.offsets.position import Position, canonical
-from spark_upsert.streams.planner.pace import Limits, pace
+from spark_upsert.core.key_hash import HASH_END
+from spark_upsert.streams.inputs.protocol import Backlog, ReadPiece
+from spark_upsert.streams.inputs.table import TablePosition
+from spark_upsert.streams.offsets.offset import Offset, Position, canonical
+from spark_upsert.streams.planner.rate_limit import Limits, pace
 from spark_upsert.table.log.manifest import TableVersion
 from tests.support.streams import Lived, folded, ordered
 

@@ -24,8 +24,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.debezium import bare, image, key

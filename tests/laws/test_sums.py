@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_upsert.core.key_hash import ALL_HASHES
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.compaction import Job, compact_runs
-from spark_upsert.table.entries.sums import exact_sums
+from spark_upsert.table.state.sums import exact_sums
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 

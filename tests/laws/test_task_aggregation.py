@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_upsert.task.operators import aggregation as operators
+from spark_upsert.task import aggregation as operators
 from tests.support.aggregation_worlds import World, comparable, overflows, run
 
 SEEDS = int(os.environ.get("OPERATOR_SEEDS", "25"))

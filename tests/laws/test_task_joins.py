@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.words import Words
-from spark_upsert.plan.kernels import key_index
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.keys import Words
+from spark_upsert.plan import join_keys
 from spark_upsert.plan.nodes import HashJoin, How, Join, MergeJoin
 from spark_upsert.task.task import Task
 from tests.support.chains import rows_of
@@ -52,8 +52,8 @@ def test_a_hash_join_is_that_of_nested_loops(kind: How) -> None:
 def test_a_hash_join_is_right_where_nearly_all_hashes_are_equal() -> None:
     hashes = few_hashes(hash_keys)
     with (
-        patch.object(key_index, "hash_keys", hashes),
-        patch.object(key_index, "is_injective", lambda types: False),
+        patch.object(join_keys, "hash_keys", hashes),
+        patch.object(join_keys, "is_injective", lambda types: False),
     ):
         for seed in range(SEEDS):
             world = World(seed)

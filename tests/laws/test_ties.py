@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_upsert.core.schema import Scope, Ties
 from spark_upsert.errors import DataError
-from spark_upsert.model.schema import Scope, Ties
 from spark_upsert.table.write.stash import Stash
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_upsert.core.schema import ErrorPolicy, TableSchema
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.model.schema import ErrorPolicy, TableSchema
 from spark_upsert.table.table import Table
 from tests.support.column_types import NESTINGS, TYPES, UNSOUND, ColumnType
 from tests.support.stores import MemoryStore, forget_runs_and_logs

@@ -36,13 +36,13 @@ from spark_upsert.errors import (
 from spark_upsert.plan.nodes import Group, Node
 from spark_upsert.store import LocalStore
 from spark_upsert.table.compaction import choose, compact_runs
-from spark_upsert.table.entries import snapshot
-from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.state import snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
-from spark_upsert.views import ways
-from spark_upsert.views.binding import bind
-from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views import view
+from spark_upsert.views.bases import bind
+from spark_upsert.views.materialized import Kept
 from spark_upsert.views.view import View, last_epoch
 from tests.laws.test_views import (
     SLICES,
@@ -496,8 +496,8 @@ def live(play_of: Callable[..., Play], folder: Path, life: int) -> None:
         for _ in range(ACTS):
             # Steps are looked up, in pieces if they change or reach much, or computed of snapshots.
             with (
-                patch.object(ways, "STEP_ROWS_MIN", chance.choice([0, 10_000])),
-                patch.object(ways, "PIECE_ROWS", chance.choice([5, 1 << 17, 1 << 17])),
+                patch.object(view, "STEP_ROWS_MIN", chance.choice([0, 10_000])),
+                patch.object(view, "PIECE_ROWS", chance.choice([5, 1 << 17, 1 << 17])),
                 patch.object(snapshot, "CHUNK_ROWS", chance.choice([2, 1 << 17])),
             ):
                 play.act()

@@ -27,13 +27,13 @@ import pytest
 from spark_upsert.errors import DataError, OtherTableError, UpsertFlowError
 from spark_upsert.options.read import OnError
 from spark_upsert.plan.nodes import Node
-from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.table.log.view_position import KeptPosition
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
-from spark_upsert.views import ways
-from spark_upsert.views.binding import bind
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views import view
+from spark_upsert.views.bases import bind
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from tests.support.grouped import expected, shown
 from tests.support.stores import MemoryStore, forget_runs_and_logs
@@ -281,8 +281,8 @@ def live(reader_of: Reader, folder: Path, life: int) -> None:
         for _ in range(ACTS):
             # Steps are looked up, in pieces if they touch much, or computed of snapshots.
             with (
-                patch.object(ways, "STEP_ROWS_MIN", chance.choice([0, 10_000])),
-                patch.object(ways, "PIECE_ROWS", chance.choice([5, 1 << 17, 1 << 17])),
+                patch.object(view, "STEP_ROWS_MIN", chance.choice([0, 10_000])),
+                patch.object(view, "PIECE_ROWS", chance.choice([5, 1 << 17, 1 << 17])),
             ):
                 if chance.random() < 0.27:
                     reader.step()

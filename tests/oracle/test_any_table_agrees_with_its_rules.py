@@ -22,12 +22,12 @@ from hypothesis.stateful import (
     rule,
 )
 
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import ErrorPolicy, Scope
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import ErrorPolicy, Scope
 from spark_upsert.table.compaction import Compacted, compact_runs
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.kinds import worlds_of_kinds

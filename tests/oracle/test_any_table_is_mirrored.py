@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from spark_upsert.mirror import plan
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.publish import Mirror
+from spark_upsert.delta import publish as plan
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.publish import Mirror
 from tests.oracle.test_any_table_agrees_with_its_rules import (
     FORGETFUL,
     KINDS,

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.table.compaction import choose, compact_runs
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.table.entries.counters import EMPTY, Counters
 from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.state.counters import EMPTY, Counters
 from spark_upsert.table.write import commands, outcomes, stage, stash, write_set
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_event_promises as event_promises

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from spark_upsert.table.log import log as log_module
-from spark_upsert.table.log import stored
+from spark_upsert.table.log import storage
 from spark_upsert.table.log.manifest import Manifest
 
 Patch = AbstractContextManager[Any]
@@ -60,4 +60,4 @@ def together(*patches: Patch) -> Iterator[None]:
 
 def applied_by(around: Callable[..., Manifest]) -> Patch:
     """Replace the rule by which a version follows on the one before it."""
-    return together(wrapped(stored, "apply", around), wrapped(log_module, "apply", around))
+    return together(wrapped(storage, "apply", around), wrapped(log_module, "apply", around))

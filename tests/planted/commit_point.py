@@ -9,9 +9,8 @@ from unittest.mock import patch
 
 from spark_upsert.store.records import encode
 from spark_upsert.table import table
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.codec import commit_to_json
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import commit_path, commit_to_json
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Manifest
 from spark_upsert.table.table import Table
@@ -131,7 +130,7 @@ def _() -> Patch:
         record: dict[str, Any] = original(self)
         return {**record, "slices": record["slices"][:-1]}
 
-    return wrapped(checkpoints, "manifest_to_json", to_json)
+    return wrapped(storage, "manifest_to_json", to_json)
 
 
 @bug(

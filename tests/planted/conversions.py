@@ -8,19 +8,13 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.conversions import (
-    Rounding,
-    arguments,
-    convert,
-    decimals,
-    door,
-    instants,
-    limbs,
-    python_values,
-)
-from spark_upsert.conversions.limbs import Limbs
+from spark_upsert.core import casts, decimals, python_values
+from spark_upsert.core import python_values as arguments
+from spark_upsert.core.casts import convert
+from spark_upsert.core.decimals import Limbs
+from spark_upsert.core.reasons import Rounding
 from spark_upsert.plan import expressions, sql
-from spark_upsert.table import given_keys
+from spark_upsert.table import arguments as given_keys
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_conversion_promises as promises
 
@@ -35,7 +29,7 @@ LOOKED_UP = promises.test_p5_a_look_up_takes_no_value_for_another
 @bug("a number may have any number of digits", NUMBERS)
 def _() -> Patch:
     return patch.object(
-        limbs, "at_least", lambda numbers, bound: np.zeros(numbers.shape[1], dtype=np.bool_)
+        decimals, "at_least", lambda numbers, bound: np.zeros(numbers.shape[1], dtype=np.bool_)
     )
 
 
@@ -61,12 +55,12 @@ def _() -> Patch:
         numbers[:] = (numbers * np.uint64(factor)) & np.uint64(0xFFFFFFFF)
         numbers[0] += np.asarray(plus, dtype=np.uint64)
 
-    return patch.object(limbs, "multiply_add", careless)
+    return patch.object(decimals, "multiply_add", careless)
 
 
 @bug("a time may be of any year", TIMES)
 def _() -> Patch:
-    return patch.multiple(instants, DAYS_MIN=-(10**8), DAYS_MAX=10**8)
+    return patch.multiple(casts, DAYS_MIN=-(10**8), DAYS_MAX=10**8)
 
 
 @bug("a rounded number has the precision of what is rounded", ROUNDED)
@@ -106,7 +100,7 @@ def _() -> Patch:
         return numbers.cast(type_), np.zeros(len(numbers), dtype=np.bool_)
 
     changed = {("integer", "boolean"): cast, ("float", "boolean"): cast}
-    return patch.dict(door._RULES, changed)
+    return patch.dict(casts._RULES, changed)
 
 
 @bug("a float is a number of milliseconds", ARGUMENT)

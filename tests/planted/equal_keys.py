@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.plan.kernels import equal_keys
+from spark_upsert.plan import join_keys
 from tests.laws import test_equal_keys as laws
 from tests.planted.bug import Patch, bug, wrapped
 
@@ -28,9 +28,9 @@ def _() -> Patch:
             return [np.asarray(column.fill_null(0)).view(np.uint64)]
         return original(column)
 
-    return wrapped(equal_keys, "fixed_words", as_stored)
+    return wrapped(join_keys, "fixed_words", as_stored)
 
 
 @bug("NULL is the value that its place in memory holds", EQUAL)
 def _() -> Patch:
-    return patch.object(equal_keys, "validity", lambda column: None)
+    return patch.object(join_keys, "validity", lambda column: None)

@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.envelopes import flattened
-from spark_upsert.envelopes.debezium import events, reading
+from spark_upsert.envelopes import debezium, flattened
+from spark_upsert.envelopes import debezium as events
 from spark_upsert.envelopes.flattened import FlattenedReader
-from spark_upsert.payloads.connect import logical
+from spark_upsert.payloads import logical_types
 from spark_upsert.payloads.placeholders import Placeholder
-from spark_upsert.table.entries import mechanism
-from spark_upsert.table.write import ambiguity, arrivals, outcomes, stage, stash, write_set
+from spark_upsert.table.state import reduce
+from spark_upsert.table.write import outcomes, stage, stash, ties, write_set
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_event_promises as promises
 from tests.unit import test_forgotten_deletes as forgotten
@@ -24,10 +24,10 @@ from tests.unit import test_forgotten_deletes as forgotten
     promises.test_p5_a_good_event_clears_what_was_bad,
 )
 def _() -> Patch:
-    def again(_: Any, self: Any, payloads: Any, events: Any, reasons: Any) -> reading.Events:
-        return reading.Events(events, reasons, reasons.is_valid().to_numpy(zero_copy_only=False))
+    def again(_: Any, self: Any, payloads: Any, events: Any, reasons: Any) -> debezium.Events:
+        return debezium.Events(events, reasons, reasons.is_valid().to_numpy(zero_copy_only=False))
 
-    return wrapped(reading.EventDecoder, "_again", again)
+    return wrapped(debezium.EventDecoder, "_again", again)
 
 
 @bug(
@@ -51,7 +51,7 @@ def _() -> Patch:
     promises.test_p5_a_good_event_clears_what_was_bad,
 )
 def _() -> Patch:
-    return patch.object(arrivals, "TOMBSTONE", 99)
+    return patch.object(ties, "TOMBSTONE", 99)
 
 
 @bug(
@@ -62,7 +62,7 @@ def _() -> Patch:
     def none(*given: Any) -> Any:
         return np.zeros(len(given[1]), dtype=np.bool_)
 
-    return patch.object(mechanism, "have_reasons", none)
+    return patch.object(reduce, "have_reasons", none)
 
 
 @bug(
@@ -149,7 +149,7 @@ def _() -> Patch:
     promises.test_p5_rows_that_are_all_stale_are_reported,
 )
 def _() -> Patch:
-    return patch.object(ambiguity, "count_all_stale", lambda *_: 0)
+    return patch.object(ties, "count_all_stale", lambda *_: 0)
 
 
 @bug(
@@ -160,4 +160,4 @@ def _() -> Patch:
     def declared(unscaled: Any, binary: Any, _: Any, type_: Any) -> Any:
         return unscaled(binary, type_.scale, type_)
 
-    return wrapped(logical, "_unscaled", declared)
+    return wrapped(logical_types, "_unscaled", declared)

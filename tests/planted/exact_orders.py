@@ -10,21 +10,21 @@ from unittest.mock import patch
 import numpy as np
 
 from spark_upsert.streams.inputs.inputs import NamedInputs, Removed
-from spark_upsert.streams.planner import exact
+from spark_upsert.streams.planner import ordered
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_order_promises as order_promises
 
 ANY_CUT = order_promises.test_p4_a_stream_has_the_order_told_row_by_row_wherever_it_stops
 
 
-def remembered(change: Callable[[exact.OrderProgress], dict[str, Any]]) -> Patch:
+def remembered(change: Callable[[ordered.OrderProgress], dict[str, Any]]) -> Patch:
     """Let what a checkpoint has of an exact order be read with a change."""
 
-    def read_back(original: Any, record: Any) -> exact.OrderProgress:
+    def read_back(original: Any, record: Any) -> ordered.OrderProgress:
         found = original(record)
         return replace(found, **change(found))
 
-    return wrapped(exact.OrderProgress, "from_json", read_back)
+    return wrapped(ordered.OrderProgress, "from_json", read_back)
 
 
 @bug("the state of an order is lost where a batch ends", ANY_CUT)
@@ -32,7 +32,7 @@ def _() -> Patch:
     def lose(original: Any, order: Any, *of: Any) -> Any:
         return original(order, *of)[0], order
 
-    return wrapped(exact, "spend", lose)
+    return wrapped(ordered, "spend", lose)
 
 
 @bug("rows of an epoch that are delivered come again", ANY_CUT)
@@ -42,16 +42,16 @@ def _() -> Patch:
 
 @bug("rows of an epoch that are delivered are counted again", ANY_CUT)
 def _() -> Patch:
-    def count(original: Any, self: exact._Front, most: int | None) -> int:
+    def count(original: Any, self: ordered._Front, most: int | None) -> int:
         rows: int = original(self, most)
         return rows + self._skip
 
-    return wrapped(exact._Front, "count", count)
+    return wrapped(ordered._Front, "count", count)
 
 
 @bug("an input that has more is taken for dry", ANY_CUT)
 def _() -> Patch:
-    def cut_within(found: exact.OrderProgress) -> dict[str, Any]:
+    def cut_within(found: ordered.OrderProgress) -> dict[str, Any]:
         return {"ahead": {name: found.ahead[name] for name in found.skip}}
 
     return remembered(cut_within)
@@ -63,7 +63,7 @@ def _() -> Patch:
         given, behind = original(order, counts, limit)
         return given, order if np.count_nonzero(counts) == 1 else behind
 
-    return wrapped(exact, "spend", spare)
+    return wrapped(ordered, "spend", spare)
 
 
 @bug("the numbers of rows begin anew with each batch", ANY_CUT)
@@ -94,9 +94,9 @@ OTHER_OPTIONS = (
 
 @bug("rows that were counted by other options are passed by", OTHER_OPTIONS)
 def _() -> Patch:
-    return patch.object(exact, "require_same_reads", lambda before, now: None)
+    return patch.object(ordered, "require_same_reads", lambda before, now: None)
 
 
 @bug("inputs in another order go on in that", OTHER_OPTIONS)
 def _() -> Patch:
-    return patch.object(exact, "_require_order_of", lambda before, after: None)
+    return patch.object(ordered, "_require_order_of", lambda before, after: None)

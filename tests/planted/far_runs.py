@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spark_upsert.errors import StorageError
-from spark_upsert.table.run.blocks import Blocks
-from spark_upsert.table.run.far import FarBytes, FarSearch
+from spark_upsert.table.run.format import Blocks
+from spark_upsert.table.run.remote import FarBytes, FarSearch
 from tests.laws import test_far_runs as laws
 from tests.planted.bug import Patch, bug
 

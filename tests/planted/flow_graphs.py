@@ -9,9 +9,8 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.flow import Splitter, SplitterKind, expansion, hashing
-from spark_upsert.flow.run import splitters
-from spark_upsert.flow.run.splitters import Marker, RowTargets
+from spark_upsert.flow import Splitter, SplitterKind, expand, hashing, partitioner
+from spark_upsert.flow.partitioner import Marker, RowTargets
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_graph_promises as promises
 
@@ -28,7 +27,7 @@ def _() -> Patch:
     def splitter(original: Any, *args: Any) -> Splitter:
         return replace(original(*args), start=0)
 
-    return wrapped(expansion, "_splitter", splitter)
+    return wrapped(expand, "_splitter", splitter)
 
 
 @bug("a round robin begins anew with each batch", BATCHES)
@@ -48,7 +47,7 @@ def _() -> Patch:
         shared = (turn[0], *turn[1 : 1 + length] * len(inner))
         return original(inner, batch, rows, channels, shared)
 
-    return wrapped(splitters, "_routed_on", routed_on)
+    return wrapped(partitioner, "_routed_on", routed_on)
 
 
 @bug("the first port of a region decides for all how they are split", ROWS)
@@ -57,7 +56,7 @@ def _() -> Patch:
         first = next(iter(region.parallel.partition_by), None)
         return (SplitterKind.HASH, first.attributes) if first else original(region, port)
 
-    return wrapped(expansion, "_kind", kind)
+    return wrapped(expand, "_kind", kind)
 
 
 @bug("a port that is to go to all goes in turn", ROWS)
@@ -67,7 +66,7 @@ def _() -> Patch:
         is_all = found is SplitterKind.BROADCAST
         return (SplitterKind.ROUND_ROBIN if is_all else found), attributes
 
-    return wrapped(expansion, "_kind", kind)
+    return wrapped(expand, "_kind", kind)
 
 
 @bug("keys of several columns are added up, whatever their order", ROWS)
@@ -75,7 +74,7 @@ def _() -> Patch:
     def codes(_: Any, columns: Any) -> Any:
         return np.sum([hashing.hash_codes([each]) for each in columns], axis=0, dtype=np.uint64)
 
-    return wrapped(splitters, "hash_codes", codes)
+    return wrapped(partitioner, "hash_codes", codes)
 
 
 @bug("an integer below zero is hashed by its amount", ROWS)
@@ -83,7 +82,7 @@ def _() -> Patch:
     def codes(original: Any, columns: Any) -> Any:
         return np.abs(original(columns).view(np.int64)).view(np.uint64)
 
-    return wrapped(splitters, "hash_codes", codes)
+    return wrapped(partitioner, "hash_codes", codes)
 
 
 @bug("the bytes of a text have no sign", ROWS)
@@ -109,7 +108,7 @@ def _() -> Patch:
         rows, channels, after = original(splitter, batch, turn)
         return rows, (channels + turn) % splitter.width, after
 
-    return wrapped(splitters, "_chosen", chosen)
+    return wrapped(partitioner, "_chosen", chosen)
 
 
 @bug("the rows of a channel are turned round", ROWS)
@@ -123,7 +122,7 @@ def _() -> Patch:
 
 @bug("a stream within a region is shared out among its channels", ROWS)
 def _() -> Patch:
-    return patch.object(expansion, "_common", lambda producer, consumer: 0)
+    return patch.object(expand, "_common", lambda producer, consumer: 0)
 
 
 @bug("channels are numbered from the outermost region on", ROWS)
@@ -131,7 +130,7 @@ def _() -> Patch:
     def named(original: Any, place: Any, indexes: Any) -> str:
         return original(place, indexes[::-1])
 
-    return wrapped(expansion, "_name_at", named)
+    return wrapped(expand, "_name_at", named)
 
 
 @bug("a splitter of a region keeps barriers", MARKERS)
@@ -154,4 +153,4 @@ def _() -> Patch:
         turned = ((index + 1) % width for index, width in zip(indexes, widths, strict=True))
         return original(place, tuple(turned))
 
-    return wrapped(expansion, "_name_at", named)
+    return wrapped(expand, "_name_at", named)

@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.flow.fusion import pass_plan
-from spark_upsert.flow.fusion.pass_plan import PassPlan
+from spark_upsert.flow import fusion, local, partitioner, passes, wire_format
+from spark_upsert.flow import operators as element
+from spark_upsert.flow.fusion import PassPlan
 from spark_upsert.flow.graph import OperatorKind
-from spark_upsert.flow.run import borders, element, local, outlets, passes
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_flow_promises as promises
 
@@ -59,7 +59,7 @@ def _() -> Patch:
     def wakes(original: Any, self: Any, tasks: Any) -> Any:
         return original(self, [0 for _ in tasks])
 
-    return wrapped(borders.Border, "wakes", wakes)
+    return wrapped(wire_format.Border, "wakes", wakes)
 
 
 @bug("nobody notices a wake", OF_NOTHING)
@@ -73,7 +73,7 @@ def _() -> Patch:
         del physical
         return replica.operator.kind is OperatorKind.SOURCE
 
-    return wrapped(pass_plan, "_is_direct", is_direct)
+    return wrapped(fusion, "_is_direct", is_direct)
 
 
 @bug("an element is aligned with one of several that feed it", SAME_ROWS)
@@ -91,9 +91,9 @@ def _() -> Patch:
 @bug("a splitter by keys takes turns", SAME_ROWS)
 def _() -> Patch:
     def send(_: Any, self: Any, batch: Any) -> Any:
-        yield outlets.Parcel(batch, np.resize(self._of_target, batch.num_rows))
+        yield partitioner.Parcel(batch, np.resize(self._of_target, batch.num_rows))
 
-    return wrapped(outlets.Outlet, "send", send)
+    return wrapped(partitioner.Outlet, "send", send)
 
 
 @bug("the end counts when it has come from one", SAME_ROWS)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.flow import width
-from spark_upsert.flow.fusion import fusion, partitions, placement
-from spark_upsert.flow.fusion.partitions import Separations
+from spark_upsert.flow import fusion, placement, rescale
+from spark_upsert.flow import placement as partitions
+from spark_upsert.flow.placement import Separations
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_fusion_promises as promises
 
@@ -114,4 +114,4 @@ def _() -> Patch:
     def innermost(original: Any, graph: Any) -> Any:
         return (replace(place, regions=place.regions[:1]) for place in original(graph))
 
-    return wrapped(width, "_keeping_state", innermost)
+    return wrapped(rescale, "_keeping_state", innermost)

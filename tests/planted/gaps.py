@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from spark_upsert.delta import log
+from spark_upsert.delta.log import DeltaLog
+from spark_upsert.delta.upkeep import Upkeep
 from spark_upsert.envelopes import write_plan
-from spark_upsert.mirror import delta_log
-from spark_upsert.mirror.delta_log import DeltaLog
-from spark_upsert.mirror.upkeep import Upkeep
 from spark_upsert.table import free_folder
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.look import Look
-from spark_upsert.table.log.stored import StoredLog
+from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.storage import StoredLog
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_gap_promises as promises
 
@@ -87,7 +87,7 @@ def _() -> Patch:
         state = original(*args)
         return replace(state, last_id=f"{state.version}")
 
-    return wrapped(delta_log, "applied", applied)
+    return wrapped(log, "applied", applied)
 
 
 @bug(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from spark_upsert.table.write import together as group
+from spark_upsert.table.write import group_commit as group
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_group_promises as group_promises
 

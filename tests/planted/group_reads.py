@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from spark_upsert.streams.inputs.group import GroupInputs
 from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.planner import kinds
+from spark_upsert.streams.planner import formats
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.log.manifest import Commit, Manifest
 from tests.planted.bug import Patch, applied_by, bug, wrapped
@@ -20,7 +20,7 @@ from tests.promises import test_routed_read_promises as routed_read_promises
     routed_read_promises.test_p3_a_consistent_read_is_that_of_one_batch_in_all_tables,
 )
 def _() -> Patch:
-    return wrapped(kinds, "at_batch", lambda original, options, table, pin: options)
+    return wrapped(formats, "at_batch", lambda original, options, table, pin: options)
 
 
 @bug(

@@ -12,17 +12,19 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model import engines
-from spark_upsert.model.engines import GROUP_PART, PART, Engine, Rule
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.model.words import fixed_words
+from spark_upsert.core import merge_engines
+from spark_upsert.core.keys import fixed_words
+from spark_upsert.core.merge_engines import GROUP_PART, PART, Engine, Rule
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.streams.reads import splits
-from spark_upsert.table.entries import check, fold, sums
 from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.state import check, fold, sums
 from spark_upsert.table.write import commit, guards, outcomes
 from spark_upsert.table.write.moves import Move, Verdict
 from spark_upsert.table.write.write_set import WriteSet
-from spark_upsert.views.groups import contributions, grouping, result, shown
+from spark_upsert.views import group_rows, grouping
+from spark_upsert.views import group_rows as shown
+from spark_upsert.views import grouping as contributions
 from spark_upsert.views.view import View
 from tests.laws import test_groups as laws
 from tests.laws import test_sums as sums_laws
@@ -113,7 +115,7 @@ def _() -> Patch:
         nan = np.isnan(np.asarray(column))
         return [np.where(nan, np.uint64(0), word) for word in words]
 
-    return wrapped(result, "ordered_words", below)
+    return wrapped(group_rows, "ordered_words", below)
 
 
 @bug("a value that no row has any more is still the smallest", test_p2_the_cases_of_groups)
@@ -246,7 +248,7 @@ def _() -> Patch:
 
 @bug("who knows no contributions reads their table", test_p2_the_log_gates_contributions)
 def _() -> Patch:
-    return patch.object(engines, "CONTRIBUTIONS", Engine.AGGREGATION.value)
+    return patch.object(merge_engines, "CONTRIBUTIONS", Engine.AGGREGATION.value)
 
 
 @bug("any query writes into rows that another one keeps", test_p4_rows_are_kept_by_one_query)
@@ -284,7 +286,7 @@ def _() -> Patch:
 
 @bug("a sum beyond 38 digits loses what is beyond 64 bits", test_p2_sums_beyond_38_digits_come_back)
 def _() -> Patch:
-    return patch.object(result, "together", lambda low, _: low)
+    return patch.object(group_rows, "together", lambda low, _: low)
 
 
 @bug(

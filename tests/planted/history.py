@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import Phase, settings
 
-from spark_upsert.model.schema import Scope
+from spark_upsert.core.schema import Scope
 from spark_upsert.table import keep_history
-from spark_upsert.table.changes import history, validity
-from spark_upsert.table.changes.changes import Changes
-from spark_upsert.table.entries.found import ABSENT
+from spark_upsert.table.changelog import history
+from spark_upsert.table.changelog.changes import Changes
+from spark_upsert.table.state.found import ABSENT
 from tests.laws import test_history as laws
 from tests.laws import test_kept_history as kept_laws
 from tests.planted.bug import Patch, bug, wrapped
@@ -91,7 +91,7 @@ def _() -> Patch:
 @bug("each event opens a row, whatever it changed", test_p1_other_columns_open_nothing)
 def _() -> Patch:
     return patch.object(
-        validity, "_differs", lambda events, *_: np.ones(events.num_rows, dtype=np.bool_)
+        history, "_differs", lambda events, *_: np.ones(events.num_rows, dtype=np.bool_)
     )
 
 

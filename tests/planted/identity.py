@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Manifest, TableVersion
-from spark_upsert.table.log.read import LogReader
-from spark_upsert.table.log.stored import StoredLog
-from spark_upsert.table.retention import worker as retention
-from spark_upsert.table.retention.policy import Unnamed
+from spark_upsert.table.log.reader import LogReader
+from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.storage import StoredLog
+from spark_upsert.table.retention import expiry as retention
+from spark_upsert.table.retention.expiry import Unnamed
 from spark_upsert_sink import writers
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_identity_promises as identity_promises

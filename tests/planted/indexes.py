@@ -9,13 +9,14 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.plan import pins
+from spark_upsert.plan import expressions
 from spark_upsert.plan.sql import Call
-from spark_upsert.table import where
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.index import advance, rows, upkeep
+from spark_upsert.table import scan
+from spark_upsert.table.index import build, upkeep
+from spark_upsert.table.index import lookup as rows
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.log.indexed import shown
+from spark_upsert.table.log.properties import shown
+from spark_upsert.table.state.snapshot import Snapshot
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_index_promises as promises
 
@@ -55,7 +56,7 @@ def _() -> Patch:
         commands = original(schema, changes)
         return commands.filter(pa.compute.greater(commands.column("__diff"), 0))
 
-    return wrapped(advance, "_commands", puts)
+    return wrapped(build, "_commands", puts)
 
 
 @bug("an index says that it shows the head, wherever a step has ended", HELD)
@@ -63,7 +64,7 @@ def _() -> Patch:
     def write(original: Any, index: Index, own: Any, commands: Any, place: Any, **how: Any) -> Any:
         return original(index, own, commands, index.table_log.head().place, **how)
 
-    return wrapped(advance, "_write", write)
+    return wrapped(build, "_write", write)
 
 
 @bug("an index whose past is expired goes on as if nothing had been between", FOUND)
@@ -91,12 +92,12 @@ CHOSEN = promises.test_p3_a_condition_finds_the_rows_of_every_version
 
 @bug("rows that the pins leave are not judged by the condition", CHOSEN)
 def _() -> Patch:
-    return patch.object(where.Where, "filter", lambda self, rows: rows)
+    return patch.object(scan.Where, "filter", lambda self, rows: rows)
 
 
 @bug("an OR pins what its left side pins", CHOSEN)
 def _() -> Patch:
-    return patch.object(pins, "either", lambda left, right: left)
+    return patch.object(expressions, "either", lambda left, right: left)
 
 
 @bug("what stands behind NOT is pinned", CHOSEN)
@@ -105,7 +106,7 @@ def _() -> Patch:
         is_not = isinstance(tree, Call) and tree.name == "NOT"
         return original(tree.arguments[0] if is_not else tree, schema)
 
-    return wrapped(pins, "_pins", through)
+    return wrapped(expressions, "_pins", through)
 
 
 @bug(

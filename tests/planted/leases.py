@@ -6,7 +6,7 @@ from types import ModuleType
 
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.streams.inputs import view as view_input
-from spark_upsert.views.groups import refresh
+from spark_upsert.views import refresh
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_lease_promises as promises
 from tests.promises import test_stream_promises as stream_promises

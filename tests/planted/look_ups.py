@@ -8,10 +8,10 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.table.entries import snapshot
-from spark_upsert.table.entries.found import RowsByKey
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.run import search
+from spark_upsert.table.state import snapshot
+from spark_upsert.table.state.found import RowsByKey
+from spark_upsert.table.state.snapshot import Snapshot
 from tests.laws import test_look_ups as laws
 from tests.planted.bug import Patch, bug, wrapped
 from tests.unit import test_search

@@ -9,13 +9,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.merge import assembly
-from spark_upsert.merge.channel import Channel
-from spark_upsert.merge.documents import Documents
-from spark_upsert.merge.pressure import MemoryPressure
-from spark_upsert.merge.readers import MergeReaders
-from spark_upsert.merge.spill import SpillingStore
-from spark_upsert.model import orders, wyrand
+from spark_upsert.core import input_order
+from spark_upsert.merge import merged
+from spark_upsert.merge.merged import Documents
+from spark_upsert.merge.readers import Channel, MergeReaders
+from spark_upsert.merge.spill import MemoryPressure, SpillingStore
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_merge_promises as merges
 
@@ -25,10 +23,10 @@ from tests.promises import test_merge_promises as merges
     merges.test_p4_an_exact_order_does_not_depend_on_how_it_is_cut,
 )
 def _() -> Patch:
-    def stay(original: Any, order: orders.RoundRobin, counts: Any, rows: int) -> Any:
+    def stay(original: Any, order: input_order.RoundRobin, counts: Any, rows: int) -> Any:
         return original(order, counts, rows)[0], order
 
-    return wrapped(orders, "_round_robin", stay)
+    return wrapped(input_order, "_round_robin", stay)
 
 
 @bug(
@@ -36,10 +34,10 @@ def _() -> Patch:
     merges.test_p4_an_exact_order_does_not_depend_on_how_it_is_cut,
 )
 def _() -> Patch:
-    def lose(original: Any, order: orders.Seeded, counts: Any, rows: int) -> Any:
+    def lose(original: Any, order: input_order.Seeded, counts: Any, rows: int) -> Any:
         return original(order, counts, rows)[0], order
 
-    return wrapped(orders, "_seeded", lose)
+    return wrapped(input_order, "_seeded", lose)
 
 
 @bug(
@@ -51,7 +49,7 @@ def _() -> Patch:
         drawn, behind = original(state, bound, count)
         return drawn, state if bound == 1 else behind
 
-    return wrapped(orders, "draws", spare)
+    return wrapped(input_order, "draws", spare)
 
 
 @bug(
@@ -59,7 +57,7 @@ def _() -> Patch:
     merges.test_p4_an_exact_order_is_the_one_that_is_told_row_by_row,
 )
 def _() -> Patch:
-    return patch.object(orders, "_until_one_is_dry", lambda drawn, given, left: len(drawn))
+    return patch.object(input_order, "_until_one_is_dry", lambda drawn, given, left: len(drawn))
 
 
 @bug(
@@ -68,10 +66,10 @@ def _() -> Patch:
 )
 def _() -> Patch:
     def keep(original: Any, state: int, bound: int, count: int) -> Any:
-        numbers, behind = wyrand.raw_numbers(state, count)
-        return wyrand._product(numbers, np.uint64(bound))[0], behind
+        numbers, behind = input_order.raw_numbers(state, count)
+        return input_order._product(numbers, np.uint64(bound))[0], behind
 
-    return wrapped(wyrand, "draws", keep)
+    return wrapped(input_order, "draws", keep)
 
 
 @bug(
@@ -79,7 +77,7 @@ def _() -> Patch:
     merges.test_p1_rows_that_are_arranged_come_once_and_in_their_order,
 )
 def _() -> Patch:
-    return patch.object(assembly, "_places", lambda picks: np.arange(len(picks)))
+    return patch.object(merged, "_places", lambda picks: np.arange(len(picks)))
 
 
 @bug(

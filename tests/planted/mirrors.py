@@ -9,13 +9,21 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.mirror import ahead, checkpoints, dead, feed, plan, publish, statistics, twins
-from spark_upsert.mirror.vectors import Vector
-from spark_upsert.model.schema import DIFF, is_live
-from spark_upsert.table.changes.modes import Deduplication
-from spark_upsert.table.entries.ahead import Ahead
+from spark_upsert.core.schema import DIFF, is_live
+from spark_upsert.delta import (
+    change_feed,
+    checkpoints,
+    deletion_vectors,
+    parquet_files,
+    prepared_files,
+    publish,
+)
+from spark_upsert.delta import publish as plan
+from spark_upsert.delta.deletion_vectors import Vector
+from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import Kind
 from spark_upsert.table.run.rows import RunPart
+from spark_upsert.table.state.prepared import Ahead
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_mirror_promises as promises
 
@@ -36,7 +44,9 @@ def _() -> Patch:
             fresh.mark(np.flatnonzero(dead_at_birth))
             vectors[chunk.run.file.path] = fresh
 
-    return together(wrapped(dead, "_mark_by_keys", newest), patch.object(plan, "_SETTLED_FROM", 0))
+    return together(
+        wrapped(deletion_vectors, "_mark_by_keys", newest), patch.object(plan, "_SETTLED_FROM", 0)
+    )
 
 
 @bug("an old entry stays alive beside the new one of its key", SHOWN)
@@ -58,7 +68,7 @@ def _() -> Patch:
 
 @bug("rows that were cut away stay in the mirror", SHOWN)
 def _() -> Patch:
-    return patch.object(dead, "_mark_cut", lambda store, manifest, vectors: None)
+    return patch.object(deletion_vectors, "_mark_cut", lambda store, manifest, vectors: None)
 
 
 @bug("the bits of a vector stand in the other order within a byte", SHOWN)
@@ -86,18 +96,18 @@ def _() -> Patch:
     def settled(original: Any, schema: Any, lined: Any) -> Any:
         found = original(schema, lined)
         if schema.engine.folds and len(lined.rows):
-            found |= ~is_live(dead._diffs(lined.rows))
+            found |= ~is_live(deletion_vectors._diffs(lined.rows))
         return found
 
     return together(
-        wrapped(dead, "_settled", settled), patch.object(plan, "_SETTLED_FROM", 1 << 40)
+        wrapped(deletion_vectors, "_settled", settled), patch.object(plan, "_SETTLED_FROM", 1 << 40)
     )
 
 
 @bug("the twin of a folding table has the entries as they came", SHOWN)
 def _() -> Patch:
     def rows(table: Any, head: Any, file: Any, vector: Any) -> Any:
-        return twins._entries(table, file, head.schema)
+        return parquet_files._entries(table, file, head.schema)
 
     return patch.object(publish, "rows_of", rows)
 
@@ -118,17 +128,17 @@ def _() -> Patch:
 
 @bug("floats have bounds, which know of no NaN", SHOWN)
 def _() -> Patch:
-    return patch.object(twins, "bounded_columns", lambda columns: columns.names)
+    return patch.object(parquet_files, "bounded_columns", lambda columns: columns.names)
 
 
 @bug("bounds of long texts are cut", SHOWN)
 def _() -> Patch:
     def cut(original: Any, type_: Any, low: Any, high: Any) -> Any:
         if isinstance(high, str):
-            return low[: statistics.TEXT_MAX], high[: statistics.TEXT_MAX]
+            return low[: parquet_files.TEXT_MAX], high[: parquet_files.TEXT_MAX]
         return original(type_, low, high)
 
-    return wrapped(statistics, "_bounds", cut)
+    return wrapped(parquet_files, "_bounds", cut)
 
 
 @bug("a file whose vector changed is added without being removed", SHOWN)
@@ -186,7 +196,9 @@ def _() -> Patch:
 
 @bug("a feed has the changes of each epoch, those that were undone among them", SHOWN)
 def _() -> Patch:
-    return patch.object(feed, "Deduplication", SimpleNamespace(NET_CHANGES=Deduplication.NONE))
+    return patch.object(
+        change_feed, "Deduplication", SimpleNamespace(NET_CHANGES=Deduplication.NONE)
+    )
 
 
 @bug("a writer names the row beside the one that it replaces", PREPARED)
@@ -199,7 +211,9 @@ def _() -> Patch:
 
 @bug("a late row beats the row that it is late for", PREPARED)
 def _() -> Patch:
-    return patch.object(ahead.Preparing, "_loses", lambda self, kinds: np.zeros(len(kinds), bool))
+    return patch.object(
+        prepared_files.Preparing, "_loses", lambda self, kinds: np.zeros(len(kinds), bool)
+    )
 
 
 @bug("deaths are taken for all that there is", PREPARED)
@@ -227,18 +241,18 @@ def _() -> Patch:
             found |= original(self, place, each.columns)
         return found
 
-    return wrapped(ahead.Prepared, "twins", any_columns)
+    return wrapped(prepared_files.Prepared, "twins", any_columns)
 
 
 @bug("a twin has the values of deleted rows where they live", PREPARED)
 def _() -> Patch:
     def shifted(batch: Any, columns: Any) -> Any:
-        rows = twins.of_batch(batch, columns)
-        return lambda start, stop: twins._without(
+        rows = parquet_files.of_batch(batch, columns)
+        return lambda start, stop: parquet_files._without(
             rows(start, stop), np.roll(is_live(batch.column(DIFF)), 1)[start:stop]
         )
 
-    return patch.object(ahead, "of_batch", shifted)
+    return patch.object(prepared_files, "of_batch", shifted)
 
 
 @bug("a feed over an expired past tells of rows that are as they were", SHOWN)
@@ -246,7 +260,7 @@ def _() -> Patch:
     def all_differ(original: Any, left: Any, right: Any) -> Any:
         return np.zeros(len(original(left, right)), dtype=np.bool_)
 
-    return wrapped(feed, "identical_rows", all_differ)
+    return wrapped(change_feed, "identical_rows", all_differ)
 
 
 @bug("a feed over an expired past lacks the rows of twins that are gone", SHOWN)
@@ -254,4 +268,4 @@ def _() -> Patch:
     def without(original: Any, target: Any, schema: Any, gone: Any, come: Any) -> Any:
         return original(target, schema, [], come)
 
-    return wrapped(feed, "compared", without)
+    return wrapped(change_feed, "compared", without)

@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.plan.kernels.equal_keys import joinable
+from spark_upsert.plan.join_keys import joinable
 from spark_upsert.plan.nodes import How
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.task.operators import join_rows
-from spark_upsert.task.operators.grouping import GroupComputation
-from spark_upsert.task.operators.join_rows import Shape
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.task import join_output
+from spark_upsert.task.aggregation import GroupComputation
+from spark_upsert.task.join_output import Shape
 from tests.laws import test_one_plan as laws
 from tests.planted.bug import Patch, bug, wrapped
 
@@ -41,7 +41,7 @@ def _() -> Patch:
 
 @bug("NULL joins NULL in a task, and not in a view", ROWS)
 def _() -> Patch:
-    return patch.object(join_rows, "joinable", lambda columns: None)
+    return patch.object(join_output, "joinable", lambda columns: None)
 
 
 @bug("a split of a table is read whole by a task", ROWS)

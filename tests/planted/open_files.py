@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
+from spark_upsert.core.lru import LruMap
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.bounded import LruMap
-from spark_upsert.store import LocalStore, regular
+from spark_upsert.store import LocalStore, local
 from spark_upsert.table.run.file import RunCache
 from tests.planted.bug import Patch, bug
 from tests.unit import test_run as runs
@@ -57,4 +57,4 @@ def test_p7_a_device_is_not_read() -> None:
 
 @bug("what is no regular file is read", test_p7_a_device_is_not_read)
 def _() -> Patch:
-    return patch(f"{regular.__name__}.stat.S_ISREG", lambda mode: True)
+    return patch(f"{local.__name__}.stat.S_ISREG", lambda mode: True)

@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.model.arrays import Positions
-from spark_upsert.plan.kernels import key_index
-from spark_upsert.plan.kernels.key_index import KeyIndex
+from spark_upsert.core.keys import Positions
+from spark_upsert.plan import join_keys
+from spark_upsert.plan.join_keys import KeyIndex
 from spark_upsert.plan.nodes import How
-from spark_upsert.task.operators import accumulators, grouping, hash_join, merge_join
-from spark_upsert.task.operators.accumulators import Average, ExactSum, Extreme
-from spark_upsert.task.operators.aggregation import HashAggregation, StreamingAggregation
-from spark_upsert.task.operators.hash_join import HashJoinRows
-from spark_upsert.task.operators.join_rows import Joined, Shape, Side
-from spark_upsert.task.operators.lookup_join import LookupJoinRows
-from spark_upsert.task.operators.merge_join import MergeJoinRows
+from spark_upsert.task import accumulators, aggregation, hash_join, merge_join
+from spark_upsert.task.accumulators import Average, ExactSum, Extreme
+from spark_upsert.task.aggregation import HashAggregation, StreamingAggregation
+from spark_upsert.task.hash_join import HashJoinRows
+from spark_upsert.task.join_output import Joined, Shape, Side
+from spark_upsert.task.lookup_join import LookupJoinRows
+from spark_upsert.task.merge_join import MergeJoinRows
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_operator_promises as promises
 from tests.unit import test_task_aggregation as aggregations
@@ -146,8 +146,8 @@ def _() -> Patch:
         return original(*args, **how) % np.uint64(4) << np.uint64(62)
 
     return together(
-        wrapped(key_index, "hash_keys", few),
-        patch.object(key_index, "is_injective", lambda types: True),
+        wrapped(join_keys, "hash_keys", few),
+        patch.object(join_keys, "is_injective", lambda types: True),
     )
 
 
@@ -214,7 +214,7 @@ def _() -> Patch:
 @bug("a sum of nulls is zero", GROUPS)
 def _() -> Patch:
     return patch.object(
-        grouping, "_OPTIONS", {"sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=0)}
+        aggregation, "_OPTIONS", {"sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=0)}
     )
 
 
@@ -239,7 +239,7 @@ def _() -> Patch:
 
 @bug("0.0 and -0.0 are two keys", GROUPS)
 def _() -> Patch:
-    return patch.object(grouping, "canonical", lambda column: column)
+    return patch.object(aggregation, "canonical", lambda column: column)
 
 
 @bug(
@@ -247,7 +247,7 @@ def _() -> Patch:
     promises.test_p2_many_groups_keep_their_sums_and_their_order,
 )
 def _() -> Patch:
-    return patch.object(grouping, "_in_order", lambda groups: groups)
+    return patch.object(aggregation, "_in_order", lambda groups: groups)
 
 
 @bug("nobody looks whether rows ascend", promises.test_p5_rows_out_of_order_are_refused)
@@ -291,7 +291,7 @@ def _() -> Patch:
     promises.test_p7_many_rows_of_few_groups_are_few_groups,
 )
 def _() -> Patch:
-    return patch.object(grouping.GroupComputation, "fold", lambda self, states: states)
+    return patch.object(aggregation.GroupComputation, "fold", lambda self, states: states)
 
 
 @bug("an average of decimals is of a sum of 128 bits", test_p2_averages_of_decimals)

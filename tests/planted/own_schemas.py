@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError, StorageError
-from spark_upsert.payloads import avro, own_schema, wrapped
+from spark_upsert.payloads import avro, embedded_schema, wrapped
 from spark_upsert.payloads.avro import parse_avro
-from spark_upsert.payloads.own_schema import ByRegistry
-from spark_upsert.payloads.registry import UnknownSchema
+from spark_upsert.payloads.embedded_schema import ByRegistry
+from spark_upsert.payloads.schema_registry import UnknownSchema
 from tests.planted.bug import Patch, bug
 from tests.planted.bug import wrapped as replaced
 from tests.promises import test_own_schema_promises as promises
@@ -42,7 +42,7 @@ def _() -> Patch:
     def read(original: Any, wire: Any, bodies: pa.Array, **_: Any) -> Any:
         return original(wire, bodies)
 
-    return replaced(own_schema, "read_body", read)
+    return replaced(embedded_schema, "read_body", read)
 
 
 @bug("values are read in the widest type of the batch", INLINE)
@@ -51,12 +51,12 @@ def _() -> Patch:
         names = [field.name for field in own]
         return [field for field in fields if field.name in names]
 
-    return replaced(own_schema, "_common", asked)
+    return replaced(embedded_schema, "_common", asked)
 
 
 @bug("the first schema of a batch says all columns", TABLE)
 def _() -> Patch:
-    return patch.object(own_schema, "joined", lambda *schemas: schemas[0])
+    return patch.object(embedded_schema, "joined", lambda *schemas: schemas[0])
 
 
 @bug("one id stands for all", BY_ID)
@@ -74,7 +74,7 @@ def _() -> Patch:
         except StorageError as error:
             raise UnknownSchema from error
 
-    return replaced(own_schema, "schema_of_id", ask)
+    return replaced(embedded_schema, "schema_of_id", ask)
 
 
 @bug("fields that came behind the plan are passed over", LATER)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.payloads.connect import json as connect_json
-from spark_upsert.routed import commit, park, stage, unpark
-from spark_upsert.routed.park import ParkedTable
+from spark_upsert.payloads import connect as connect_json
+from spark_upsert.routed import commit, dead_letter, replay, stage
+from spark_upsert.routed.dead_letter import ParkedTable
 from spark_upsert.routed.park_staged import CommandParking
 from spark_upsert.routed.plan import RoutedPlan
 from tests.planted.bug import Patch, bug, wrapped
@@ -29,7 +29,7 @@ def _() -> Patch:
     def without(original: Any, **given: Any) -> Any:
         return original(**{**given, "transactions": ()})
 
-    return wrapped(unpark, "WriteSet", without)
+    return wrapped(replay, "WriteSet", without)
 
 
 @bug("parked rows are forgotten before they are applied", DYING)
@@ -41,7 +41,7 @@ def _() -> Patch:
         kept.__dict__["read"] = lambda _: iter(read)
         return original(root, kept, parked, given)
 
-    return wrapped(unpark, "_apply", forgotten)
+    return wrapped(replay, "_apply", forgotten)
 
 
 @bug("a batch that is repeated is parked again", REPEATED)
@@ -69,7 +69,7 @@ def _() -> Patch:
         planned, query, batch = original(row)
         return -planned, query, batch
 
-    return wrapped(park, "_order", turned)
+    return wrapped(dead_letter, "_order", turned)
 
 
 @bug("a batch is parked in the tasks that fail, and written from the others", MIXED)
@@ -89,7 +89,7 @@ def _() -> Patch:
     truncates.test_p1_a_truncate_behind_parked_rows_is_applied_with_them,
 )
 def _() -> Patch:
-    return wrapped(unpark, "with_truncate", lambda original, commands, mark: commands)
+    return wrapped(replay, "with_truncate", lambda original, commands, mark: commands)
 
 
 @bug(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.table.entries import prefixes, snapshot
-from spark_upsert.table.entries.prefixes import Prefixes
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.run.file import RunFile
+from spark_upsert.table.state import lookup, snapshot
+from spark_upsert.table.state.lookup import Prefixes
+from spark_upsert.table.state.snapshot import Snapshot
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_prefix_promises as promises
 
@@ -22,7 +22,7 @@ def _() -> Patch:
 
 @bug("a range of hashes by prefix ends in its middle", FOUND)
 def _() -> Patch:
-    return patch.object(prefixes, "_LOWER", prefixes._LOWER >> prefixes._LOWER.dtype.type(1))
+    return patch.object(lookup, "_LOWER", lookup._LOWER >> lookup._LOWER.dtype.type(1))
 
 
 @bug("of a read by prefix only the newest run is searched", FOUND)

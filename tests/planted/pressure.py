@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.schedule.governor import Governor
+from spark_upsert.scheduler.governor import Governor
 from spark_upsert.table import table
-from spark_upsert.table.log.caps import Caps
-from spark_upsert.table.retention.pressure import PressureReport
-from spark_upsert.table.write import admission
-from spark_upsert.table.write import together as group
-from spark_upsert.table.write.admission import Admission
+from spark_upsert.table.log.properties import Caps
+from spark_upsert.table.retention.lag import PressureReport
+from spark_upsert.table.write import group_commit as group
+from spark_upsert.table.write import guards
+from spark_upsert.table.write.guards import Admission
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_pressure_promises as pressure_promises
 
@@ -48,7 +48,7 @@ def _() -> Patch:
     def first(leases: Any, now_ms: int) -> Any:
         return max(leases, key=lambda lease: lease.version, default=None)
 
-    return patch.object(admission, "slowest", first)
+    return patch.object(guards, "slowest", first)
 
 
 @bug(

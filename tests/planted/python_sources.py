@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from pyspark_upsertflow import python_input
-from pyspark_upsertflow.python_input import PythonInput
+from pyspark_upsertflow import python_source
+from pyspark_upsertflow.python_source import PythonInput
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_python_promises as python_promises
 
@@ -51,4 +51,4 @@ def _() -> Patch:
     python_promises.test_p5_a_source_whose_offset_goes_back_loses_nothing_in_silence,
 )
 def _() -> Patch:
-    return patch.object(python_input, "shrunken", lambda before, after: None)
+    return patch.object(python_source, "shrunken", lambda before, after: None)

@@ -9,13 +9,12 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.conversions import door
-from spark_upsert.model import schema
+from spark_upsert.core import casts, schema
 from spark_upsert.store import records
 from spark_upsert.table import repair
 from spark_upsert.table.log import manifest, properties
 from spark_upsert.table.retention import leases
-from spark_upsert.table.run import frame
+from spark_upsert.table.run import format
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_reader_promises as promises
 
@@ -53,7 +52,7 @@ def _() -> Patch:
 
 @bug("a text is stored whatever its bytes", UNREADABLE)
 def _() -> Patch:
-    return patch.object(door, "is_sound", lambda values: True)
+    return patch.object(casts, "is_sound", lambda values: True)
 
 
 @bug("a user sets the properties of a kept table", UNREADABLE)
@@ -66,29 +65,29 @@ def _() -> Patch:
 
 @bug("the digits of a UUID change their places", EXACT)
 def _() -> Patch:
-    return patch.object(door, "_PLACES", door._PLACES[::-1])
+    return patch.object(casts, "_PLACES", casts._PLACES[::-1])
 
 
 @bug("a UUID is stored as its bytes", EXACT)
 def _() -> Patch:
-    return patch.object(door, "_is_uuid", lambda type_: False)
+    return patch.object(casts, "_is_uuid", lambda type_: False)
 
 
 @bug("the items of a view of lists are taken in the order of the buffer", EXACT)
 def _() -> Patch:
     def taken(values: pa.Array, *arguments: Any) -> Any:
         if pa.types.is_list_view(values.type):
-            offsets = pa.array(door._offsets(values))
+            offsets = pa.array(casts._offsets(values))
             values = pa.ListArray.from_arrays(offsets, values.values)
-        return door._list(values, *arguments)
+        return casts._list(values, *arguments)
 
-    return patch.object(door, "_NESTED", (*door._NESTED[:-1], (door._NESTED[-1][0], taken)))
+    return patch.object(casts, "_NESTED", (*casts._NESTED[:-1], (casts._NESTED[-1][0], taken)))
 
 
 @bug("a column of an earlier release is passed over although it could be read", EARLIER)
 def _() -> Patch:
     return wrapped(
-        frame,
+        format,
         "_is_read",
         lambda original, field: original(field) and not pa.types.is_fixed_size_list(field.type),
     )

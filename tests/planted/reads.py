@@ -8,16 +8,16 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.model import hashing
-from spark_upsert.model.hash_range import HashRange
+from spark_upsert.core import key_hash
+from spark_upsert.core.key_hash import HashRange
 from spark_upsert.table import table, versions
-from spark_upsert.table.changes import changes, render, stretches
-from spark_upsert.table.entries import history, mechanism
-from spark_upsert.table.log import fold
+from spark_upsert.table.changelog import changes, epoch_ranges, render
+from spark_upsert.table.log import manifest
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.look import Look
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
+from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.run import file as run
+from spark_upsert.table.state import reduce
 from tests.planted.bug import Patch, applied_by, bug, wrapped
 from tests.promises import test_promises as promises
 
@@ -71,7 +71,7 @@ def _() -> Patch:
     def taken(original: Any, slices: Any, gone: Any) -> Any:
         return original(slices[1:], gone)
 
-    return wrapped(fold, "_without", taken)
+    return wrapped(manifest, "_without", taken)
 
 
 @bug("the last hash of a range is left out", promises.test_p2_however_the_hashes_are_cut)
@@ -87,7 +87,7 @@ def _() -> Patch:
 def _() -> Patch:
     def rows_of(original: Any, self: HashRange, hashes: Any) -> tuple[int, int]:
         result: tuple[int, int] = original(
-            HashRange(self.first, min(self.end + 1, hashing.HASH_END)), hashes
+            HashRange(self.first, min(self.end + 1, key_hash.HASH_END)), hashes
         )
         return result
 
@@ -98,9 +98,7 @@ def _() -> Patch:
     "a read shows every entry of a key", promises.test_p2_folding_the_changelog_gives_every_snapshot
 )
 def _() -> Patch:
-    return patch.object(
-        mechanism, "unbeaten", lambda rows, epochs: np.ones(len(rows), dtype=np.bool_)
-    )
+    return patch.object(reduce, "unbeaten", lambda rows, epochs: np.ones(len(rows), dtype=np.bool_))
 
 
 @bug(
@@ -111,7 +109,7 @@ def _() -> Patch:
     def effective(original: Any, rows: Any, chosen: Any, *rest: Any) -> Any:
         return np.ones(len(chosen), dtype=np.bool_)
 
-    return wrapped(history, "_effective", effective)
+    return wrapped(reduce, "_effective", effective)
 
 
 @bug(
@@ -122,13 +120,13 @@ def _() -> Patch:
     def grouped(original: Any, epochs: Any) -> Any:
         groups: list[Any] = []
         for cut, commits in original(epochs):
-            if cut is stretches.Cut.BEHIND_OVERWRITE:
+            if cut is epoch_ranges.Cut.BEHIND_OVERWRITE:
                 groups[-1][1].extend(commits)
             else:
                 groups.append((cut, commits))
         return groups
 
-    return wrapped(stretches, "grouped", grouped)
+    return wrapped(epoch_ranges, "grouped", grouped)
 
 
 @bug(

@@ -6,16 +6,15 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.model import template
+from spark_upsert.core import path_template as template
 from spark_upsert.options import routed as options
 from spark_upsert.options.routed import TableOption
-from spark_upsert.routed import commit, debts, group, routes, tables
+from spark_upsert.routed import commit, compaction_queue, fence, group, router
 from spark_upsert.routed.fence import Fence
 from spark_upsert.routed.plan import RoutedPlan
-from spark_upsert.routed.routes import Router
-from spark_upsert.routed.spool import Spool
-from spark_upsert.schedule.scheduler import Schedule, Turn
-from spark_upsert.store.tokens import new_token
+from spark_upsert.routed.router import Router, Spool
+from spark_upsert.scheduler.scheduler import Schedule, Turn
+from spark_upsert.store.protocol import new_token
 from spark_upsert.table.write.write_set import WriteSet
 from tests.laws import test_debts as debt_laws
 from tests.laws import test_take_over as take_over_laws
@@ -73,7 +72,7 @@ def _() -> Patch:
         found = original(template, [value or "" for value in values])
         return replace(found, values=tuple(values))
 
-    return wrapped(routes, "route_of", filled)
+    return wrapped(router, "route_of", filled)
 
 
 EXACT = write_promises.test_p1_every_table_has_every_batch_once_and_the_group_names_its_version
@@ -85,7 +84,7 @@ def _() -> Patch:
         original(self, *args)
         self._transaction = None
 
-    return wrapped(tables.Tables, "__init__", forgetful)
+    return wrapped(fence.Tables, "__init__", forgetful)
 
 
 @bug("each task draws the identity of a new table", EXACT)
@@ -106,7 +105,7 @@ def _() -> Patch:
 
 @bug("the group names the newest version of a table, whoever wrote it", EXACT)
 def _() -> Patch:
-    return patch.object(tables.Tables, "_place", lambda self, log: log.head().place)
+    return patch.object(fence.Tables, "_place", lambda self, log: log.head().place)
 
 
 @bug(
@@ -114,7 +113,7 @@ def _() -> Patch:
     write_promises.test_p1_a_table_that_the_batch_compacts_stands_in_the_group_with_its_own_rows,
 )
 def _() -> Patch:
-    return patch.object(tables, "_same_behind", lambda log, place: log.head().place)
+    return patch.object(fence, "_same_behind", lambda log, place: log.head().place)
 
 
 @bug(
@@ -170,7 +169,7 @@ def _() -> Patch:
     write_promises.test_p7_tables_with_a_higher_priority_are_compacted_first_and_the_others_too,
 )
 def _() -> Patch:
-    return patch.object(tables, "priority_in", lambda properties: None)
+    return patch.object(fence, "priority_in", lambda properties: None)
 
 
 @bug(
@@ -181,7 +180,7 @@ def _() -> Patch:
     def forgetful(original: Any, *args: Any) -> Schedule:
         return replace(original(*args), turn=Turn())
 
-    return wrapped(debts.Debts, "after", forgetful)
+    return wrapped(compaction_queue.Debts, "after", forgetful)
 
 
 @bug(
@@ -192,4 +191,4 @@ def _() -> Patch:
     def unmoved(original: Any, self: Any, visited: Any, *args: Any) -> Schedule:
         return replace(original(self, visited, *args), dirty=self.schedule.dirty)
 
-    return wrapped(debts.Debts, "after", unmoved)
+    return wrapped(compaction_queue.Debts, "after", unmoved)

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from spark_upsert.table import row_ttl
-from spark_upsert.table.retention import worker
+from spark_upsert.table.retention import expiry
 from spark_upsert.table.row_ttl import RowTtl
 from spark_upsert.table.write.guards import Unchanged
 from tests.laws import test_row_ttl as laws
@@ -68,4 +68,4 @@ def _() -> Patch:
 
 @bug("no version is kept for the ages of rows", test_p1_rows_age_from_their_commits)
 def _() -> Patch:
-    return patch.object(worker, "ages_ms", lambda _: None)
+    return patch.object(expiry, "ages_ms", lambda _: None)

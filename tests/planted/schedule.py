@@ -9,11 +9,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.schedule import priority, scheduler
-from spark_upsert.schedule.bands import BANDS, LOWEST
-from spark_upsert.schedule.dirty import DirtySet
-from spark_upsert.schedule.scheduler import Schedule, Service, Turn
-from spark_upsert.streams.planner import pace
+from spark_upsert.scheduler import scheduler
+from spark_upsert.scheduler import scheduler as priority
+from spark_upsert.scheduler.scheduler import BANDS, LOWEST, DirtySet, Schedule, Service, Turn
+from spark_upsert.streams.planner import rate_limit
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_schedule_promises as schedules
 
@@ -134,7 +133,7 @@ def _() -> Patch:
         _, served = original(visits, ways, limits)
         return len(visits), served
 
-    return wrapped(pace, "_serve", serve)
+    return wrapped(rate_limit, "_serve", serve)
 
 
 @bug(
@@ -142,7 +141,7 @@ def _() -> Patch:
     schedules.test_p7_a_flood_keeps_no_small_input_waiting,
 )
 def _() -> Patch:
-    return wrapped(pace._Room, "share", lambda _, self, weight, of_weights: self.most)
+    return wrapped(rate_limit._Room, "share", lambda _, self, weight, of_weights: self.most)
 
 
 @bug(
@@ -150,7 +149,7 @@ def _() -> Patch:
     schedules.test_p7_no_input_waits_for_longer_than_is_stated,
 )
 def _() -> Patch:
-    return wrapped(pace, "with_schedule", lambda _, state, schedule: dict(state))
+    return wrapped(rate_limit, "with_schedule", lambda _, state, schedule: dict(state))
 
 
 @bug(

@@ -11,16 +11,16 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.conversions import door
+from spark_upsert.core import casts
+from spark_upsert.core import schema as schema_module
+from spark_upsert.core.keys import equal_rows
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, SchemaError
-from spark_upsert.model import schema as schema_module
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.model.words import equal_rows
-from spark_upsert.table import deletes, drop, keep_history
-from spark_upsert.table.changes import render
-from spark_upsert.table.entries import content, fold
-from spark_upsert.table.log import tombstones
+from spark_upsert.table import arguments, drop, keep_history
+from spark_upsert.table.changelog import render
+from spark_upsert.table.log import properties
+from spark_upsert.table.state import content, fold
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import GONE
 from spark_upsert.views.view import View
@@ -107,7 +107,7 @@ def _() -> Patch:
                 rows = rows.append_column(own.name, pa.nulls(len(rows), own.type))
         return rows
 
-    return wrapped(deletes, "deletes_of", filled)
+    return wrapped(arguments, "deletes_of", filled)
 
 
 def test_p6_rows_that_may_lack_columns_get_through() -> None:
@@ -172,7 +172,7 @@ def _() -> Patch:
 
 @bug("a low-water mark is read in the types of today", test_p4_an_order_is_as_wide_as_its_column)
 def _() -> Patch:
-    return patch.object(tombstones, "_NARROWER", ())
+    return patch.object(properties, "_NARROWER", ())
 
 
 def test_p4_a_delete_forgets_the_values_of_all_rows_before_it(other: bool) -> None:
@@ -248,4 +248,4 @@ def test_p2_snapshot_and_changes_agree_about_nan() -> None:
 
 @bug("each NaN keeps its bits", test_p2_snapshot_and_changes_agree_about_nan)
 def _() -> Patch:
-    return patch.object(door, "_with_one_nan", lambda numbers: numbers)
+    return patch.object(casts, "_with_one_nan", lambda numbers: numbers)

@@ -7,17 +7,16 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.conversions import positions
+from spark_upsert.core import source_positions
+from spark_upsert.core.key_hash import HashRange
+from spark_upsert.core.schema import CHANGE_DIFF
 from spark_upsert.envelopes import changelog
+from spark_upsert.envelopes import debezium as debezium_events
 from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
-from spark_upsert.envelopes.debezium import events as debezium_events
-from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.schema import CHANGE_DIFF
 from spark_upsert.streams.inputs import table as table_input
-from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.inputs.table import TableInput, TablePosition
 from spark_upsert.streams.offsets.offset import Offset
-from spark_upsert.streams.planner import pace
+from spark_upsert.streams.planner import rate_limit
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.write import write_set
@@ -110,7 +109,7 @@ def _() -> Patch:
 
 @bug("binlog names are compared as text", IN_ORDER)
 def _() -> Patch:
-    return patch.object(positions, "_file_key", lambda text, names: text)
+    return patch.object(source_positions, "_file_key", lambda text, names: text)
 
 
 @bug("the number of a binlog orders files of all base names", TWO_LOGS)
@@ -118,7 +117,7 @@ def _() -> Patch:
     def file_key(original: Any, text: str, names: Sequence[str]) -> str | None:
         return original(f"mysql-bin.{text.rpartition('.')[2]}", ())
 
-    return wrapped(positions, "_file_key", file_key)
+    return wrapped(source_positions, "_file_key", file_key)
 
 
 @bug("the first epoch of a table may have logs that do not compare", TWO_LOGS)
@@ -164,7 +163,7 @@ def _() -> Patch:
         fits: int = original(self, piece, behind, bounds)
         return max(fits, int(was_open))
 
-    return wrapped(pace._Room, "fitting", fitting)
+    return wrapped(rate_limit._Room, "fitting", fitting)
 
 
 @bug(

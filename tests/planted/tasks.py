@@ -9,17 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.plan import expressions, functions, unnest
+from spark_upsert.plan import expressions, functions, nodes
 from spark_upsert.plan.expressions import BoundExpression
 from spark_upsert.plan.nodes import Limit
-from spark_upsert.task import pipelines, states
+from spark_upsert.task import lifecycle, merge_join, pipelines
+from spark_upsert.task import pipelines as choice
 from spark_upsert.task import task as tasks
-from spark_upsert.task.driver import Driver
-from spark_upsert.task.exchange import Exchange, Union
-from spark_upsert.task.operators import choice, merge_join
-from spark_upsert.task.operators.join_rows import Full
-from spark_upsert.task.operators.operator import Signal, Streaming
-from spark_upsert.task.scanning import ScanFeed
+from spark_upsert.task.driver import Driver, Exchange, Union
+from spark_upsert.task.join_output import Full
+from spark_upsert.task.operator import Signal, Streaming
+from spark_upsert.task.sources import ScanFeed
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_task_promises as promises
 
@@ -89,7 +88,7 @@ def _() -> Patch:
 
 @bug("places go on from list to list", promises.test_p2_places_in_lists_begin_anew_in_each)
 def _() -> Patch:
-    return patch.object(unnest, "_places", lambda lengths: np.arange(lengths.sum()))
+    return patch.object(nodes, "_places", lambda lengths: np.arange(lengths.sum()))
 
 
 DROPPED = promises.test_p2_a_side_that_was_given_up_is_read_again_behind_the_barrier
@@ -162,8 +161,8 @@ def _() -> Patch:
 )
 def _() -> Patch:
     def step(original: Any, state: Any, event: Any) -> Any:
-        if isinstance(event, states.SetMark):
-            event = states.SetMark(event.leaf, event.sequence - 1)
+        if isinstance(event, lifecycle.SetMark):
+            event = lifecycle.SetMark(event.leaf, event.sequence - 1)
         return original(state, event)
 
     return wrapped(tasks, "step", step)

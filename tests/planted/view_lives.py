@@ -12,17 +12,16 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from pyspark_upsertflow.stream import ChangeStreamReader
+from pyspark_upsertflow.source import ChangeStreamReader
 from spark_upsert.errors import DataError
 from spark_upsert.plan.nodes import Node
-from spark_upsert.streams.inputs.view import ViewInput
-from spark_upsert.streams.inputs.view_position import ViewPosition
-from spark_upsert.streams.reads import view_reads, view_records
-from spark_upsert.table.entries import snapshot
+from spark_upsert.streams.inputs.view import ViewInput, ViewPosition
+from spark_upsert.streams.reads import views
 from spark_upsert.table.index.index import Index
+from spark_upsert.table.state import snapshot
 from spark_upsert.table.write.moves import Move, Verdict
-from spark_upsert.views import failing, steps, view
-from spark_upsert.views.groups import result
+from spark_upsert.views import group_rows, row_errors, view
+from spark_upsert.views import view as steps
 from spark_upsert.views.scan import ScanRelation
 from spark_upsert.views.view import MovedBy, View
 from spark_upsert_sink import writers
@@ -78,7 +77,7 @@ def _() -> Patch:
     def any_plan(original: Any, record: dict[str, Any], plan: Node) -> Any:
         return original({**record, "plan": plan.fingerprint()}, plan)
 
-    return wrapped(view_records, "_split", any_plan)
+    return wrapped(views, "_split", any_plan)
 
 
 @bug("a deferred read begins anew", test_p4_deferred_reads_go_on_where_rows_were_written)
@@ -147,7 +146,7 @@ def test_p7_an_epoch_costs_the_same() -> None:
 
 @bug("each epoch of a batch is computed by itself", test_p7_an_epoch_costs_the_same)
 def _() -> Patch:
-    return patch.object(view_reads, "in_stretches", lambda found: [*map(steps.alone, found)])
+    return patch.object(views, "in_stretches", lambda found: [*map(steps.alone, found)])
 
 
 def test_p7_a_limited_batch_looks_at_its_own() -> None:
@@ -205,18 +204,18 @@ def _() -> Patch:
         values, has_none = original(bound, rows)
         return values[::-1], has_none[::-1]
 
-    return wrapped(failing, "_by_halves", backwards)
+    return wrapped(row_errors, "_by_halves", backwards)
 
 
 @bug("a group whose sum does not fit hides the others", test_p2_one_sum_leaves_the_others_readable)
 def _() -> Patch:
     def none_fits(column: Any, type_: Any) -> Any:
         try:
-            return result._Shown(column.cast(type_))
+            return group_rows._Shown(column.cast(type_))
         except pa.ArrowInvalid as error:
             raise DataError("a sum does not fit.") from error
 
-    return patch.object(result, "_fitting", none_fits)
+    return patch.object(group_rows, "_fitting", none_fits)
 
 
 def test_p2_hot_rows_are_right() -> None:
@@ -268,4 +267,4 @@ def test_p6_each_view_has_a_task_of_its_own() -> None:
 
 @bug("a task that is kept is lent whatever view is read", test_p6_each_view_has_a_task_of_its_own)
 def _() -> Patch:
-    return patch.object(view_reads, "_Read", lambda plan, storage: "a view")
+    return patch.object(views, "_Read", lambda plan, storage: "a view")

@@ -9,14 +9,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from pyspark_upsertflow import keeping
+from pyspark_upsertflow import views
 from spark_upsert.envelopes import write_plan as plan
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.table.log.manifest import Slice
-from spark_upsert.table.write import guards, moves, restore
+from spark_upsert.table.write import guards, moves, truncate
 from spark_upsert.table.write.write_set import WriteSet
-from spark_upsert.views.groups import kept_base
-from spark_upsert.views.groups.shown import ShownGroups
+from spark_upsert.views import materialized
+from spark_upsert.views.group_rows import ShownGroups
 from spark_upsert.views.view import View
 from tests.laws import test_view_tables as laws
 from tests.planted.bug import Patch, bug, wrapped
@@ -66,7 +66,9 @@ def _() -> Patch:
 
 @bug("two rows of the group NULL share a key in a full join", test_p2_a_full_join_has_no_key_twice)
 def _() -> Patch:
-    return patch.object(kept_base.KeptBase, "__init__", _without_null(kept_base.KeptBase.__init__))
+    return patch.object(
+        materialized.KeptBase, "__init__", _without_null(materialized.KeptBase.__init__)
+    )
 
 
 def _without_null(original: Any) -> Any:
@@ -79,12 +81,12 @@ def _without_null(original: Any) -> Any:
 
 @bug("a table that keeps rows is set back under its query", ROWS)
 def _() -> Patch:
-    return patch.object(restore, "keeps_rows", lambda properties: False)
+    return patch.object(truncate, "keeps_rows", lambda properties: False)
 
 
 @bug("a query may begin upon rows of another one", ROWS)
 def _() -> Patch:
-    return patch.object(keeping, "_require_own_checkpoint", lambda *_: None)
+    return patch.object(views, "_require_own_checkpoint", lambda *_: None)
 
 
 @bug("of two queries that begin to keep rows at once both write", ROWS)
@@ -116,7 +118,7 @@ def _() -> Patch:
 
 @bug("a query with a new checkpoint begins anew upon a kept table", GROUPS)
 def _() -> Patch:
-    return patch.object(keeping, "_groups", lambda kept: {})
+    return patch.object(views, "_groups", lambda kept: {})
 
 
 @bug("readers of a kept table do not see that it was set back", test_p2_what_is_set_back_is_shown)

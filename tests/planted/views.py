@@ -11,18 +11,17 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.plan.kernels import equal_keys
+from spark_upsert.core.key_hash import ALL_HASHES
+from spark_upsert.plan import join_keys
 from spark_upsert.plan.nodes import How, Join, Scan
 from spark_upsert.streams.inputs import view as view_input
-from spark_upsert.views import join, pruning, relation, rowwise, ways
+from spark_upsert.views import join, plan_builder, relation, rowwise, view
+from spark_upsert.views.intervals import Spans, Times
 from spark_upsert.views.join import JoinRelation
 from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.relation import Step, whole
 from spark_upsert.views.rowwise import UnnestRelation
-from spark_upsert.views.scan import ScanRelation
-from spark_upsert.views.spans import Spans, Times
-from spark_upsert.views.table_base import TableBase
+from spark_upsert.views.scan import ScanRelation, TableBase
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.planted.look_ups import with_what_is_gone
 from tests.promises import test_view_promises as promises
@@ -158,7 +157,7 @@ def _() -> Patch:
         return None
 
     return together(
-        patch.object(equal_keys, "joinable", everything),
+        patch.object(join_keys, "joinable", everything),
         patch.object(relation, "joinable", everything),
     )
 
@@ -195,7 +194,7 @@ def _() -> Patch:
         for pairs in original(own, step, hash_range):
             yield pairs.where(pairs.has_new)
 
-    return wrapped(ways, "_compared", of_new)
+    return wrapped(view, "_compared", of_new)
 
 
 @bug("who begins before the first write of a table gets what came behind it", BOUNDS)
@@ -242,13 +241,15 @@ def _() -> Patch:
 
 @bug("a column that only a condition reads is left out", REAL)
 def _() -> Patch:
-    return patch.object(pruning, "_used", lambda formulas: frozenset())
+    return patch.object(plan_builder, "_used", lambda formulas: frozenset())
 
 
 def test_p2_a_plan_names_what_a_join_compares() -> None:
     joined = P(plan_of('O.join(C,"c=id","left")')).project("id", "n")
     names = [
-        scan.schema.names for scan in pruning.pruned(joined.node).walk() if isinstance(scan, Scan)
+        scan.schema.names
+        for scan in plan_builder.pruned(joined.node).walk()
+        if isinstance(scan, Scan)
     ]
     assert names == [["id", "c"], ["id", "n"]]
 
@@ -257,8 +258,8 @@ def test_p2_a_plan_names_what_a_join_compares() -> None:
 def _() -> Patch:
     def as_wanted(original: Any, node: Any, wanted: Any = None) -> Any:
         if isinstance(node, Join):
-            left, right = (pruning.pruned(side, wanted) for side in node.inputs)
+            left, right = (plan_builder.pruned(side, wanted) for side in node.inputs)
             return replace(node, left=left, right=right)
         return original(node, wanted)
 
-    return wrapped(pruning, "pruned", as_wanted)
+    return wrapped(plan_builder, "pruned", as_wanted)

@@ -10,16 +10,16 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model import precedence
-from spark_upsert.model.precedence import Precedence
-from spark_upsert.model.schema import DIFF
-from spark_upsert.table import upkeep
-from spark_upsert.table.changes import stretches
+from spark_upsert.core import precedence
+from spark_upsert.core.precedence import Precedence
+from spark_upsert.core.schema import DIFF
+from spark_upsert.table import maintenance
+from spark_upsert.table.changelog import epoch_ranges
 from spark_upsert.table.compaction import worker
-from spark_upsert.table.entries import lookup, mechanism, resolve
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.entries.found import ABSENT, Found
 from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.state import lookup, reduce, resolve
+from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.found import ABSENT, Found
 from spark_upsert.table.write import outcomes, stash, write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
 from tests.promises import test_promises as promises
@@ -55,7 +55,7 @@ def _() -> Patch:
             at[hit.probes] = hit.rows
         return Found(rows, at)
 
-    return patch.object(mechanism.Choosing, "gather", latest)
+    return patch.object(reduce.Choosing, "gather", latest)
 
 
 @bug("order keys of the past do not count", promises.test_p5_every_row_is_counted_under_its_reason)
@@ -83,7 +83,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(
-        mechanism, "equal_contents", lambda one, chosen, *_: np.ones(len(chosen), dtype=np.bool_)
+        reduce, "equal_contents", lambda one, chosen, *_: np.ones(len(chosen), dtype=np.bool_)
     )
 
 
@@ -100,7 +100,7 @@ def _() -> Patch:
     promises.test_p2_late_rows_that_are_applied_stand_in_the_changelog,
 )
 def _() -> Patch:
-    return patch.object(stretches, "_has_late", lambda commit: False)
+    return patch.object(epoch_ranges, "_has_late", lambda commit: False)
 
 
 @bug(
@@ -191,7 +191,7 @@ def _() -> Patch:
     def compacted(original: Any, *args: Any, **how: Any) -> Any:
         return replace(original(*args, **how), low_water=None)
 
-    return wrapped(upkeep, "compact_runs", compacted)
+    return wrapped(maintenance, "compact_runs", compacted)
 
 
 @bug(
@@ -238,5 +238,6 @@ def _() -> Patch:
         return replace(made, added=tuple(replace(part, is_held=False) for part in made.added))
 
     return together(
-        wrapped(promises, "compact_runs", compacted), wrapped(upkeep, "compact_runs", compacted)
+        wrapped(promises, "compact_runs", compacted),
+        wrapped(maintenance, "compact_runs", compacted),
     )

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.errors import DataError, OptionError, SchemaError
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.plan.expressions import bind
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore

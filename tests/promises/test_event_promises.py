@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.table.entries.counters import STALE_MIN
+from spark_upsert.table.state.counters import STALE_MIN
 from spark_upsert.table.table import Table
 from tests.laws.test_source_orders import CONNECTORS, require_equal
 from tests.support.debezium import bare, event, member, wrapped
@@ -283,7 +283,7 @@ def test_p5_rows_that_are_all_stale_are_reported() -> None:
     with _new() as path:
         for lsn in (9, 1):
             rows = records([create(number, 1, lsn) for number in range(STALE_MIN)])
-            with _warnings("spark_upsert.table.write.ambiguity") as warnings:
+            with _warnings("spark_upsert.table.write.ties") as warnings:
                 write(path, rows, **OPTIONS)
         assert ["rows are stale" in each for each in warnings] == [True]
 

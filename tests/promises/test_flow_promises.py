@@ -16,7 +16,7 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.run.local import collect
+from spark_upsert.flow.local import collect
 from spark_upsert.task import Aggregate, ArrowScan, Group
 from tests.support.flow_recipes import check_rows_of_fusions, drawn
 from tests.support.flow_runs import ROWS, by_stages, rows_of

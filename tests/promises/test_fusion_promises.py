@@ -19,7 +19,7 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.width import require_widths_kept, widths_kept
+from spark_upsert.flow.rescale import require_widths_kept, widths_kept
 from tests.support.flows import SAME, SINK, SOURCE
 from tests.support.fusion_judge import (
     Judge,

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import CorruptionError, OptionError
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.store.open import StoreBelow
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.table import Table
 from tests.support.clocked import HOUR_S, ClockedStore, Now
 from tests.support.delta import DeltaTable

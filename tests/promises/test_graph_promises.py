@@ -18,7 +18,7 @@ from spark_upsert.flow import (
     SplitterKind,
     expanded,
 )
-from spark_upsert.flow.run.splitters import Marker, first_turn, iter_parts, passes, route
+from spark_upsert.flow.partitioner import Marker, first_turn, iter_parts, passes, route
 from tests.support.graphs import SCHEMA, Drawn, Row, Slow, graphs
 
 ROWS = st.lists(

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.errors import DataError
-from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.table.log.manifest import Commit, Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.group_commit import Append, AppendResult, append_together, sealed
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stash import Stash
-from spark_upsert.table.write.together import Append, AppendResult, append_together, sealed
 from tests.support.groups import check_round
 from tests.support.seeds import seeds
 from tests.support.stores import MemoryStore

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.views.groups.contributions import contributions
+from spark_upsert.views.grouping import contributions
 from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.relation import Step, changes_of
 from tests.promises.test_view_promises import RUNS, advanced

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import OtherTableError
-from spark_upsert.model.schema import Scope
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertStreamWriter
 from tests.promises.layouts import ON_BOTH_LAYOUTS
@@ -143,7 +143,7 @@ def test_p1_a_put_that_lands_behind_the_abort_finds_its_files() -> None:
     schema = StructType([StructField("k", LongType()), StructField("v", LongType())])
     options = {"path": "t", "keys": "k", "checkpointLocation": "c"}
     with ExitStack() as stack:
-        for module in ("plan", "writers"):
+        for module in ("writers",):
             opened = f"spark_upsert_sink.{module}.open_store"
             stack.enter_context(patch(opened, lambda *_: store))
         sent = pickle.loads(pickle.dumps(UpsertStreamWriter(options, schema, False)))

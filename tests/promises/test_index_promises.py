@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.plan.expressions import bind_condition
-from spark_upsert.table.log.indexed import shown
+from spark_upsert.table.log.properties import shown
 from tests.support.conditions import condition
 from tests.support.indexed import IndexedTable, small_steps
 

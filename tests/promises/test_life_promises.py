@@ -7,9 +7,9 @@ import random
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.merge_engines import MergeEngine
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import OptionError
-from spark_upsert.model.engines import MergeEngine
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore

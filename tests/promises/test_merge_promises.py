@@ -16,15 +16,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from spark_upsert.core import input_order
+from spark_upsert.core.input_order import Concat, Order, RoundRobin, Seeded, rows_of_inputs
 from spark_upsert.errors import StorageError
-from spark_upsert.merge import assembly, spill
+from spark_upsert.merge import merged, spill
 from spark_upsert.merge.config import MergeConfig, Mode
-from spark_upsert.merge.documents import DocumentClose, DocumentOpen, Documents
-from spark_upsert.merge.merged import merge
-from spark_upsert.merge.pressure import MemoryPressure
-from spark_upsert.merge.spill import SpillingStore
-from spark_upsert.model import orders, wyrand
-from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded, rows_of_inputs
+from spark_upsert.merge.merged import DocumentClose, DocumentOpen, Documents, merge
+from spark_upsert.merge.spill import MemoryPressure, SpillingStore
 from tests.support.merging import Generator, batches_of, check_picks, rows_in
 from tests.support.plays import PLAYS, BrokenInputError, Play
 from tests.support.schedules import Choose, at_random
@@ -58,10 +56,10 @@ def test_p4_an_exact_order_is_the_one_that_is_told_row_by_row(seed: int) -> None
 @SEEDS
 def test_p4_an_exact_order_does_not_depend_on_how_it_is_cut(seed: int) -> None:
     for order, remaining, dice in drawn(seed):
-        whole, end = orders.advance(order, remaining)
+        whole, end = input_order.advance(order, remaining)
         left, found = np.array(remaining), []
         while left.any():
-            picks, order = orders.advance(order, left, dice.randint(1, 4))
+            picks, order = input_order.advance(order, left, dice.randint(1, 4))
             left -= rows_of_inputs(picks, len(left))
             found += picks.tolist()
         assert (found, order) == (whole.tolist(), end)
@@ -71,20 +69,20 @@ def test_p4_an_exact_order_does_not_depend_on_how_it_is_cut(seed: int) -> None:
 def test_p4_draws_below_a_high_bound_are_even(seed: int) -> None:
     generator, bound = Generator(seed), 2**63 + 1
     expected = [generator.below(bound) for _ in range(100)]
-    drawn, behind = wyrand.draws(seed, bound, 100)
+    drawn, behind = input_order.draws(seed, bound, 100)
     assert (drawn.tolist(), behind) == (expected, generator.state)
 
 
 @SEEDS
 def test_p1_rows_that_are_arranged_come_once_and_in_their_order(seed: int) -> None:
     for order, remaining, dice in drawn(seed):
-        picks, _ = orders.advance(order, remaining)
+        picks, _ = input_order.advance(order, remaining)
         cuts = [dice.randint(0, rows) for rows in remaining]
         inputs = [
             batches_of(str(index), [cut, rows - cut])
             for index, (cut, rows) in enumerate(zip(cuts, remaining, strict=True))
         ]
-        found = rows_in(list(assembly.arrange(inputs, picks, rows=dice.randint(1, 9))))
+        found = rows_in(list(merged.arrange(inputs, picks, rows=dice.randint(1, 9))))
         assert [int(name) for name, _ in found] == picks.tolist()
         for index, rows in enumerate(remaining):
             mine = [row for name, row in found if name == str(index)]

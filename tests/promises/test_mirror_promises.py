@@ -9,12 +9,13 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.mirror import dead, feed, plan, publish, twins
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.core.schema import Scope, TableSchema
+from spark_upsert.delta import change_feed, deletion_vectors, parquet_files, publish
+from spark_upsert.delta import publish as plan
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage
@@ -36,10 +37,10 @@ def small_pieces(dice: random.Random) -> Iterator[None]:
     with ExitStack() as stack:
         for module, name, values in (
             (plan, "_SETTLED_FROM", [0, 0, 8]),
-            (dead, "CHUNK_ROWS", [2, 1 << 17]),
-            (twins, "CHUNK_ROWS", [3, 1 << 17]),
-            (feed, "CHUNK_ROWS", [2, 1 << 17]),
-            (feed, "ROWS_MAX", [2, 1 << 20]),
+            (deletion_vectors, "CHUNK_ROWS", [2, 1 << 17]),
+            (parquet_files, "CHUNK_ROWS", [3, 1 << 17]),
+            (change_feed, "CHUNK_ROWS", [2, 1 << 17]),
+            (change_feed, "ROWS_MAX", [2, 1 << 20]),
             (publish, "INLINE_BYTES_MAX", [0, 40, 200]),
         ):
             stack.enter_context(patch.object(module, name, dice.choice(values)))

@@ -15,10 +15,10 @@ import pytest
 from spark_upsert.errors import DataError, MemoryLimitError
 from spark_upsert.plan.aggregates import Aggregate
 from spark_upsert.plan.nodes import ArrowScan, Group, HashJoin, How, MergeJoin, On
-from spark_upsert.task.operators import aggregation as aggregations
-from spark_upsert.task.operators.aggregation import aggregation
-from spark_upsert.task.operators.hash_join import HashJoinRows
-from spark_upsert.task.operators.merge_join import MergeJoinRows
+from spark_upsert.task import aggregation as aggregations
+from spark_upsert.task.aggregation import aggregation
+from spark_upsert.task.hash_join import HashJoinRows
+from spark_upsert.task.merge_join import MergeJoinRows
 from tests.support.aggregation_worlds import World as Groups
 from tests.support.aggregation_worlds import comparable, overflows, run
 from tests.support.chains import Chain, Dropping, Scripted, rows_of

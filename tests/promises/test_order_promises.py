@@ -13,10 +13,10 @@ from itertools import count
 
 import pytest
 
+from spark_upsert.core.input_order import Order
 from spark_upsert.errors import DataLossError, OptionError
-from spark_upsert.model.orders import Order
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.options.query import QueryOptions
+from spark_upsert.options.read import QueryOptions
 from spark_upsert.streams.inputs.inputs import NamedInputs
 from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import SchemaError, StorageError
-from spark_upsert.payloads.own_schema import ByRegistry, Inline, OwnDecoder, fields_in
-from spark_upsert.payloads.registry import RegistrySettings, forget_schemas, latest_schema
+from spark_upsert.payloads.embedded_schema import ByRegistry, Inline, OwnDecoder, fields_in
+from spark_upsert.payloads.schema_registry import RegistrySettings, forget_schemas, latest_schema
 from tests.support.envelopes import records, rows_of, write_found
 from tests.support.own_schemas import INLINE, avro, inline, member, record, struct
 from tests.support.registry import running_registry

@@ -8,10 +8,10 @@ from functools import cache
 
 import pytest
 
+from spark_upsert.routed.dead_letter import ParkedTable
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.plan import table_below
-from spark_upsert.routed.unpark import unpark
+from spark_upsert.routed.replay import unpark
 from spark_upsert.store import Store
 from tests.support.parked_worlds import FORGIVING, ParkedWorld, parking_options
 from tests.support.routed_worlds import Row, content, transaction, write

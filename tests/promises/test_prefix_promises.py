@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.entries import snapshot
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.table.state import snapshot
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 from tests.support.streams import Query, stream_of

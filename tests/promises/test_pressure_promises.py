@@ -10,11 +10,11 @@ import random
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import TableFullError, ThrottledError
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.schedule.governor import SAMPLE_MS, SUSTAINED_SAMPLES, Governor, Sample
+from spark_upsert.scheduler.governor import SAMPLE_MS, SUSTAINED_SAMPLES, Governor, Sample
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention.pressure import PressureReport, report
+from spark_upsert.table.retention.lag import PressureReport, report
 from spark_upsert.table.table import Table
 from tests.support.caps import CONSUMERS, Action, Play, act
 from tests.support.clocked import Now

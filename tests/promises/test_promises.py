@@ -18,6 +18,8 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.key_hash import HASH_END, HashRange
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import (
     CorruptionError,
     DataError,
@@ -26,16 +28,13 @@ from spark_upsert.errors import (
     VersionNotFoundError,
 )
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.hashing import HASH_END
-from spark_upsert.model.schema import Scope
-from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.compaction import Compacted, choose, compact_runs
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import first_wanted, manifest_at, upper_wanted
@@ -103,7 +102,7 @@ def few_hashes(dice: random.Random) -> Iterator[None]:
 
 @contextmanager
 def many_checkpoints() -> Iterator[None]:
-    with patch.object(checkpoints, "CHECKPOINT_EVERY", 4):
+    with patch.object(storage, "CHECKPOINT_EVERY", 4):
         yield
 
 

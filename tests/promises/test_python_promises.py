@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_upsertflow.kinds import KINDS
+from pyspark_upsertflow.python_source import KINDS
 from spark_upsert.errors import DataLossError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.planner.kinds import plan_columns, stream_inputs
+from spark_upsert.streams.planner.formats import plan_columns, stream_inputs
 from spark_upsert.streams.planner.stream import Stream
 from tests.support import python_sources
 from tests.support.clocked import Now

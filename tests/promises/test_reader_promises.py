@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.path_template import Template, is_routed
 from spark_upsert.errors import DataError, OptionError, SchemaError
-from spark_upsert.model.template import Template, is_routed
-from spark_upsert.routed.routes import Router
+from spark_upsert.routed.router import Router
 from tests.support.routes import check_routes
 
 BAD_TEMPLATES = {

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from spark_upsert.errors import DataLossError
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.cut import cut
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.log import cut
 from tests.support.group_worlds import Routed, folds, present, some_rows
 
 SEEDS = pytest.mark.parametrize("seed", range(2))
@@ -84,7 +84,7 @@ def test_p3_a_consistent_stream_with_a_limit_ends_behind_whole_batches(seed: int
 def test_p3_a_table_at_rest_is_read_however_its_past_is_given_up(seed: int) -> None:
     """Others compact, expire and cut at any time, and batches and processes go on between."""
     dice = random.Random(f"at rest {seed}")
-    with tempfile.TemporaryDirectory() as folder, patch.object(checkpoints, "CHECKPOINT_EVERY", 2):
+    with tempfile.TemporaryDirectory() as folder, patch.object(storage, "CHECKPOINT_EVERY", 2):
         world = Routed(Path(folder))
         world.batch(a={1: 1}, b={1: 1}, c={1: 1})
         query = world.query()

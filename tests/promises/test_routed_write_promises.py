@@ -7,12 +7,11 @@ from collections import defaultdict
 
 import pytest
 
+from spark_upsert.core.path_template import Template
 from spark_upsert.errors import OtherTableError
-from spark_upsert.model.template import Template
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import plan_routed, table_below
-from spark_upsert.routed.routes import Router
-from spark_upsert.routed.spool import Spool
+from spark_upsert.routed.router import Router, Spool
 from spark_upsert.routed.stage import COMPACT_TABLES_MIN
 from tests.laws.test_mixed_bases import check as check_mixed_bases
 from tests.support.routed_worlds import (

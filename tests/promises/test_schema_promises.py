@@ -15,22 +15,22 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.merge_engines import ORDERS_VERSION, Engine, MergeEngine
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.engines import ORDERS_VERSION, Engine, MergeEngine
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import Group, Scan
-from spark_upsert.table.appends import commands_of
-from spark_upsert.table.changes.modes import ValidBy
+from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.group_commit import commands_of
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views import view as view_module
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from tests.simulation.schema_changes import live
 from tests.support.seeds import seeds

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.views.binding import bind
+from spark_upsert.views.bases import bind
 from spark_upsert.views.pairs import Pairs, RelationRows
-from spark_upsert.views.pruning import pruned
+from spark_upsert.views.plan_builder import pruned
 from spark_upsert.views.relation import Relation, Step, changes_of, timed_changes_of
-from spark_upsert.views.ways import Way, pairs_by_piece
+from spark_upsert.views.view import Way, pairs_by_piece
 from tests.support.seeds import seeds
 from tests.support.view_cases import Row, between
 from tests.support.view_plays import (

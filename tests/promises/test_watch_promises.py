@@ -8,8 +8,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError
-from spark_upsert.model.schema import Scope
 from spark_upsert.table.table import Table
 from spark_upsert.table.watch import Gap, SealedEpoch, Watcher, Watchers
 from tests.support.stores import MemoryStore

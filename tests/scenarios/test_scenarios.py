@@ -42,13 +42,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.model.schema import Scope, TableSchema, Ties
-from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
 from spark_upsert.table.compaction import compact_runs
-from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.manifest import Commit, Transaction
-from spark_upsert.table.log.tombstones import PROPERTY
+from spark_upsert.table.log.properties import PROPERTY
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.stage import stage

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from spark_upsert.core.schema import Scope, Ties
 from spark_upsert.errors import DataError, DataLossError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.model.schema import Scope, Ties
-from spark_upsert.table.changes.modes import VALID_NAMES, ValidBy
+from spark_upsert.table.changelog.render import VALID_NAMES, ValidBy
 from spark_upsert.table.compaction import compact_runs
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import Manifest, Transaction
-from spark_upsert.table.log.tombstones import PROPERTY, LateRows, TombstoneRetention
+from spark_upsert.table.log.properties import PROPERTY, LateRows, TombstoneRetention
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
@@ -482,7 +482,7 @@ class Follower(Actor):
         self._begin()
 
     def _change_options(self) -> None:
-        """Be given other options, as each life may be (`options.lives`)."""
+        """Be given other options, as each life may be (`options.declare`)."""
         draw = self._lives
         choices: dict[str, list[Any]] = {
             "splits": [1, 2, 3],

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING
 
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import Ties
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import Ties
 from spark_upsert.table.log.properties import COMMITTED, ROW_TTL, ROW_TTL_BY
 from tests.simulation.actors import Actor
 

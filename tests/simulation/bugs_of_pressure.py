@@ -8,12 +8,11 @@ from typing import Any
 from unittest.mock import patch
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.streams.planner.debounce import Debounce, Held
 from spark_upsert.streams.planner.pressure import StreamGauge
-from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.table.log.caps import Caps, OnFull
-from spark_upsert.table.retention import pressure
-from spark_upsert.table.retention.backlog import BacklogCounter
+from spark_upsert.streams.planner.stream import Debounce, Held, Stream
+from spark_upsert.table.log.properties import Caps, OnFull
+from spark_upsert.table.retention import lag
+from spark_upsert.table.retention.lag import BacklogCounter
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.table import Table
 from tests.planted.bug import Patch, together, wrapped
@@ -62,9 +61,7 @@ def reports_hidden() -> Patch:
         except UpsertFlowError:
             return []
 
-    return together(
-        wrapped(pressure, "reports", look), patch.object(pressure, "UNREADABLE", KeyError)
-    )
+    return together(wrapped(lag, "reports", look), patch.object(lag, "UNREADABLE", KeyError))
 
 
 def never_taken_back() -> Patch:

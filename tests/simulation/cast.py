@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from spark_upsert.model.schema import Ties
+from spark_upsert.core.schema import Ties
 from tests.simulation.actors import (
     Actor,
     Alterer,

@@ -2,7 +2,7 @@
 
 There is no table: what the crowd plays is how far batches go (`pace`), with the state of fairness
 as the text that a checkpoint keeps, and a clock that it sets. After each batch it holds the bounds
-that `spark_upsert.schedule.scheduler` states, by a model of its own: who waits, how many wait
+that `spark_upsert.scheduler.scheduler` states, by a model of its own: who waits, how many wait
 before it, and how many turns have passed. Nothing but the text goes from one batch to the next, so
 each of them is a restart.
 
@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from spark_upsert.schedule.priority import Urgency
-from spark_upsert.streams.inputs.input import Backlog, ReadPiece, StreamPressure
-from spark_upsert.streams.offsets.offset import Offset
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.pace import Limits, pace
+from spark_upsert.scheduler.scheduler import Urgency
+from spark_upsert.streams.inputs.protocol import Backlog, ReadPiece, StreamPressure
+from spark_upsert.streams.offsets.offset import Offset, Position
 from spark_upsert.streams.planner.pressure import StreamGauge
+from spark_upsert.streams.planner.rate_limit import Limits, pace
 from tests.support.streams import options_of
 
 BEGIN_MS = 1_700_000_000_000

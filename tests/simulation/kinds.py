@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
 from tests.simulation.world import World
 
 Kind = tuple[Scope, Engine, ErrorPolicy]

@@ -34,9 +34,9 @@ from unittest.mock import patch
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.streams.inputs import batch
 from spark_upsert.streams.inputs import table as table_input
-from spark_upsert.streams.planner import heads, kinds, turns
-from spark_upsert.streams.reads import packs
-from spark_upsert.table.retention.pressure import report_path
+from spark_upsert.streams.planner import formats, heads, rate_limit
+from spark_upsert.streams.reads import packing
+from spark_upsert.table.retention.lag import report_path
 from tests.simulation.lake_gate import Gate
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_keepers import Keepers
@@ -232,12 +232,12 @@ class Lake:
             enter = stack.enter_context
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
             enter(patch.object(secrets, "randbits", names.getrandbits))
-            enter(patch.object(turns, "in_order", lambda do, items, threads: map(do, items)))
-            for module in (kinds, packs):
+            enter(patch.object(rate_limit, "in_order", lambda do, items, threads: map(do, items)))
+            for module in (formats, packing):
                 enter(patch.object(module, "ASKED_AT_ONCE", 1))
-            for module in (kinds, table_input, batch):
+            for module in (formats, table_input, batch):
                 enter(patch.object(module, "open_store", reader.open_store))
-            for module in (kinds, table_input, batch):
+            for module in (formats, table_input, batch):
                 enter(patch.object(module, "open_table", reader.open_table))
             enter(patch.object(heads, "LOOKED_AT_MAX", 0 if ground.is_polled else 300))
             enter(few_are_many(**ground.bounds))

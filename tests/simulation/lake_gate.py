@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from spark_upsert.errors import BatchTooLargeError, TableFullError, ThrottledError, UpsertFlowError
+from spark_upsert.table.retention.lag import report_path
 from spark_upsert.table.retention.leases import Lease
-from spark_upsert.table.retention.pressure import report_path
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import TableModel
 

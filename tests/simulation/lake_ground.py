@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.table import Table
 from tests.simulation.lake_inputs import TableModel
 from tests.simulation.lake_options import Drawn

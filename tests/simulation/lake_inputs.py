@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.streams.inputs.table_position import TablePosition
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.table.changes.modes import Deduplication
-from spark_upsert.table.entries.counters import Counters
+from spark_upsert.streams.inputs.table import TablePosition
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import Commit
+from spark_upsert.table.state.counters import Counters
 
 Record = Mapping[str, Any]
 """The values of a row, or the columns of a row that was delivered."""

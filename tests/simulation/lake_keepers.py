@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.store.records import encode
 from spark_upsert.table.compaction import Compacted, compact_runs
-from spark_upsert.table.retention.pressure import PressureReport, report_path
+from spark_upsert.table.retention.lag import PressureReport, report_path
 from tests.simulation.lake_gate import Gate, Said
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import TableModel

@@ -13,11 +13,11 @@ from math import floor, inf
 
 import pyarrow as pa
 
+from spark_upsert.core.input_order import Order, RoundRobin
 from spark_upsert.merge import order_from_json
-from spark_upsert.model.orders import Order, RoundRobin
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.table_position import TablePosition
-from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.inputs.table import TablePosition
+from spark_upsert.streams.offsets.offset import Position
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import Reading, TableModel, TableTape
 from tests.simulation.lake_options import CHANGE_COLUMNS

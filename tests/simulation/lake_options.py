@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from spark_upsert.model.schema import CHANGELOG_FIELDS
-from spark_upsert.options.query import Merge
-from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.core.schema import CHANGELOG_FIELDS
+from spark_upsert.options.read import Merge
+from spark_upsert.table.changelog.render import Deduplication
 
 ROOT = "/lake"
 

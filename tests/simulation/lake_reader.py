@@ -18,19 +18,18 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.streams.offsets.bases import FOLDER, Bases
-from spark_upsert.streams.offsets.compact import CompactOffsets
-from spark_upsert.streams.planner.heads import InputHeads
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.store.open import StoreBelow
+from spark_upsert.streams.offsets.delta import FOLDER, Bases, CompactOffsets
+from spark_upsert.streams.planner.formats import (
     plan_columns,
     shared_columns,
     stream_inputs,
     stream_offsets,
 )
+from spark_upsert.streams.planner.heads import InputHeads
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet

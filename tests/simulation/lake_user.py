@@ -10,7 +10,7 @@ from spark_upsert.errors import (
     TableNotFoundError,
     UpsertFlowError,
 )
-from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.inputs.table import TablePosition
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import TableTape
 from tests.simulation.lake_keepers import Keepers

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage

@@ -19,18 +19,18 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.follow import default_mirror, facts_below
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
 from spark_upsert.errors import DataLossError, OptionError, UpsertFlowError
 from spark_upsert.metadata import summary
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.facts import default_mirror, facts_below
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
 from spark_upsert.routed.group import FOLDER as GROUP
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import table_below
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.memory import LOGS
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.log.reader import LOGS
 from spark_upsert.table.table import Table
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import CHECKPOINT_EVERY, World, simulate
@@ -372,7 +372,7 @@ class RoutedLosses:
 
 def lose_objects_of_many(seed: int, count: int = PER_WORLD) -> list[Outcome]:
     """Lose some objects below the root of a routed write, each apart."""
-    with patch.object(checkpoints, "CHECKPOINT_EVERY", CHECKPOINT_EVERY):
+    with patch.object(storage, "CHECKPOINT_EVERY", CHECKPOINT_EVERY):
         losses = RoutedLosses(seed)
         chosen = random.Random(seed).sample(losses.losable, min(count, len(losses.losable)))
         return [outcome for lost in chosen for outcome in losses.lose(lost)]

@@ -25,13 +25,12 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from examples.flow.latest import LATEST, READINGS, newest, parsed
-from spark_upsert.flow import Flow, Graph, PythonFunction, TableSink, checkpoint
-from spark_upsert.flow.checkpoint import remember
-from spark_upsert.flow.run import tables
-from spark_upsert.flow.work import Given
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.flow import Flow, Graph, PythonFunction, TableSink, local, rescale
+from spark_upsert.flow.graph import Given
+from spark_upsert.flow.rescale import remember
 from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.table import Table
 from spark_upsert.task import Aggregate, ArrowScan, Group
 from tests.simulation.lake_reader import Process
@@ -131,9 +130,9 @@ class Mill:
         plan = plan_of(graph, self._random)
         found = by_stages(plan, {"rows": taken}, parts=self._random.randint(1, 3), turn=number)
         self.trace.append(f"batch {number}: {lower} to {upper}, {len(taken)} rows, {plan}")
-        for name, sink in tables.targets_of(graph).items():
+        for name, sink in local.targets_of(graph).items():
             named = {"txnAppId": f"flow-{flow_id}", "txnVersion": str(number)}
-            commit = tables.write(sink, found[name], **named)
+            commit = local.write(sink, found[name], **named)
             self.trace.append(f"{name}: {commit and commit.version}")
         self._checkpoint.done += 1
 
@@ -164,9 +163,9 @@ class Mill:
                 patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128)))
             )
             stack.enter_context(patch.object(secrets, "randbits", names.getrandbits))
-            for module in (tables, checkpoint):
+            for module in (local, rescale):
                 stack.enter_context(patch.object(module, "open_store", self.open_store))
-            stack.enter_context(patch.object(tables, "Table", partial(Table, clock=self._now)))
+            stack.enter_context(patch.object(local, "Table", partial(Table, clock=self._now)))
             yield
 
     def open_store(self, path: str, storage: Mapping[str, str] | None = None) -> Store:

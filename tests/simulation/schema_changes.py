@@ -24,13 +24,13 @@ from unittest.mock import patch
 import polars as pl
 import pyarrow as pa
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import SchemaError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
@@ -39,19 +39,19 @@ from spark_upsert.streams.inputs import batch as batch_input
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.streams.inputs.batch import BatchRead
 from spark_upsert.streams.reads.columns import read_columns
-from spark_upsert.table.changes.modes import VALID_NAMES, ChangeOptions, ValidBy
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.changelog.render import VALID_NAMES, ChangeOptions, ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import Commit, Kind, Transaction
 from spark_upsert.table.log.properties import PUBLISH, PUBLISH_FEED
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-from spark_upsert.views import builder
+from spark_upsert.views import plan_builder
 from spark_upsert.views import view as view_module
-from spark_upsert.views.builder import Plan
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.plan_builder import Plan
+from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from tests.support.delta import DeltaTable
 from tests.support.stores import FaultyStore, MemoryStore, Steps, forget_runs_and_logs
@@ -338,7 +338,7 @@ class History:
     def live(self, acts: int = ACTS) -> None:
         """Take paths in any order, and compare each with the model."""
         with ExitStack() as stack:
-            for module in (view_module, builder, table_input, batch_input):
+            for module in (view_module, plan_builder, table_input, batch_input):
                 stack.enter_context(patch.object(module, "open_store", lambda *_: self.store))
             for _ in range(acts):
                 name, act = self.dice.choice(ACTS_OF)

@@ -17,23 +17,21 @@ import pytest
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import InputOptions
-from spark_upsert.options.query import Merge
+from spark_upsert.options.read import Merge
+from spark_upsert.streams.inputs import table
 from spark_upsert.streams.inputs import table as table_input
-from spark_upsert.streams.inputs import table_steps
-from spark_upsert.streams.inputs.discovery import Discovery
-from spark_upsert.streams.inputs.found import FoundInputs
-from spark_upsert.streams.offsets import compact as compact_offsets
-from spark_upsert.streams.offsets.bases import Bases
-from spark_upsert.streams.offsets.compact import CompactOffsets, difference
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner import exact, pace, stream
+from spark_upsert.streams.inputs.discovered import Discovery, FoundInputs
+from spark_upsert.streams.offsets import delta as compact_offsets
+from spark_upsert.streams.offsets.delta import Bases, CompactOffsets, difference
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.streams.planner import ordered, rate_limit, stream
 from spark_upsert.streams.planner.poller import Poller
-from spark_upsert.streams.planner.turns import Urgencies
-from spark_upsert.streams.reads import conform
-from spark_upsert.table.changes.modes import Deduplication
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.log.look import Look
+from spark_upsert.streams.planner.rate_limit import Urgencies
+from spark_upsert.streams.reads import columns
+from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import Kind
+from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.state.counters import Counters
 from tests.planted import BUGS
 from tests.simulation import bugs_of_pressure as of_pressure
 from tests.simulation.lake import Lake, live
@@ -198,12 +196,12 @@ def cursor_in_memory() -> AbstractContextManager[Any]:
     def forget(original: Any, self: Any, *args: Any) -> Any:
         return replace(original(self, *args), order=self._first)
 
-    return wrapped(exact.ExactOrder, "_before", forget)
+    return wrapped(ordered.ExactOrder, "_before", forget)
 
 
 def turn_forgotten() -> AbstractContextManager[Any]:
     def forget(backlogs: Any, limits: Any, state: Any, **how: Any) -> Any:
-        return pace.pace(backlogs, limits, {}, **how)
+        return rate_limit.pace(backlogs, limits, {}, **how)
 
     return patch.object(stream, "pace", forget)
 
@@ -242,7 +240,7 @@ def limit_forgotten(name: str) -> Callable[[], AbstractContextManager[Any]]:
         def forget(original: Any, options: Any) -> Any:
             return replace(original(options), **{name: None})
 
-        return wrapped(pace.Limits, "of", forget)
+        return wrapped(rate_limit.Limits, "of", forget)
 
     return plant
 
@@ -275,7 +273,7 @@ def joins_at_latest() -> AbstractContextManager[Any]:
 
 
 def turn_by_number() -> AbstractContextManager[Any]:
-    return patch.object(exact, "_moved", lambda order, before, after: order)
+    return patch.object(ordered, "_moved", lambda order, before, after: order)
 
 
 def gone_input_in_base() -> AbstractContextManager[Any]:
@@ -298,7 +296,7 @@ def narrow_is_null() -> AbstractContextManager[Any]:
         is_same = field.name in batch.schema.names and batch[field.name].type == field.type
         return batch[field.name] if is_same else pa.nulls(len(batch), field.type)
 
-    return wrapped(conform, "_column", column)
+    return wrapped(columns, "_column", column)
 
 
 def shared_columns_left_behind() -> AbstractContextManager[Any]:
@@ -312,7 +310,7 @@ def counters_believed() -> AbstractContextManager[Any]:
     def known(commit: Any, options: Any) -> int:
         return Counters.from_json(commit.counters).output_count if commit.is_epoch else 0
 
-    return patch.object(table_steps, "_known_rows", known)
+    return patch.object(table, "_known_rows", known)
 
 
 def one_folder_of_a_level() -> AbstractContextManager[Any]:

@@ -11,8 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.flow import checkpoint
-from spark_upsert.flow.run import element, tables
+from spark_upsert.flow import local, operators, rescale
 from tests.planted.bug import Patch
 from tests.simulation.mill import live
 
@@ -47,15 +46,15 @@ def test_mills_are_killed_between_the_tables_of_a_batch() -> None:
 
 
 def _has_no_id() -> Patch:
-    return patch.object(checkpoint, "read_record", lambda *_: None)
+    return patch.object(rescale, "read_record", lambda *_: None)
 
 
 def _has_no_transaction() -> Patch:
-    return patch.object(tables, "_transactions", lambda _: ())
+    return patch.object(local, "_transactions", lambda _: ())
 
 
 def _does_not_drain() -> Patch:
-    return patch.object(element.Element, "drain", lambda _: iter(()))
+    return patch.object(operators.Element, "drain", lambda _: iter(()))
 
 
 PLANTED: dict[str, Callable[[], Patch]] = {

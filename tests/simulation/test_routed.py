@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.merge_engines import Engine
 from spark_upsert.errors import ContentionError, OtherTableError
-from spark_upsert.model.engines import Engine
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.plan import table_below
 from spark_upsert.table.table import Table

@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
-from spark_upsert.table.entries.counters import EMPTY, Counters
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.state.counters import EMPTY, Counters
 from spark_upsert.table.write import write_set
 from tests.planted import BUGS
 from tests.simulation.world import RETENTIONS, World, simulate

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.write.commands import Decoded, to_commands
 from tests.support.reference import NO_ORDER, Command, Identity
 

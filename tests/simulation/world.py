@@ -26,17 +26,15 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.table.compaction import Compacted, choose
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.indexed import INDEX_BY
+from spark_upsert.table.log import storage
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
-from spark_upsert.table.log.properties import PUBLISH, PUBLISH_FEED
-from spark_upsert.table.log.tombstones import PROPERTY
+from spark_upsert.table.log.properties import INDEX_BY, PROPERTY, PUBLISH, PUBLISH_FEED
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.admission import Admission
 from spark_upsert.table.write.contributions import as_collected
+from spark_upsert.table.write.guards import Admission
 from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.observer import Observer
 from tests.simulation.wire import PREFIX
@@ -358,7 +356,7 @@ class World:
             enter = stack.enter_context
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
             enter(patch.object(secrets, "randbits", names.getrandbits))
-            enter(patch.object(checkpoints, "CHECKPOINT_EVERY", CHECKPOINT_EVERY))
+            enter(patch.object(storage, "CHECKPOINT_EVERY", CHECKPOINT_EVERY))
             enter(patch.object(choose, "__kwdefaults__", self._fanout))
             enter(under(conditions))
             self._sizes = enter(ExitStack())

@@ -1,4 +1,4 @@
-"""The options of a writer's query, which are others in each of its lives (`options.lives`).
+"""The options of a writer's query, which are others in each of its lives (`options.declare`).
 
 A writer goes through the door of Spark's sink (`plan_upon`): options that a query may change are
 drawn anew when it starts again, and now and then one that it must not, which has to be refused
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.envelopes.write_plan import WritePlan, plan_upon
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.model.engines import Engine
-from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.log.tombstones import PROPERTY, LateRows, TombstoneRetention
+from spark_upsert.table.log.properties import PROPERTY, LateRows, TombstoneRetention
 from spark_upsert.table.table import Table
 from tests.simulation.wire import PREFIX
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_upsert.errors import DataError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import ArrowScan, Group
-from spark_upsert.task.operators.aggregation import aggregation
+from spark_upsert.task.aggregation import aggregation
 from tests.support.chains import Chain, rows_of
 from tests.support.operator_rows import VALUES, Row, cut, key_of, place_of
 

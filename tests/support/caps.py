@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import BatchTooLargeError, TableFullError
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.log.caps import Caps
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention.backlog import slowest
+from spark_upsert.table.log.properties import Caps
+from spark_upsert.table.retention.lag import slowest
 from spark_upsert.table.table import Table
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 

@@ -1,6 +1,6 @@
 """A driver of one chain, as small as it can be: operators are tried without a task.
 
-Who runs an operator here keeps to `spark_upsert.task.operators.operator` to the letter, and checks
+Who runs an operator here keeps to `spark_upsert.task.operator` to the letter, and checks
 what an operator owes: no batch without its schema, nothing while it waits, an end.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.task.operators.operator import Operator, Signal
+from spark_upsert.task.operator import Operator, Signal
 
 Rows = list[dict[str, Any]]
 

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model import schema
+from spark_upsert.core import schema
 
 ROWS = 4
 """Rows of each column; one is null."""

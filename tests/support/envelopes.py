@@ -10,18 +10,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.envelopes.found import found_options
+from spark_upsert.envelopes.inferred_schema import found_options
 from spark_upsert.envelopes.write_plan import plan_upon, usual_late_rows
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.store.open import open_store
 from spark_upsert.table.log.manifest import Commit
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-from spark_upsert_sink.plan import SinkPlan, plan_sink
+from spark_upsert_sink.writers import SinkPlan, plan_sink
 
 KAFKA = pa.schema(
     {

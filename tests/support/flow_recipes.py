@@ -31,10 +31,12 @@ from spark_upsert.flow import (
     Work,
     expanded,
     fused,
+    fusion,
+    placement,
 )
+from spark_upsert.flow import placement as partitions
 from spark_upsert.flow.builder import Output
-from spark_upsert.flow.fusion import fusion, partitions, placement
-from spark_upsert.flow.run.local import collect
+from spark_upsert.flow.local import collect
 from spark_upsert.task import Aggregate, ArrowScan, Filter, Group, HashJoin, How, Node, On
 from tests.support.flow_runs import (
     ROWS,

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.flow import Fused
-from spark_upsert.flow.fusion.pass_plan import RowTransfer
-from spark_upsert.flow.resolution import schemas_of
-from spark_upsert.flow.run.borders import Border, tasks_of
-from spark_upsert.flow.run.outlets import Parcel, by_address
-from spark_upsert.flow.run.passes import Pass
-from spark_upsert.flow.run.stages import Stages, staged
+from spark_upsert.flow.fusion import RowTransfer
+from spark_upsert.flow.partitioner import Parcel, by_address
+from spark_upsert.flow.passes import Pass
+from spark_upsert.flow.stages import Stages, staged
+from spark_upsert.flow.validate import schemas_of
+from spark_upsert.flow.wire_format import Border, tasks_of
 
 ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 

@@ -24,7 +24,7 @@ from spark_upsert.flow import (
     by_channel,
     by_replica,
 )
-from spark_upsert.flow.fusion.pass_plan import is_free
+from spark_upsert.flow.fusion import is_free
 from spark_upsert.flow.graph import (
     ByChannel,
     Composite,

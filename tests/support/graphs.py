@@ -11,6 +11,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from spark_upsert.flow.graph import (
+    Collected,
     Composite,
     Edge,
     Graph,
@@ -19,8 +20,8 @@ from spark_upsert.flow.graph import (
     OperatorKind,
     Parallel,
     PartitionBy,
+    PythonFunction,
 )
-from spark_upsert.flow.work import Collected, PythonFunction
 from spark_upsert.task import ArrowScan
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string())])

@@ -10,16 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.routed.group import Batch, GroupTable
-from spark_upsert.routed.members import Member
+from spark_upsert.routed.group import Batch, GroupTable, Member
 from spark_upsert.store import LocalStore
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.streams.planner.formats import (
+    MergedRead,
     batch_inputs,
     plan_columns,
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.streams.planner.merged_read import MergedRead
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table

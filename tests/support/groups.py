@@ -10,15 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.core.schema import Ties
 from spark_upsert.errors import DataError
-from spark_upsert.model.schema import Ties
-from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
-from spark_upsert.table.entries.counters import Counters
+from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
-from spark_upsert.table.log.tombstones import PROPERTY, LateRows
+from spark_upsert.table.log.properties import PROPERTY, LateRows
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.stash import Stash
-from spark_upsert.table.write.together import (
+from spark_upsert.table.write.group_commit import (
     APART,
     Append,
     AppendResult,
@@ -26,6 +25,7 @@ from spark_upsert.table.write.together import (
     joins,
     sealed,
 )
+from spark_upsert.table.write.stash import Stash
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import World
 from tests.support.clocked import Now

@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from spark_upsert.model import hashing
-from spark_upsert.model.schema import Scope
+from spark_upsert.core import key_hash
+from spark_upsert.core.schema import Scope
 from spark_upsert.table.compaction import worker
-from spark_upsert.table.entries import snapshot
 from spark_upsert.table.log.manifest import Commit
+from spark_upsert.table.state import snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import write_set
 from spark_upsert.table.write.stash import Stash
@@ -65,7 +65,7 @@ CONDITIONS = st.builds(
 )
 
 _TINY: tuple[tuple[Any, str, int], ...] = (
-    (hashing, "_BLOCK_ROWS", 2),
+    (key_hash, "_BLOCK_ROWS", 2),
     (snapshot, "CHUNK_ROWS", 2),
     (write_set, "SEAL_ROWS", 1),
     (worker, "FILE_BYTES", 2_000),

@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.hash_range import ALL_HASHES
 from spark_upsert.store.records import encode
-from spark_upsert.table.log.entries import commit_path
-from spark_upsert.table.run.blocks import END_OF_STREAM, block_count, checksums
+from spark_upsert.table.log.codec import commit_path
+from spark_upsert.table.run.format import END_OF_STREAM, block_count, checksums
 from spark_upsert.table.table import Table
 from tests.support.stores import forget_runs_and_logs
 

@@ -16,13 +16,13 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.model.schema import Scope, TableSchema
+from spark_upsert.core.merge_engines import Engine, MergeEngine
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.store import Store
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.index import upkeep
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 from tests.support.tables import Ticks

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.streams.inputs.input import Backlog, Input, ReadPiece
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.reads.steps import CountedStep, StreamStep
+from spark_upsert.streams.inputs.protocol import Backlog, Input, ReadPiece
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.streams.reads.ordered import CountedStep, StreamStep
 
 COLUMNS = pa.schema({"row": pa.string()})
 

@@ -10,11 +10,10 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from spark_upsert.plan.nodes import ArrowScan, HashJoin, How, IndexLookupJoin, Join, MergeJoin, On
-from spark_upsert.task.operators import merge_join
-from spark_upsert.task.operators.hash_join import HashJoinRows
-from spark_upsert.task.operators.lookup_join import LookupJoinRows
-from spark_upsert.task.operators.lookups import ArrowLookup
-from spark_upsert.task.operators.merge_join import MergeJoinRows
+from spark_upsert.task import merge_join
+from spark_upsert.task.hash_join import HashJoinRows
+from spark_upsert.task.lookup_join import ArrowLookup, LookupJoinRows
+from spark_upsert.task.merge_join import MergeJoinRows
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 from tests.support.operator_rows import (
     VALUES,

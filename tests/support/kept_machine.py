@@ -14,17 +14,17 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import Group, How, Join, On, Scan
 from spark_upsert.store import Store
-from spark_upsert.table.log.indexed import INDEX_BY
 from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.log.properties import INDEX_BY
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views import view as view_module
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from tests.support.grouped import expected, shown
 from tests.support.stores import (

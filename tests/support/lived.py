@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from spark_upsert.model.schema import Scope
+from spark_upsert.core.schema import Scope
 from spark_upsert.store import Store
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Draft, Kind
 from spark_upsert.table.table import Table
 from tests.support.clocked import HOUR_S, ClockedStore, Now

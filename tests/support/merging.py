@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from spark_upsert.model.orders import Concat, Order, RoundRobin, Seeded, advance
+from spark_upsert.core.input_order import Concat, Order, RoundRobin, Seeded, advance
 
 ROWS = pa.schema({"input": pa.string(), "row": pa.int64()})
 

@@ -18,16 +18,16 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.manner import Asked
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.log import Asked
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
 from spark_upsert.store import Store
 from spark_upsert.table.compaction import compact_runs, policy
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage

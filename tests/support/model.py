@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_upsert.model.schema import Scope
+from spark_upsert.core.schema import Scope
 
 
 @dataclass(frozen=True, slots=True)

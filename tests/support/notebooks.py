@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from spark_upsert.store import Store
-from spark_upsert.streams.offsets import compact as compact_offsets
-from spark_upsert.streams.offsets.bases import Bases
-from spark_upsert.streams.offsets.compact import CompactOffsets
-from spark_upsert.streams.offsets.offset import Offset
-from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.offsets import delta as compact_offsets
+from spark_upsert.streams.offsets.delta import Bases, CompactOffsets
+from spark_upsert.streams.offsets.offset import Offset, Position
 
 STREAM = "5" * 32
 

@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.store import LocalStore
-from spark_upsert.streams.offsets.bases import BaseName, Bases
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.retention.pressure import PressureReport, report
+from spark_upsert.streams.offsets.delta import BaseName, Bases
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.table.log import storage
+from spark_upsert.table.retention.lag import PressureReport, report
 from spark_upsert.table.table import Table
 from tests.support.stores import forget_runs_and_logs
 
@@ -157,7 +157,7 @@ def _waits(number: int, frame: object) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGALRM, _waits)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    checkpoints.CHECKPOINT_EVERY = 3
+    storage.CHECKPOINT_EVERY = 3
     os.fsync = lambda _: None  # type: ignore[assignment]  # Of tables of no worth.
     for line in outcomes(sys.argv[1]):
         print(line, flush=True)

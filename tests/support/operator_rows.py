@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.plan.nodes import How
-from spark_upsert.task.operators.operator import Signal
+from spark_upsert.task.operator import Signal
 
 Row = dict[str, Any]
 

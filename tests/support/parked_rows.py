@@ -20,11 +20,11 @@ import pyarrow as pa
 from spark_upsert.errors import ContentionError, UpsertFlowError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
+from spark_upsert.routed.dead_letter import ParkedKind, ParkedTable
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.park import ParkedKind, ParkedTable
 from spark_upsert.routed.plan import plan_routed, table_below
+from spark_upsert.routed.replay import drop, unpark
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.routed.unpark import drop, unpark
 from spark_upsert.store import Store
 from tests.support.envelopes import KAFKA
 from tests.support.own_schemas import INLINE, inline, member, struct

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from spark_upsert.errors import ContentionError, UpsertFlowError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
+from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.plan import plan_routed, table_below
+from spark_upsert.routed.replay import unpark
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.routed.unpark import unpark
 from spark_upsert.store import Store
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from tests.support.routed_worlds import (
     ROWS,

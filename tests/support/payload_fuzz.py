@@ -25,13 +25,11 @@ import pyarrow as pa
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.payloads.avro import parse_avro
-from spark_upsert.payloads.budgets import Unreadable
-from spark_upsert.payloads.connect.json_schema import said_of
-from spark_upsert.payloads.connect.types import natural_type
+from spark_upsert.payloads.connect import natural_type, said_of
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.decoder import Decoder
-from spark_upsert.payloads.json.text import JsonDecoder
-from spark_upsert.payloads.own_schema import Inline, OwnDecoder
+from spark_upsert.payloads.decoder import Decoder, Unreadable
+from spark_upsert.payloads.embedded_schema import Inline, OwnDecoder
+from spark_upsert.payloads.json import JsonDecoder
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder
-from spark_upsert.payloads.json.text import JsonDecoder
+from spark_upsert.payloads.json import JsonDecoder
 
 
 def decoded(decoder: Decoder, payload: bytes | None) -> tuple[dict[str, Any] | None, str | None]:

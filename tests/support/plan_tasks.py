@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.plan.nodes import IndexLookupJoin, Node, Scan, scans_of
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.task import Lookup, Task
-from spark_upsert.task.readers import VersionSplit, rows_of_version
-from spark_upsert.task.scanning import SplitReader
+from spark_upsert.task.sources import SplitReader, VersionSplit, rows_of_version
 from spark_upsert.views.pairs import RelationRows
 from tests.support.view_tables import RealWorld
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_upsert.merge.counters import MergeCounters
-from spark_upsert.merge.readers import Bounds, MergeReaders
+from spark_upsert.merge.readers import Bounds, MergeCounters, MergeReaders
 from tests.support.schedules import Choose, Schedule, played
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_upsert.model.shared_calls import SharedCalls
+from spark_upsert.core.threads import SharedCalls
 from tests.support.waiting import PATIENCE_SECONDS, passed
 
 

@@ -25,7 +25,7 @@ from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import QUERY, Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from tests.support.stores import Fault, FaultyStore, KilledError, MemoryStore, Moment, Steps
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from spark_upsert.model.template import Template
-from spark_upsert.routed.routes import Router
+from spark_upsert.core.path_template import Template
+from spark_upsert.routed.router import Router
 
 Values = tuple[str | None, ...]
 

@@ -1,4 +1,6 @@
-"""Seeds of laws, and ways to play a case: the first for `make check` and `make test`, all for `make test-all`."""
+"""Seeds of laws, and ways to play a case: the first for `make check` and `make test`, all for
+`make test-all`.
+"""
 
 from __future__ import annotations
 

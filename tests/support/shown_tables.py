@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_upsert.cli.serve import Looks, server_of
-from spark_upsert.cli.table_lines import TableLines
+from spark_upsert.cli.serve import Looks, TableLines, server_of
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import LocalStore
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from tests.support.routed_worlds import transaction
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.delta.follow import MIRRORS
 from spark_upsert.errors import CorruptionError
-from spark_upsert.mirror.follow import MIRRORS
 from spark_upsert.store import ObjectInfo, ObjectSink, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile
-from spark_upsert.streams.reads.view_reads import TASKS as VIEWS
-from spark_upsert.table.log.memory import LOGS
+from spark_upsert.streams.reads.views import TASKS as VIEWS
+from spark_upsert.table.log.reader import LOGS
 from spark_upsert.table.run.file import RUNS
 
 _NUMBERS = itertools.count()

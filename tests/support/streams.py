@@ -11,19 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.core.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.envelopes.write_plan import plan_upon
-from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.streams.inputs.inputs import NamedInputs
-from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.inputs.table_position import TablePosition
+from spark_upsert.streams.inputs.table import TableInput, TablePosition
 from spark_upsert.streams.offsets.offset import Offset
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet

@@ -10,18 +10,17 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import HASH_END
-from spark_upsert.model.hashing import hash_keys as _hash_keys
-from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.model.words import Words
+from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange
+from spark_upsert.core.key_hash import hash_keys as _hash_keys
+from spark_upsert.core.keys import Words
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.store import Store
-from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.stage import stage
@@ -240,9 +239,9 @@ def hashes_of_few_values(count: int | None) -> Iterator[None]:
         return
     with (
         patch("spark_upsert.table.write.commands.hash_keys", _few_values(count)),
-        patch("spark_upsert.table.entries.check.hash_keys", _few_values(count)),
-        patch("spark_upsert.table.entries.snapshot.hash_keys", _few_values(count)),
-        patch("spark_upsert.model.schema.is_injective", lambda types: False),
+        patch("spark_upsert.table.state.check.hash_keys", _few_values(count)),
+        patch("spark_upsert.table.state.snapshot.hash_keys", _few_values(count)),
+        patch("spark_upsert.core.schema.is_injective", lambda types: False),
     ):
         yield
 

@@ -37,9 +37,9 @@ from spark_upsert.task import (
     Project,
     Task,
     Values,
+    lookup_join,
 )
-from spark_upsert.task.operators import lookup_join
-from spark_upsert.task.states import Phase
+from spark_upsert.task.lifecycle import Phase
 
 Row = tuple[int | None, ...]
 Batches = list[list[Row]]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.task import ArrowScan, Task
-from spark_upsert.task.operators.operator import Signal
+from spark_upsert.task.operator import Signal
 
 NUMBERS = pa.schema([pa.field("n", pa.int64())])
 

@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.keys import is_hashable
+from spark_upsert.delta.refusals import MirroredTypeError
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.flow import TableSink
-from spark_upsert.flow.run.tables import write
-from spark_upsert.mirror.refusals import MirroredTypeError
-from spark_upsert.model.words import is_hashable
-from spark_upsert.store.resolve import open_store
+from spark_upsert.flow.local import write
+from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
 from tests.support.column_types import ColumnType, column
 from tests.support.delta import DeltaTable

@@ -12,13 +12,13 @@ from unittest.mock import patch
 
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_upsertflow.keeping import planned
-from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
+from pyspark_upsertflow.source import LimitedStreamReader
+from pyspark_upsertflow.views import planned
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.plan.nodes import Node
-from spark_upsert.streams.inputs.table_position import TablePosition
-from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.inputs.table import TablePosition
+from spark_upsert.streams.offsets.offset import Position
 from spark_upsert_sink import UpsertStreamWriter, writers
 from tests.support.view_cases import Row
 from tests.support.view_plays import canonical

@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.arrays import Positions
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.words import Words
-from spark_upsert.plan.kernels.taking import no_rows
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys
+from spark_upsert.core.keys import Positions, Words
+from spark_upsert.plan.join_keys import no_rows
 from spark_upsert.plan.nodes import (
     Filter,
     How,

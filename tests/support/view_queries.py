@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
 from spark_upsert.plan.nodes import Node
-from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, stream_inputs
+from spark_upsert.streams.planner.formats import batch_inputs, plan_columns, stream_inputs
 from spark_upsert.streams.planner.stream import Stream
 from tests.support.view_cases import Row
 

@@ -19,22 +19,21 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import Group, Node, Scan
 from spark_upsert.store import LocalStore
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import Decoded, to_commands
 from spark_upsert.views.bases import open_base
-from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.refresh import refresh
-from spark_upsert.views.scan import BaseTable
-from spark_upsert.views.table_base import TableBase
+from spark_upsert.views.grouping import Grouping
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.refresh import refresh
+from spark_upsert.views.scan import BaseTable, TableBase
 from spark_upsert.views.view import View, last_epoch
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.view_cases import TABLES, Epoch, Row, Shape

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_upsert.core.keys import is_hashable
 from spark_upsert.errors import PlanError
-from spark_upsert.model.words import is_hashable
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.plan.kernels.key_types import common_type
+from spark_upsert.plan.join_keys import common_type
 from spark_upsert.plan.nodes import Group, How, Node, Scan
-from spark_upsert.views.binding import bind, bind_below_group, bind_group
-from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.bases import bind, bind_below_group, bind_group
+from spark_upsert.views.grouping import Grouping
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.scan import OpenBase
 from tests.support.view_cases import TABLES, Epoch, Row

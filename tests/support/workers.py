@@ -10,8 +10,8 @@ from multiprocessing import get_context
 
 import pyarrow as pa
 
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.entries.counters import Counters
+from spark_upsert.store.open import open_store
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 
 Storage = Mapping[str, str]

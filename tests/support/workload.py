@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.model.schema import Scope
+from spark_upsert.core.schema import Scope
 from spark_upsert.store import Store
-from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.truncate import with_truncates

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import OptionError, UpsertFlowError
-from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.input import Input
 from spark_upsert.streams.inputs.inputs import NamedInputs
+from spark_upsert.streams.inputs.protocol import Input
 from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.planner.exact import STATE, OrderProgress
+from spark_upsert.streams.planner.ordered import STATE, OrderProgress
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.table import Table

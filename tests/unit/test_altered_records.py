@@ -10,17 +10,16 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.options.view import ViewOptions
+from spark_upsert.options.views import ViewOptions
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.streams.inputs.table_position import TablePosition
-from spark_upsert.streams.inputs.view_position import ViewPosition
-from spark_upsert.streams.offsets.offset import Offset
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.lives import BEGAN, require_same_beginning
-from spark_upsert.streams.planner.turns import SCHEDULE, waiting_count
-from spark_upsert.table.log.kept_position import KeptPosition
+from spark_upsert.streams.inputs.table import TablePosition
+from spark_upsert.streams.inputs.view import ViewPosition
+from spark_upsert.streams.offsets.offset import Offset, Position
+from spark_upsert.streams.planner.formats import BEGAN, require_same_beginning
+from spark_upsert.streams.planner.rate_limit import SCHEDULE, waiting_count
 from spark_upsert.table.log.manifest import TableVersion
-from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.views.grouping import Grouping
 from tests.support.alterations import alterations
 
 PLACE = TableVersion(table_id="t1", version=3, token="t7")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert import ChangeOptions, FeedbackUpsert, Table, TableSchema
-from spark_upsert.conversions.arguments import (
+from spark_upsert.core.python_values import (
     DURATION_MS_MAX,
     WHOLE_MAX,
     duration_argument,
@@ -26,7 +26,7 @@ from spark_upsert.conversions.arguments import (
     whole_argument,
 )
 from spark_upsert.errors import OptionError
-from spark_upsert.options.parse import Options
+from spark_upsert.options.declare import Options
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 
 REFUSED: dict[str, Any] = {

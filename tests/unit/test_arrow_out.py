@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from integration.pages import code_of
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from tests.support.seeds import seeds
 

@@ -13,20 +13,19 @@ import pytest
 
 from spark_upsert.errors import StorageError
 from spark_upsert.options.inputs import TABLE, InputOptions, ReadPlan
-from spark_upsert.streams.inputs.agreement import Described
-from spark_upsert.streams.inputs.inputs import NamedInputs
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.explain_read import explain_read
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.streams.inputs.inputs import Described, NamedInputs
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.streams.planner.formats import (
     InputFormat,
+    MergedRead,
     batch_inputs,
+    explain_read,
     plan_columns,
     stream_inputs,
 )
-from spark_upsert.streams.planner.merged_read import MergedRead
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.streams.reads.packs import ASKED_AT_ONCE, of_each
-from spark_upsert.streams.reads.steps import CountedStep, StreamStep
+from spark_upsert.streams.reads.ordered import CountedStep, StreamStep
+from spark_upsert.streams.reads.packing import ASKED_AT_ONCE, of_each
 from tests.support.clocked import Now
 from tests.support.inputs import COLUMNS, Told, ToldRead
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import storage_type
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.model.schema import storage_type
 from spark_upsert.payloads.avro import parse_avro
 from tests.support.payloads import avro, decoded, record_of
 

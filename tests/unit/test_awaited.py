@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError, TableNotFoundError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.awaited import PAUSE_S_MAX, awaited
-from spark_upsert.streams.planner.kinds import plan_columns
+from spark_upsert.streams.inputs.table import PAUSE_S_MAX, awaited
+from spark_upsert.streams.planner.formats import plan_columns
 from spark_upsert.table.table import Table
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.string(), "at": pa.int64()})

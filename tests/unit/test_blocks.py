@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.run.blocks import (
+from spark_upsert.table.run.file import Run, write_run
+from spark_upsert.table.run.format import (
     _WEIGHTS,
     BLOCK_BYTES,
     END_OF_STREAM,
@@ -21,7 +22,6 @@ from spark_upsert.table.run.blocks import (
     block_count,
     checksums,
 )
-from spark_upsert.table.run.file import Run, write_run
 from tests.support.stores import MemoryStore
 
 _MASK = (1 << 64) - 1

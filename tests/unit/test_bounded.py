@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_upsert.model.bounded import LruMap
+from spark_upsert.core.lru import LruMap
 
 
 def test_the_least_recently_used_entry_goes_first() -> None:

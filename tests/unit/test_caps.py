@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import BatchTooLargeError, OptionError, TableFullError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.store.records import encode
-from spark_upsert.table.log.caps import Caps, OnFull
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.log.properties import Caps, OnFull
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.admission import PAUSE_S, PAUSE_S_MAX
+from spark_upsert.table.write.guards import PAUSE_S, PAUSE_S_MAX
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 from tests.support.streams import stream_of
 

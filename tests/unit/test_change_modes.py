@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 

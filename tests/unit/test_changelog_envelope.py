@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.errors import DataError, OptionError, SchemaError
-from spark_upsert.model.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.table.table import Table
 from tests.support.envelopes import (
     assert_sound,

@@ -10,20 +10,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.arrays import Positions
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import HASH, Scope, TableSchema
-from spark_upsert.table.changes.changes import (
+from spark_upsert.core.keys import Positions
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import HASH, Scope, TableSchema
+from spark_upsert.table.changelog.changes import (
     Changes,
     Entries,
     changes_of_commands,
     changes_of_overwrite,
 )
-from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
-from spark_upsert.table.changes.render import render
-from spark_upsert.table.entries.found import ABSENT, Found
-from spark_upsert.table.entries.lookup import find
+from spark_upsert.table.changelog.render import ChangeOptions, Deduplication, render
 from spark_upsert.table.run.rows import BatchPart
+from spark_upsert.table.state.found import ABSENT, Found
+from spark_upsert.table.state.lookup import find
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from spark_upsert.store.records import encode
-from spark_upsert.table.entries.check import Report
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import commit_path
+from spark_upsert.table.state.check import Report
 from spark_upsert.table.table import Table
 from tests.support.lived import EVERY, Lived, body_of
 from tests.support.model import Command
@@ -19,7 +19,7 @@ from tests.support.tables import append
 
 @pytest.fixture(autouse=True)
 def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", EVERY)
+    monkeypatch.setattr(storage, "CHECKPOINT_EVERY", EVERY)
 
 
 def test_a_sound_table_has_no_findings() -> None:

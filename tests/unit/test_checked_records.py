@@ -12,18 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.mirror import checkpoints as delta_checkpoints
-from spark_upsert.mirror.actions import DeltaState
-from spark_upsert.mirror.delta_log import DeltaLog
-from spark_upsert.model.schema import Scope
-from spark_upsert.streams.offsets.bases import Bases
-from spark_upsert.streams.offsets.compact import CompactOffsets
-from spark_upsert.streams.offsets.offset import Offset, PlainOffsets
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.table.log.checkpoints import hint_at, write_checkpoint
+from spark_upsert.core.schema import Scope
+from spark_upsert.delta import checkpoints as delta_checkpoints
+from spark_upsert.delta.actions import DeltaState
+from spark_upsert.delta.log import DeltaLog
+from spark_upsert.streams.offsets.delta import Bases, CompactOffsets
+from spark_upsert.streams.offsets.offset import Offset, PlainOffsets, Position
 from spark_upsert.table.log.manifest import Draft, Kind
+from spark_upsert.table.log.storage import hint_at, write_checkpoint
+from spark_upsert.table.retention.lag import PressureReport, report
 from spark_upsert.table.retention.leases import Lease, hold
-from spark_upsert.table.retention.pressure import PressureReport, report
 from spark_upsert.table.table import Table
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
@@ -37,10 +35,10 @@ PROBE = "an empty object, whose time or refusal the storage is tested for"
 STORE_PUTS = {
     "cli.doctor:store.put": PROBE,
     "cli.doctor:store.put_if_absent": PROBE,
-    "mirror.publish:self._delta.put": "the put of `DeltaLog`, which checks the actions",
-    "mirror.upkeep:self._store.put": PROBE,
-    "table.log.clock:store.put": PROBE,
-    "table.retention.worker:store.put": PROBE,
+    "delta.publish:self._delta.put": "the put of `DeltaLog`, which checks the actions",
+    "delta.upkeep:self._store.put": PROBE,
+    "table.log.storage:store.put": PROBE,
+    "table.retention.expiry:store.put": PROBE,
     "store.records:store.put": "the put of a checked record",
     "store.records:store.put_if_absent": "the put of a checked record",
 }
@@ -48,32 +46,34 @@ STORE_PUTS = {
 
 NO_STORE_PUTS = frozenset(
     {
-        "flow.run.local:channels.put",
-        "merge.channel:self._gauge.put",
+        "flow.local:channels.put",
+        "merge.readers:self._gauge.put",
         "metrics:self._found.put",
         "metrics:self._queries.put",
-        "mirror.follow:self._mirrors.put",
-        "model.bounded:self.put",
+        "delta.follow:self._mirrors.put",
+        "core.lru:self.put",
         "payloads.recent:self._known.put",
-        "pyspark_upsertflow.python_input:self._idle.put",
-        "pyspark_upsertflow.watching:self._queries.put",
-        "pyspark_upsertflow.watching:self._reports.put",
-        "pyspark_upsertflow.watching:self._written.put",
-        "routed.routes:self._kept.put",
-        "streams.offsets.bases:self._cache.put",
-        "table.log.memory:self._known.put",
-        "table.log.memory:self._recalls.put",
-        "table.log.stored:self._commits.put",
-        "table.run.far:self._runs.put",
-        "table.run.far:self._spent.put",
+        "pyspark_upsertflow.python_source:self._idle.put",
+        "pyspark_upsertflow.metrics:self._queries.put",
+        "pyspark_upsertflow.metrics:self._reports.put",
+        "pyspark_upsertflow.metrics:self._written.put",
+        "routed.router:self._kept.put",
+        "streams.offsets.delta:self._cache.put",
+        "table.log.reader:self._known.put",
+        "table.log.reader:self._recalls.put",
+        "table.log.storage:self._commits.put",
+        "table.run.remote:self._runs.put",
+        "table.run.remote:self._spent.put",
         "table.run.file:self._runs.put",
-        "table.write.ambiguity:_STREAKS.put",
-        "task.pool:self._idle.put",
+        "table.write.ties:_STREAKS.put",
+        "task.task:self._idle.put",
     }
 )
 """Puts into maps and channels in memory."""
 
-SINKS = frozenset({"mirror.publish:self.target", "mirror.twins:target", "table.run.file:store"})
+SINKS = frozenset(
+    {"delta.publish:self.target", "delta.parquet_files:target", "table.run.file:store"}
+)
 """The places where a data file is streamed into a store; a record never is."""
 
 

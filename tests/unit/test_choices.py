@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import pytest
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import OptionError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import Scope
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.changelog.render import Deduplication
 
 
 def write(**given: str) -> WriteOptions:
@@ -93,7 +93,7 @@ def test_a_storage_error_is_caught_where_object_storage_is_not_installed() -> No
 import sys
 sys.modules["obstore"] = None
 from spark_upsert.errors import StorageError
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 try:
     open_store("/proc/upsertflow/table").put("data/x", b"")
 except StorageError as error:

@@ -13,10 +13,10 @@ import pytest
 
 from integration.pages import code_of
 from spark_upsert.errors import PlanError, SchemaError
-from spark_upsert.table import where
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table import scan
+from spark_upsert.table.scan import Where
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.where import Where
 
 PAIR = pa.schema({"region": pa.string(), "id": pa.int64(), "n": pa.int64()})
 
@@ -141,7 +141,7 @@ def test_only_the_keys_are_looked_up(pairs: Table, monkeypatch: pytest.MonkeyPat
     asked = "region IN ('eu', 'mars') AND id IN (1, 2) AND n > 10"
     assert pairs.snapshot(filter=asked).column("n").to_pylist() == [20]
     assert pairs.snapshot(filter="id = 1 AND id = 2").num_rows == 0
-    monkeypatch.setattr(where, "KEYS_MAX", 3)
+    monkeypatch.setattr(scan, "KEYS_MAX", 3)
     with pytest.raises(AssertionError, match="all rows"):
         pairs.snapshot(filter=asked)
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_upsert.cli.commands import upsertflow
-from spark_upsert.conversions import door
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core import casts
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention.pressure import PressureReport, report
+from spark_upsert.table.retention.lag import PressureReport, report
 from spark_upsert.table.table import Table
 
 Run = Callable[..., Result]
@@ -212,7 +212,7 @@ def test_times_that_python_does_not_know_are_printed(tmp_path: Path) -> None:
         "day": pa.array([10**7], pa.int32()).view(pa.date32()),
     }
     # A table of before holds them: they are not taken any more.
-    with patch.object(door, "_is_examined", lambda type_: False):
+    with patch.object(casts, "_is_examined", lambda type_: False):
         shown = data(str(tmp_path / "t"), columns)
     assert "11103-08-29 17:22:31.711744Z" in shown
     assert "29349-01-26" in shown

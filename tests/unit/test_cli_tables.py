@@ -10,12 +10,11 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_upsert.cli.commands import upsertflow
-from spark_upsert.model.template import Template
-from spark_upsert.routed.group import Batch
-from spark_upsert.routed.members import Member
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.path_template import Template
+from spark_upsert.routed.group import Batch, Member
 from spark_upsert.routed.plan import table_below
-from spark_upsert.routed.unpark import drop
+from spark_upsert.routed.replay import drop
 from spark_upsert.store import LocalStore
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table

@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import ClockError
-from spark_upsert.model.schema import Scope
 from spark_upsert.store import LocalStore
 from spark_upsert.store.records import encode
-from spark_upsert.table.log.clock import storage_ms
-from spark_upsert.table.log.codec import commit_to_json, manifest_from_json, manifest_to_json
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.codec import (
+    commit_path,
+    commit_to_json,
+    manifest_from_json,
+    manifest_to_json,
+)
+from spark_upsert.table.log.storage import storage_ms
 from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command

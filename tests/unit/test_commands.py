@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from spark_upsert.cli.commands import upkeep, upsertflow
-from spark_upsert.cli.progress import progress
+from spark_upsert.cli import maintenance
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.render import progress
 from spark_upsert.table.table import Table
 
 WITHOUT_JSON = {"completion": "a shell reads it"}
@@ -130,7 +131,7 @@ def test_files_and_merges_are_told(path: str, monkeypatch: pytest.MonkeyPatch) -
         def __exit__(self, *_: object) -> None:
             told.append("end")
 
-    monkeypatch.setattr(upkeep, "progress", Shown)
+    monkeypatch.setattr(maintenance, "progress", Shown)
     (done,) = lines("check", path)
     assert told == ["check", *(f"file {n} of 3" for n in (1, 2, 3)), "end"]
     assert done["file_count"] == 3

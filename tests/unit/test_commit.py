@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.errors import ContentionError, DataError
-from spark_upsert.model.schema import Scope, TableSchema, Ties
-from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log import log as log_module
 from spark_upsert.table.log.manifest import Kind, Transaction
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.truncate import with_truncates

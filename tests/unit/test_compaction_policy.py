@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.epochs import Epoch, Interval
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import HASH_END
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange
+from spark_upsert.core.precedence import Epoch, Interval
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.compaction.policy import FANOUT, JOB_BYTES, Job, choose, choose_all
 from spark_upsert.table.log.manifest import Manifest, Slice
 from spark_upsert.table.run.file import RunFile

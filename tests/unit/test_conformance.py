@@ -15,7 +15,7 @@ from changelog_conformance.histories import GONE, Batch, History, HistoryError, 
 from changelog_conformance.oracle import Observed, Verdict, judge
 from changelog_conformance.runners.upsertflow_engine import UpsertflowEngine
 from changelog_conformance.shrinking import shrunk
-from spark_upsert.model.schema import Scope
+from spark_upsert.core.schema import Scope
 from tests.support.model import Command, Model
 
 NAMED = histories.load()

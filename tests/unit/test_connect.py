@@ -13,10 +13,9 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.payloads import wrapped
-from spark_upsert.payloads.base64 import decode_base64
-from spark_upsert.payloads.connect.json import ConnectJsonDecoder
-from spark_upsert.payloads.connect.logical import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.connect import ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.logical_types import DecimalForm, TimeUnit, Unsaid, decode_base64
 
 UTC = dt.UTC
 NOON = dt.datetime(2018, 6, 20, 12, 0, 0)

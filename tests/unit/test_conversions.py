@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.conversions import UnfitError, convert, try_convert
-from spark_upsert.conversions.door import readable
+from spark_upsert.core.casts import UnfitError, convert, readable, try_convert
+from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import DataError, SchemaError
-from spark_upsert.model.schema import ErrorPolicy
-from spark_upsert.payloads.connect.avro import ConnectAvroDecoder
+from spark_upsert.payloads.connect import ConnectAvroDecoder
 from spark_upsert.plan.expressions import bind
 from spark_upsert.table.table import Table
 from tests.support.column_types import NESTINGS, TYPES, UNSOUND, column

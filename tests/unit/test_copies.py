@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.store.copies import CopyFile, LocalCopies
+from spark_upsert.store.cache import CopyFile, LocalCopies
 
 
 class Remote:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, OtherTableError
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet

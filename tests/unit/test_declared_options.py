@@ -10,9 +10,11 @@ import pytest
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.below import Below
-from spark_upsert.options.declared import (
+from spark_upsert.options.declare import (
+    FREE,
     Only,
     Option,
+    Options,
     at_least,
     declared,
     exclusive,
@@ -24,10 +26,7 @@ from spark_upsert.options.declared import (
     values,
 )
 from spark_upsert.options.inputs import InputOptions, ReadPlan
-from spark_upsert.options.lives import FREE
-from spark_upsert.options.parse import Options
-from spark_upsert.options.query import MergeOptions, QueryOptions
-from spark_upsert.options.read import PlanOptions, ReadOptions
+from spark_upsert.options.read import MergeOptions, PlanOptions, QueryOptions, ReadOptions
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.scopes import SCOPES
 from spark_upsert.options.write import EnvelopeOptions, WriteOptions

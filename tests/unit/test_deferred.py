@@ -16,23 +16,21 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructType
 
-from pyspark_upsertflow.limited import LimitedStreamReader
 from pyspark_upsertflow.readers import batch_reader, read_schema
+from pyspark_upsertflow.source import LimitedStreamReader
 from spark_upsert.errors import DataError, NewerFormatError, OptionError, SchemaError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.options.view import ViewOptions, put_off_text
+from spark_upsert.options.views import ViewOptions, put_off_text
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.nodes import How
-from spark_upsert.store.resolve import open_store
-from spark_upsert.streams.planner.kinds import plan_columns
-from spark_upsert.streams.reads.view_records import split_from_json, split_to_json
-from spark_upsert.streams.reads.view_splits import ViewSplit
+from spark_upsert.store.open import open_store
+from spark_upsert.streams.planner.formats import plan_columns
+from spark_upsert.streams.reads.views import ViewSplit, split_from_json, split_to_json
 from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.table import Table
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.view import View
-from spark_upsert.views.ways import Choice
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.view import Choice, View
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
 from spark_upsert_sink.deferred import SPLIT, put_off, rows_behind
 from tests.support.grouped import Row

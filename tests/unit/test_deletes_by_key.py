@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.merge_engines import Engine, MergeEngine
+from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError
 from spark_upsert.flow import TableSink
-from spark_upsert.flow.run.tables import write as write_by
-from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.model.schema import ErrorPolicy, Scope, Ties
+from spark_upsert.flow.local import write as write_by
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.table.appends import commands_of
-from spark_upsert.table.deletes import deletes_of
+from spark_upsert.table.arguments import deletes_of
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import GONE as DELETES
+from spark_upsert.table.write.group_commit import commands_of
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.hints.tables import write

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
 from spark_upsert.errors import PlanError
 from spark_upsert.plan import expressions
 from spark_upsert.plan.expressions import bind
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.sql import double_quoted, requoted
-from spark_upsert.plan.text import plan_from_json
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.reads import batch
 
 CONDITION = 'status = "name"'

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.durations import render_ms, render_time, try_parse_ms
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError, OptionError
-from spark_upsert.model.durations import render_ms, render_time, try_parse_ms
-from spark_upsert.model.schema import Scope
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.settings import ObjectSettings
-from spark_upsert.table.log.tombstones import PROPERTY, TombstoneRetention
+from spark_upsert.table.log.properties import PROPERTY, TombstoneRetention
 from tests.support.stores import MemoryStore
 from tests.support.tables import make_table, schema_of
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from spark_upsert.model.epochs import Epoch, Fate, Interval, fate_of
+from spark_upsert.core.precedence import Epoch, Fate, Interval, fate_of
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.errors import ContentionError, DataError, OptionError, SchemaError
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.codec import commit_to_json
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.stage import stage
@@ -574,7 +574,7 @@ def test_32_a_null_is_a_part_of_a_composite_key(tmp_path: Path) -> None:
 
 def test_bad_rows_of_several_tasks_are_no_ambiguity_without_an_order() -> None:
     """Either reason will do; a choice between a row and an error would matter."""
-    from spark_upsert.table.entries.snapshot import Snapshot
+    from spark_upsert.table.state.snapshot import Snapshot
     from spark_upsert.table.write.stage import stage
     from spark_upsert.table.write.write_set import WriteSet
     from tests.support.stores import MemoryStore

@@ -12,10 +12,10 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError, UpsertFlowError
-from spark_upsert.options.hints import spoken_to_spark
+from spark_upsert.options.spark import spoken_to_spark
 from spark_upsert.table.table import Table
 from spark_upsert_sink import RoutedBatchWriter, UpsertBatchWriter, UpsertStreamWriter
-from spark_upsert_sink.passing import passing_pickle
+from spark_upsert_sink.writers import passing_pickle
 from tests.unit.test_errors import ALL
 
 COLUMNS = StructType([StructField("id", LongType())])

@@ -11,11 +11,11 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.streams.inputs.input import Input
+from spark_upsert.options.read import QueryOptions
 from spark_upsert.streams.inputs.inputs import NamedInputs
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.inputs.protocol import Input
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.streams.planner.formats import MergedRead
 from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told, ToldRead, at, told

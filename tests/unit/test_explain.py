@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
-from spark_upsert.model.arrays import Positions
-from spark_upsert.model.schema import ErrorPolicy
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.keys import Positions
+from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.inputs.batch import BatchRead
@@ -25,8 +25,8 @@ from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.streams.reads.explain import explain
 from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
-from spark_upsert.table.entries import lookup
 from spark_upsert.table.run.rows import Part
+from spark_upsert.table.state import lookup
 from spark_upsert.table.table import Table
 
 ROOT = Path(__file__).parents[2]

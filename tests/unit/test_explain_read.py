@@ -10,13 +10,16 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.table_steps import TableSteps
-from spark_upsert.streams.planner.explain_read import explain_read
-from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns
-from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.inputs.table import TableSteps
+from spark_upsert.streams.planner.formats import (
+    MergedRead,
+    batch_inputs,
+    explain_read,
+    plan_columns,
+)
 from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.table import Table
 

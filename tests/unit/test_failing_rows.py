@@ -14,10 +14,10 @@ import pytest
 from spark_upsert.errors import DataError, OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.plan import agg
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
-from spark_upsert.views import failing
-from spark_upsert.views.builder import Plan
+from spark_upsert.views import row_errors
+from spark_upsert.views.plan_builder import Plan
 from tests.support.view_keepers import Keeper
 from tests.support.view_queries import Query, batch_rows, folded
 
@@ -253,7 +253,7 @@ def test_all_rows_are_named_of_which_a_failing_one_is_made(shares: Shares) -> No
 def test_more_bad_rows_than_are_held_do_not_pass(
     shares: Shares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failing, "NOTED_MAX", 2)
+    monkeypatch.setattr(row_errors, "NOTED_MAX", 2)
     path = str(shares.root / "groups")
     assert shares.groups.refresh(path)
     keeper = Keeper(shares.groups.node, Path(path), shares.root / "checkpoint", {})

@@ -9,10 +9,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
-from spark_upsert.table.log import stored
+from spark_upsert.table.log import storage
 from spark_upsert.table.table import Table
 from tests.support.stores import FarStore, MemoryStore
 
@@ -62,7 +62,7 @@ def doubling(upper: int) -> list[range]:
     found, low, size = [], 2, 2
     while low < upper:
         found.append(range(low, low + size))
-        low, size = low + size, min(2 * size, stored.AT_ONCE)
+        low, size = low + size, min(2 * size, storage.AT_ONCE)
     return found
 
 

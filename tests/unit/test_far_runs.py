@@ -12,13 +12,13 @@ import obstore.store
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, StorageError
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.store import objects
-from spark_upsert.store.objects import ObjectStore
+from spark_upsert.store import object_store
+from spark_upsert.store.object_store import ObjectStore
 from spark_upsert.table.compaction import compact_runs
-from spark_upsert.table.run.far import FAR
 from spark_upsert.table.run.file import RUNS
+from spark_upsert.table.run.remote import FAR
 from spark_upsert.table.table import Table
 
 COLUMNS = pa.schema({"region": pa.string(), "id": pa.int64(), "n": pa.int64()})
@@ -118,12 +118,12 @@ def test_few_come_at_once_and_large_ones_alone(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = [slice_.file.bytes for slice_ in reader.table.log.head().slices]
-    monkeypatch.setattr(objects, "FETCHED_AT_ONCE", 2)
-    groups = list(objects._together(["a", "b", "c"], {"a": 1, "b": 1, "c": 1}))
+    monkeypatch.setattr(object_store, "FETCHED_AT_ONCE", 2)
+    groups = list(object_store._together(["a", "b", "c"], {"a": 1, "b": 1, "c": 1}))
     assert groups == [["a", "b"], ["c"]]
-    monkeypatch.setattr(objects, "FETCHED_BYTES", 2)
-    assert list(objects._together(["a", "b"], {"a": 3, "b": 1})) == [["a"], ["b"]]
-    monkeypatch.setattr(objects, "RANGE_BYTES", min(sizes) - 1)
+    monkeypatch.setattr(object_store, "FETCHED_BYTES", 2)
+    assert list(object_store._together(["a", "b"], {"a": 3, "b": 1})) == [["a"], ["b"]]
+    monkeypatch.setattr(object_store, "RANGE_BYTES", min(sizes) - 1)
     reader.store.fetch(dict.fromkeys(("data/x", "data/y"), 1 << 40))
     assert not reader.fetched, "their parts are asked for side by side, as each is mapped"
 

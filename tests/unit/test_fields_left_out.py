@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import SchemaError
-from spark_upsert.payloads.registry import forget_schemas
+from spark_upsert.payloads.schema_registry import forget_schemas
 from tests.support import own_schemas
 from tests.support.debezium import bare
 from tests.support.envelopes import plan, records, rows_of, write, write_found

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from spark_upsert.options.query import DELAY_MS
-from spark_upsert.payloads.answers import ANSWER_BYTES_MAX
-from spark_upsert.payloads.budgets import PARTS_MAX
+from spark_upsert.options.read import DELAY_MS
+from spark_upsert.payloads.decoder import PARTS_MAX
+from spark_upsert.payloads.schema_registry import ANSWER_BYTES_MAX
 from spark_upsert.plan.nodes import How
 from spark_upsert.routed.fence import ASK_EVERY
-from spark_upsert.store.objects import RANGE_BYTES, RANGES_AT_ONCE
+from spark_upsert.store.object_store import RANGE_BYTES, RANGES_AT_ONCE
 from spark_upsert.streams.planner.heads import LOOKED_AT_MAX
 from tests.planted import BUGS
 from tests.support.mirrored import KINDS

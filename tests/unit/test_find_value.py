@@ -19,15 +19,15 @@ import pytest
 from click.testing import CliRunner
 
 from integration.pages import code_of
-from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.find_value import BYTES, sightings
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import DataError
-from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.plan import agg
 from spark_upsert.store import LocalStore
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 
 PAGE = "docs/history.md"
 HERE = "tests/unit/test_find_value.py"

@@ -12,12 +12,12 @@ from pyspark_upsertflow.readers import read_schema
 from spark_upsert.errors import ContentionError, OtherTableError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import LocalStore
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Kind, Transaction
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-from spark_upsert_sink.plan import SinkPlan, plan_sink
+from spark_upsert_sink.writers import SinkPlan, plan_sink
 
 ROWS = pa.table({"k": [1, 2, 2], "v": ["a", "b", "c"]})
 LATER = pa.table({"k": [2, 3], "v": ["d", "e"]})

@@ -27,9 +27,9 @@ from spark_upsert.flow import (
     expanded,
 )
 from spark_upsert.flow.builder import Output
-from spark_upsert.flow.checks import DEPTH_MAX, MEMBERS_MAX, check
 from spark_upsert.flow.graph import Composite
-from spark_upsert.flow.run.running import as_declared
+from spark_upsert.flow.operators import as_declared
+from spark_upsert.flow.validate import DEPTH_MAX, MEMBERS_MAX, check
 from spark_upsert.task import ArrowScan, AssignUniqueId, Filter, Limit
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("x", pa.list_(pa.int64()))])

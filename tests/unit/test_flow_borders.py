@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.flow import ArrowSource, Collected, Flow, Legacy, PythonFunction, expanded, fused
-from spark_upsert.flow.resolution import schemas_of
-from spark_upsert.flow.run.borders import Border, is_woken, tasks_of
-from spark_upsert.flow.run.outlets import Parcel
-from spark_upsert.flow.run.stages import staged
+from spark_upsert.flow.partitioner import Parcel
+from spark_upsert.flow.stages import staged
+from spark_upsert.flow.validate import schemas_of
+from spark_upsert.flow.wire_format import Border, is_woken, tasks_of
 
 LEFT = pa.schema(
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_upsert.flow.channels import ChannelPath, iter_channels
+from spark_upsert.flow.graph import ChannelPath, iter_channels
 
 CASES = [
     ("28 outside of any region", ChannelPath(), -1, 0, -1, 0, ()),

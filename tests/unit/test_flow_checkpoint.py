@@ -8,7 +8,7 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, GraphError
 from spark_upsert.flow import Flow, Graph
-from spark_upsert.flow.checkpoint import NAME, remember
+from spark_upsert.flow.rescale import NAME, remember
 from tests.support.flows import SINK, SOURCE
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 import pyarrow as pa
 import pytest
 
-from spark_upsert.flow.run.coroutine import Coroutine
+from spark_upsert.flow.operators import Coroutine
 
 
 def batch(number: int) -> pa.RecordBatch:

@@ -8,15 +8,7 @@ import pytest
 
 from spark_upsert.errors import OptionError, PlacementError
 from spark_upsert.flow import Flow, Graph, Parallel, Placement, by_channel, by_replica, expanded
-from spark_upsert.flow.fusion.fusion import (
-    Automatic,
-    Fused,
-    Influence,
-    Legacy,
-    Manual,
-    Scheme,
-    fused,
-)
+from spark_upsert.flow.fusion import Automatic, Fused, Influence, Legacy, Manual, Scheme, fused
 from spark_upsert.task import ArrowScan, Filter
 from tests.support.flows import SAME, SINK, SOURCE, adjacent_pairs, chain, nested, one_region
 

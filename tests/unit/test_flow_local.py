@@ -23,9 +23,9 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.run.local import Item, collect, run_local
-from spark_upsert.flow.run.splitters import Marker
-from spark_upsert.flow.work import Function
+from spark_upsert.flow.graph import Function
+from spark_upsert.flow.local import Item, collect, run_local
+from spark_upsert.flow.partitioner import Marker
 from spark_upsert.task import ArrowScan, Filter
 from tests.support.flow_runs import ROWS, evens, rows_of, sorted_rows
 

@@ -23,8 +23,8 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.resolution import schemas_of
-from spark_upsert.flow.run.stages import TOLD_REPLICAS_MAX, Stages, staged, tell
+from spark_upsert.flow.stages import TOLD_REPLICAS_MAX, Stages, staged, tell
+from spark_upsert.flow.validate import schemas_of
 from spark_upsert.task import ArrowScan, Filter
 from tests.support.flow_runs import ROWS, by_stages, evens, rows_of, sorted_rows
 

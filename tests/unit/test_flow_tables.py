@@ -21,11 +21,11 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.run.local import collect, run
-from spark_upsert.flow.work import Work
+from spark_upsert.flow.graph import Work
+from spark_upsert.flow.local import collect, run
 from spark_upsert.plan import agg
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.support.flow_recipes import ANYWHERE
 from tests.support.flow_runs import ROWS, rows_of, sorted_rows
 
@@ -112,7 +112,7 @@ def test_replicas_of_a_source_read_ranges_of_hashes(tmp_path: Path) -> None:
 
 
 def rows_of_replicas(graph: Graph, source: TableSource) -> list[list[tuple[Any, ...]]]:
-    from spark_upsert.flow.run.tables import rows_of as opened
+    from spark_upsert.flow.local import rows_of as opened
 
     of_table = opened("from", source)
     return [

@@ -6,8 +6,8 @@ import pytest
 
 from spark_upsert.errors import WidthError
 from spark_upsert.flow import Flow, Graph, Parallel, expanded
-from spark_upsert.flow.fusion.fusion import Influence, Legacy, fused
-from spark_upsert.flow.width import (
+from spark_upsert.flow.fusion import Influence, Legacy, fused
+from spark_upsert.flow.rescale import (
     WIDTH_MAX,
     change_of,
     changed_width,

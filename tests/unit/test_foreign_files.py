@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store.records import encode
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.run.file import RUNS, is_run_path
 from spark_upsert.table.table import Table
 from tests.support.stores import forget_runs_and_logs
@@ -134,7 +134,7 @@ def test_a_link_to_nothing_stays(table: Table, tmp_path: Path) -> None:
 
 
 def test_a_linked_log_is_not_cut(table: Table, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("spark_upsert.table.log.checkpoints.CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr("spark_upsert.table.log.storage.CHECKPOINT_EVERY", 2)
     for version in range(4, 9):
         table.append(rows(version))
     elsewhere = tmp_path / "elsewhere"

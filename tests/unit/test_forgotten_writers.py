@@ -6,13 +6,12 @@ import json
 
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import CorruptionError, DataLossError
-from spark_upsert.model.schema import Scope
 from spark_upsert.store.records import encode
-from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log import storage
 from spark_upsert.table.log.codec import manifest_from_json, manifest_to_json
-from spark_upsert.table.log.fold import apply
-from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Transaction, fingerprints
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Transaction, apply, fingerprints
 from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.model import Command
@@ -65,14 +64,14 @@ def test_one_that_is_not_long_gone_is_known() -> None:
 def test_one_whose_epochs_were_cut_off_the_log_is_known() -> None:
     """The log is cut long before a writer is forgotten, and its times go with it."""
     table = written_by("old", "new", days=3.0)
-    for key in range(2 * checkpoints.CHECKPOINT_EVERY):
+    for key in range(2 * storage.CHECKPOINT_EVERY):
         append(table, [Command(key, key, 0)])
     assert isinstance(table.store, ClockedStore)
     table.store.now.advance(3 * DAY_S)
     append(table, [Command(0, 0, 0)])
     table.expire(retain_versions=1)
     table.vacuum()
-    assert len(table.log.stored.entries()) < checkpoints.CHECKPOINT_EVERY
+    assert len(table.log.stored.entries()) < storage.CHECKPOINT_EVERY
     append(table, [Command(0, 0, 1)])
     append(table, [Command(0, 0, 2)])
     table = Table(table.store, clock=table.store.now)  # One that remembers no commit.

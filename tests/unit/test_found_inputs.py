@@ -14,26 +14,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.below import Pattern
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.streams.inputs.discovery import Discovery
-from spark_upsert.streams.inputs.found import FoundInputs
-from spark_upsert.streams.inputs.input import Input
+from spark_upsert.options.read import QueryOptions
+from spark_upsert.store.open import StoreBelow
+from spark_upsert.streams.inputs.discovered import Discovery, FoundInputs
+from spark_upsert.streams.inputs.protocol import Input
 from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.offsets.bases import Bases
-from spark_upsert.streams.offsets.compact import CompactOffsets
-from spark_upsert.streams.planner.heads import InputHeads
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.streams.offsets.delta import Bases, CompactOffsets
+from spark_upsert.streams.planner.formats import (
+    MergedRead,
     batch_inputs,
     plan_columns,
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.heads import InputHeads
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.table import Table

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert import Table
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError, OtherTableError, UpsertFlowError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.plan import plan_routed
-from spark_upsert.routed.unpark import unpark
+from spark_upsert.routed.replay import unpark
 from spark_upsert.store import LocalStore
-from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.keep_history import keep_history
-from spark_upsert_sink.plan import plan_sink
+from spark_upsert_sink.writers import plan_sink
 from tests.support.routed_worlds import routed_options, rows_of, transaction, write
 from tests.support.stores import MemoryStore
 
@@ -213,7 +213,7 @@ def test_a_mirror_below_a_table_that_was_allowed(tmp_path: Path) -> None:
 
 
 def test_the_folders_above_one_in_a_bucket() -> None:
-    objects = pytest.importorskip("spark_upsert.store.objects")
+    objects = pytest.importorskip("spark_upsert.store.object_store")
     store = objects.ObjectStore("s3://bucket/lake/orders", {"region": "eu-west-1"})
     assert [each.url for each in store.iter_above()] == ["s3://bucket/lake", "s3://bucket"]
     assert [each.url for each in StoreBelow(store, "a/b").iter_above()] == [

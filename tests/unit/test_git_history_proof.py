@@ -17,8 +17,8 @@ from examples.git_history.proof import (
     check_fold,
     check_rows,
 )
-from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.manifest import Commit, Kind, Transaction
+from spark_upsert.table.state.counters import Counters
 
 Row = tuple[str, str, str, int | None]
 

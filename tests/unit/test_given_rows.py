@@ -12,9 +12,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import ErrorPolicy, TableSchema, Ties
 from spark_upsert.errors import SchemaError, UpsertFlowError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import ErrorPolicy, TableSchema, Ties
 from spark_upsert.table.log.properties import PROPERTIES
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_upsert.schedule.governor import (
+from spark_upsert.scheduler.governor import (
     RETRY_AFTER_MS,
     SAMPLE_MS,
     SUSTAINED_SAMPLES,

@@ -9,14 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.merge_engines import FROM, PART, TO, value_column
 from spark_upsert.errors import PlanError
-from spark_upsert.model.engines import FROM, PART, TO, value_column
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, On, Project
-from spark_upsert.plan.text import plan_from_json
-from spark_upsert.views.binding import bind_below_group, bind_group
-from spark_upsert.views.groups.contributions import contributions
-from spark_upsert.views.groups.grouping import Grouping
+from spark_upsert.views.bases import bind_below_group, bind_group
+from spark_upsert.views.grouping import Grouping, contributions
 from spark_upsert.views.relation import Step, changes_of
 from tests.support.grouped import kept_in_memory, position
 from tests.support.view_cases import Case, Changed, Contribution, between, same

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.errors import DataError, OtherTableError, SchemaError, TableFullError
-from spark_upsert.model.schema import Scope, TableSchema, Ties
 from spark_upsert.store import Store
-from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.manifest import Commit, Transaction
-from spark_upsert.table.retention.pressure import PressureReport, report
+from spark_upsert.table.retention.lag import PressureReport, report
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
-from spark_upsert.table.write import together
+from spark_upsert.table.write import group_commit
 from tests.support.rounds import Gate
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import make_table, rows_at, schema_of
@@ -133,7 +133,7 @@ def test_an_overwrite_and_a_large_append_come_by_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = new_table()
-    monkeypatch.setattr("spark_upsert.table.appends.BYTES_MAX", 40)
+    monkeypatch.setattr("spark_upsert.table.write.group_commit.BYTES_MAX", 40)
     gate = Gate(table._appends.calls)
     large = append(table, (1, 1), (2, 2), (3, 3))
     gate.meet(append(table, (0, 0)), [])
@@ -145,7 +145,7 @@ def test_an_overwrite_and_a_large_append_come_by_themselves(
 
 def test_a_version_holds_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     table = new_table()
-    monkeypatch.setattr(together, "MEMBERS_MAX", 2)
+    monkeypatch.setattr(group_commit, "MEMBERS_MAX", 2)
     told = meet(table, *(append(table, (n, n)) for n in range(1, 6)))
     assert [each.version for each in told] == [2, 2, 3, 3, 4]
 

@@ -17,10 +17,9 @@ from spark_upsert.errors import (
     VersionNotFoundError,
 )
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns
-from spark_upsert.streams.planner.merged_read import MergedRead
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.cut import cut
+from spark_upsert.streams.planner.formats import MergedRead, batch_inputs, plan_columns
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.log import cut
 from tests.support.group_worlds import Routed, folds, present
 
 
@@ -198,7 +197,7 @@ def test_a_version_whose_rows_are_gone_names_the_table_and_the_batch(world: Rout
 def test_a_table_whose_log_was_cut_is_read_unless_its_rows_have_changed(
     world: Routed, monkeypatch: pytest.MonkeyPatch, wrote: bool
 ) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(storage, "CHECKPOINT_EVERY", 2)
     query = world.query()
     query.drain()
     table = world.table("a")

@@ -12,10 +12,10 @@ import pyspark_upsertflow.agg
 from integration.pages import code_of
 from spark_upsert.errors import PlanError
 from spark_upsert.plan import agg
-from spark_upsert.plan.text import plan_from_json
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
-from spark_upsert.views.groups.kept import Kept
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.plan_builder import Plan
 
 ORDERS = pa.schema({"id": pa.int64(), "country": pa.string(), "amount": pa.float64()})
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.model import hashing
-from spark_upsert.model.hashing import HASH_END, hash_keys, is_injective
+from spark_upsert.core import key_hash
+from spark_upsert.core.key_hash import HASH_END, hash_keys, is_injective
 from tests.support import slow_hash
 from tests.support.slow_hash import hash_key
 
@@ -198,7 +198,7 @@ def test_the_hash_does_not_depend_on_how_the_work_is_cut(
     texts = pa.array(["é" * length for length in (0, 1, 3, 4, 31, 32, 33, 40, 99, 100, 7)])
     keys = [texts, pa.array(range(len(texts)))]
     before = hash_keys(keys, seed=11).tolist()
-    monkeypatch.setattr(hashing, name, number)
+    monkeypatch.setattr(key_hash, name, number)
     assert hash_keys(keys, seed=11).tolist() == before
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import DataLossError, OptionError, SchemaError
-from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.table.changes.modes import ValidBy
+from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.reads import batch
 from tests.support.clocked import ClockedStore, Now
 from tests.support.stores import MemoryStore

@@ -15,15 +15,14 @@ import pytest
 
 from spark_upsert.errors import CorruptionError
 from spark_upsert.plan import agg
-from spark_upsert.table.entries import snapshot as snapshots
 from spark_upsert.table.index.index import Index
+from spark_upsert.table.state import snapshot as snapshots
 from spark_upsert.table.table import Table
-from spark_upsert.views import ways
-from spark_upsert.views.builder import Plan
+from spark_upsert.views import view as ways
+from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.relation import Looked, Step, changes_of
-from spark_upsert.views.table_base import TableBase
-from spark_upsert.views.view import View
-from spark_upsert.views.ways import Way, timed_pairs_by_piece
+from spark_upsert.views.scan import TableBase
+from spark_upsert.views.view import View, Way, timed_pairs_by_piece
 
 PIECE = 2_000
 

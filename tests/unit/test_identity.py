@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import CorruptionError, OtherTableError
-from spark_upsert.model.schema import Scope
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.store.records import encode
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.codec import manifest_from_json, manifest_to_json
-from spark_upsert.table.log.entries import commit_path
-from spark_upsert.table.log.fold import apply
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import commit_path, manifest_from_json, manifest_to_json
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.manifest import Commit, Kind, Manifest
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest, apply
 from spark_upsert.table.table import Table
 from tests.support.model import Command
 from tests.support.stores import MemoryStore
@@ -214,7 +212,7 @@ def test_a_splice_is_named() -> None:
 
 
 def test_a_checkpoint_of_another_table_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(storage, "CHECKPOINT_EVERY", 2)
     store, other = MemoryStore(), MemoryStore()
     made(store)
     made(other)

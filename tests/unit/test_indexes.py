@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from integration.pages import code_of
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.errors import (
     CorruptionError,
     DataLossError,
@@ -23,20 +24,19 @@ from spark_upsert.errors import (
     UpsertFlowError,
 )
 from spark_upsert.metadata import VIEWS
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.options.below import Pattern
 from spark_upsert.options.read import Metadata
-from spark_upsert.streams.inputs.discovery import Discovery
-from spark_upsert.table.entries import snapshot as snapshots
-from spark_upsert.table.entries.found import RowsByKey
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.index import advance as advancing
-from spark_upsert.table.index import rows as index_rows
+from spark_upsert.streams.inputs.discovered import Discovery
+from spark_upsert.table.index import build as advancing
+from spark_upsert.table.index import lookup as index_rows
 from spark_upsert.table.index import upkeep
-from spark_upsert.table.index.advance import advance
+from spark_upsert.table.index.build import advance
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.rows import keys_between
-from spark_upsert.table.log.indexed import index_folder
+from spark_upsert.table.index.lookup import keys_between
+from spark_upsert.table.log.properties import index_folder
+from spark_upsert.table.state import snapshot as snapshots
+from spark_upsert.table.state.found import RowsByKey
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage

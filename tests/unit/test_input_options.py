@@ -7,11 +7,10 @@ import pickle
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.declared import declared
+from spark_upsert.options.declare import declared
 from spark_upsert.options.inputs import UNNAMED, ReadPlan
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.options.read import READ_OPTIONS
-from spark_upsert.streams.planner.kinds import KINDS, kind_of
+from spark_upsert.options.read import READ_OPTIONS, QueryOptions
+from spark_upsert.streams.planner.formats import KINDS, kind_of
 
 TWO = {"inputs": "east,west", "input.east.path": "/lake/e", "input.west.path": "/lake/w"}
 

@@ -11,17 +11,16 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.agreement import Described, merged
-from spark_upsert.streams.inputs.inputs import NamedInputs
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.streams.inputs.inputs import Described, NamedInputs, merged
+from spark_upsert.streams.planner.formats import (
+    MergedRead,
     batch_inputs,
     plan_columns,
     shared_columns,
     stream_inputs,
 )
-from spark_upsert.streams.planner.merged_read import MergedRead
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.streams.reads.conform import conformed
+from spark_upsert.streams.reads.columns import conformed
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.inputs import Told, told

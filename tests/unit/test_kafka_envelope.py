@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataError, OptionError, SchemaError
-from spark_upsert.model.schema import Scope
 from tests.support.envelopes import (
     JSON,
     KAFKA,

@@ -19,12 +19,12 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import Group, How, Join, Named, Node, On, Project, Reverse, Scan
-from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns
+from spark_upsert.streams.planner.formats import batch_inputs, plan_columns
 from spark_upsert.streams.reads.explain import explain_view
 from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.table import Table
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.refresh import refresh
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from tests.support.grouped import Row, expected, shown
 from tests.support.leases import before_leases

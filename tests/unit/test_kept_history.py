@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataError, DataLossError, OptionError, OtherTableError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.store.local import LocalStore
-from spark_upsert.table.changes.modes import ValidBy
+from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now

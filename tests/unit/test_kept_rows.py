@@ -10,15 +10,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.errors import DataError, OtherTableError, PlanError
-from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.log.clock import Clock
+from spark_upsert.store.open import open_store
 from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.log.storage import Clock
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
-from spark_upsert.views.kept_rows import made_for_rows
+from spark_upsert.views.materialized import made_for_rows
+from spark_upsert.views.plan_builder import Plan
 
 ROWS = pa.schema({"id": pa.int64(), "v": pa.string()})
 WRITES = {

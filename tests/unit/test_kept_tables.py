@@ -13,7 +13,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.key_hash import ALL_HASHES
+from spark_upsert.core.merge_engines import ORDERS_VERSION, PART, Engine, MergeEngine, Rule
+from spark_upsert.core.schema import DIFF, TableSchema
 from spark_upsert.errors import (
     CorruptionError,
     DataError,
@@ -21,26 +24,22 @@ from spark_upsert.errors import (
     OtherTableError,
     SchemaError,
 )
-from spark_upsert.model.engines import ORDERS_VERSION, PART, Engine, MergeEngine, Rule
-from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.model.schema import DIFF, TableSchema
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.store.open import open_store
 from spark_upsert.store.records import encode, read_record
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table import appends
 from spark_upsert.table.compaction import Job, compact_runs
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.log.kept_position import KeptPosition
 from spark_upsert.table.log.manifest import TableVersion
+from spark_upsert.table.log.view_position import KeptPosition
 from spark_upsert.table.run.file import RUNS
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
+from spark_upsert.table.write import group_commit
 from spark_upsert.table.write.moves import NOTHING, Move, Verdict
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import Staged
-from spark_upsert.views.groups.contributions import contributions, marker
-from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.result import result
+from spark_upsert.views.group_rows import result
+from spark_upsert.views.grouping import Grouping, contributions, marker
+from spark_upsert.views.materialized import Kept
 from spark_upsert.views.pairs import Pairs
 from tests.support.grouped import batch_of, kept_in_memory
 from tests.support.grouped import position_of as at
@@ -225,11 +224,11 @@ def test_a_step_that_another_takes_behind_the_staging_is_skipped() -> None:
 
     def late(*given: Any, **named: Any) -> Staged:
         found = stage(*given, **named)
-        with patch.object(appends, "stage", stage):
+        with patch.object(group_commit, "stage", stage):
             assert take(kept, 1, (7, 1, 1, 3))
         return found
 
-    with patch.object(appends, "stage", late):
+    with patch.object(group_commit, "stage", late):
         assert not take(own, 1, (7, 1, 1, 3))
     assert raw(kept.table) == {7: (2, 2, 8)}
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
+from spark_upsert.options.declare import Change
 from spark_upsert.options.inputs import INPUT_OPTIONS
-from spark_upsert.options.lives import Change
 from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.options.routed import ROUTED_OPTIONS
 from spark_upsert.options.write import WRITE_OPTIONS
 from spark_upsert.routed.plan import table_below
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.reads import Query
 from tests.hints.tables import write
 from tests.support import routed_worlds as routed

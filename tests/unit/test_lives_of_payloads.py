@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.options.lives import Change
+from spark_upsert.options.declare import Change
 from spark_upsert.options.write import WRITE_OPTIONS
-from spark_upsert.payloads.registry import forget_schemas
+from spark_upsert.payloads.schema_registry import forget_schemas
 from tests.support.envelopes import records, rows_of, write
 from tests.support.own_schemas import avro, record
 from tests.support.registry import RegistryDouble, framed, running_registry

@@ -26,7 +26,7 @@ def loaded_by(module: str) -> frozenset[str]:
     return found
 
 
-@pytest.mark.parametrize("module", ["pyspark_upsertflow.stream", "pyspark_upsertflow.readers"])
+@pytest.mark.parametrize("module", ["pyspark_upsertflow.source", "pyspark_upsertflow.readers"])
 @pytest.mark.sweep(1)
 def test_a_process_that_plans_reads_loads_neither_writers_nor_flows(module: str) -> None:
     unwanted = ("spark_upsert_sink.writers", "spark_upsert.routed.commit", "spark_upsert.flow")
@@ -35,7 +35,7 @@ def test_a_process_that_plans_reads_loads_neither_writers_nor_flows(module: str)
 
 @pytest.mark.parametrize(
     "module",
-    ["pyspark_upsertflow.stream", "spark_upsert_sink.writers", "spark_upsert_sink.routed"],
+    ["pyspark_upsertflow.source", "spark_upsert_sink.writers", "spark_upsert_sink.routed"],
 )
 @pytest.mark.sweep(1)
 def test_no_constant_of_a_module_makes_pyarrow_load_pandas(module: str) -> None:
@@ -45,4 +45,4 @@ def test_no_constant_of_a_module_makes_pyarrow_load_pandas(module: str) -> None:
 
 def test_a_worker_that_reads_rows_loads_no_parquet_and_no_tls() -> None:
     unwanted = ("pyarrow.parquet", "pyarrow.fs", "ssl", "difflib")
-    assert loaded_by("spark_upsert.streams.reads.serve").isdisjoint(unwanted)
+    assert loaded_by("spark_upsert.streams.reads.read_split").isdisjoint(unwanted)

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import OptionError, StorageError, TableNotFoundError
-from spark_upsert.model.schema import Scope
 from spark_upsert.store import local
 from spark_upsert.store.local import LocalStore
-from spark_upsert.store.objects import ObjectStore
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.object_store import ObjectStore
+from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stash import Stash
 from tests.support.model import Command
@@ -182,7 +182,7 @@ _WITHOUT_OBSTORE = """
 import sys
 sys.modules["obstore"] = None
 from spark_upsert.errors import OptionError, StorageError
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 for path, words in (("hdfs://a/b", "not supported"), ("s3://a/b", "needs obstore")):
     try:
         open_store(path)

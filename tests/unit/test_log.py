@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import (
     ContentionError,
     CorruptionError,
@@ -18,15 +19,14 @@ from spark_upsert.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from spark_upsert.model.schema import Scope
 from spark_upsert.store import Store
 from spark_upsert.store.records import encode
 from spark_upsert.table.log import log as log_module
-from spark_upsert.table.log.checkpoints import CHECKPOINT_EVERY
-from spark_upsert.table.log.entries import HINT_PATH, checkpoint_path, commit_path
+from spark_upsert.table.log.codec import HINT_PATH, checkpoint_path, commit_path
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.look import Look, Versions
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest, Transaction
+from spark_upsert.table.log.snapshot import Look, Versions
+from spark_upsert.table.log.storage import CHECKPOINT_EVERY
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import Ticks, schema_of
 

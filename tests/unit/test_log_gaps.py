@@ -8,15 +8,15 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.follow import default_mirror
+from spark_upsert.delta.publish import consumer_of
 from spark_upsert.errors import CorruptionError, OtherTableError, UpsertFlowError
 from spark_upsert.metadata import summary
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.facts import default_mirror
-from spark_upsert.mirror.publish import consumer_of
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.store.records import encode
-from spark_upsert.table.log import checkpoints, read
-from spark_upsert.table.log.entries import HINT_PATH, checkpoint_path, commit_path
+from spark_upsert.table.log import reader, storage
+from spark_upsert.table.log.codec import HINT_PATH, checkpoint_path, commit_path
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
@@ -39,7 +39,7 @@ def written(*, every: int = 50, newest: int = NEWEST) -> ClockedStore:
     store = ClockedStore(now)
     table = Table(store, clock=now)
     table.ensure(SCHEMA)
-    with patch.object(checkpoints, "CHECKPOINT_EVERY", every):
+    with patch.object(storage, "CHECKPOINT_EVERY", every):
         for number in range(1, newest + 1):
             now.advance(10)
             append(table, number)
@@ -106,7 +106,7 @@ def test_an_open_table_that_ends_before_the_gap_does_not_write_into_it() -> None
 
 
 def test_an_open_table_at_rest_lists_its_log_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "LOOKS_PER_LISTING", 3)
+    monkeypatch.setattr(reader, "LOOKS_PER_LISTING", 3)
     store = written(newest=6)
     at_rest, other = opened(store), opened(store)
     at_rest.log.head()
@@ -190,7 +190,7 @@ CUT = {
 @pytest.mark.parametrize("path", CUT.values(), ids=CUT)
 def test_a_log_that_was_cut_names_a_beginning_that_is_lost(path: str) -> None:
     store = written(every=EVERY)
-    with patch.object(checkpoints, "CHECKPOINT_EVERY", EVERY):
+    with patch.object(storage, "CHECKPOINT_EVERY", EVERY):
         store.now.advance(86_400)
         table = opened(store)
         table.expire(retain_versions=0, safety_ms=0)

@@ -7,8 +7,8 @@ import logging
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.log_fields import Fields
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.durations import Fields
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore

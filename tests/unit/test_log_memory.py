@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import CorruptionError, OtherTableError, TableNotFoundError
-from spark_upsert.model.schema import Scope
 from spark_upsert.store import LocalStore
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.store.open import open_store
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.log.memory import LOGS, LogMemory
-from spark_upsert.table.log.read import LogReader
+from spark_upsert.table.log.reader import LOGS, LogMemory, LogReader
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.model import Command

@@ -10,19 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_upsert.core.key_hash import HASH_END, HashRange
+from spark_upsert.core.precedence import Epoch, Interval
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.epochs import Epoch, Interval
-from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.hashing import HASH_END
-from spark_upsert.model.schema import Scope
 from spark_upsert.table.log.codec import (
     commit_from_json,
     commit_to_json,
     manifest_from_json,
     manifest_to_json,
 )
-from spark_upsert.table.log.fold import apply, is_applicable
-from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice, Taken, Transaction
+from spark_upsert.table.log.manifest import (
+    Commit,
+    Kind,
+    Manifest,
+    Slice,
+    Taken,
+    Transaction,
+    apply,
+    is_applicable,
+)
 from spark_upsert.table.run.file import RunFile
 from tests.support.seeds import seeds
 from tests.support.tables import schema_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_upsert.merge.documents import DocumentClose, DocumentOpen, Documents
+from spark_upsert.merge.merged import DocumentClose, DocumentOpen, Documents
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.input_order import RoundRobin
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.merge.channel import CHANNEL_EVENTS
 from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.graph import (
     AnyNode,
@@ -27,7 +27,7 @@ from spark_upsert.merge.graph import (
     streaming_output,
 )
 from spark_upsert.merge.merged import merge_in
-from spark_upsert.model.orders import RoundRobin
+from spark_upsert.merge.readers import CHANNEL_EVENTS
 from tests.support.merging import batches_of, rows_in
 
 S1, S2 = SourceNode(name="s1"), SourceNode(name="s2")

@@ -15,9 +15,15 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.merge.counters import MergeCounters
-from spark_upsert.merge.readers import Bounds, Cancelled, Delivery, MergeReaders, OpenInput
-from spark_upsert.merge.threaded import concat, live, streamed
+from spark_upsert.merge.merged import concat, live, streamed
+from spark_upsert.merge.readers import (
+    Bounds,
+    Cancelled,
+    Delivery,
+    MergeCounters,
+    MergeReaders,
+    OpenInput,
+)
 from tests.support.merging import batches_of, rows_in
 from tests.support.waiting import merge_threads, no_thread_is_left, passed, watched
 

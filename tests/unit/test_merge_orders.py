@@ -7,19 +7,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import OptionError
-from spark_upsert.merge.assembly import arrange
-from spark_upsert.merge.config import MergeConfig, Mode
-from spark_upsert.model.orders import (
+from spark_upsert.core.input_order import (
     Concat,
     RoundRobin,
     Seeded,
     advance,
+    draws,
     iter_picks,
     order_from_json,
+    raw_numbers,
     spend,
 )
-from spark_upsert.model.wyrand import draws, raw_numbers
+from spark_upsert.errors import OptionError
+from spark_upsert.merge.config import MergeConfig, Mode
+from spark_upsert.merge.merged import arrange
 from tests.support.merging import batches_of, rows_in
 
 INTERLEAVE = {"mode": "interleave"}

@@ -11,10 +11,9 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from spark_upsert.merge.counters import MergeCounters
-from spark_upsert.merge.pressure import Holder, Holding, MemoryPressure, Relief, choose_spills
-from spark_upsert.merge.readers import Bounds, Delivery, MergeReaders, OpenInput
-from spark_upsert.merge.threaded import concat, live
+from spark_upsert.merge.merged import concat, live
+from spark_upsert.merge.readers import Bounds, Delivery, MergeCounters, MergeReaders, OpenInput
+from spark_upsert.merge.spill import Holder, Holding, MemoryPressure, Relief, choose_spills
 from tests.support.waiting import passed, watched
 
 

@@ -16,11 +16,9 @@ import pytest
 from spark_upsert.errors import DataError, MemoryLimitError, SchemaError, StorageError
 from spark_upsert.merge import spill
 from spark_upsert.merge.config import MergeConfig, Mode
-from spark_upsert.merge.documents import DocumentClose, DocumentOpen
-from spark_upsert.merge.merged import merge
-from spark_upsert.merge.pressure import MemoryPressure, Relief
+from spark_upsert.merge.merged import DocumentClose, DocumentOpen, merge
 from spark_upsert.merge.readers import OpenInput
-from spark_upsert.merge.spill import SpillingStore
+from spark_upsert.merge.spill import MemoryPressure, Relief, SpillingStore
 from tests.support.merging import batches_of, rows_in
 from tests.support.waiting import merge_threads, passed
 

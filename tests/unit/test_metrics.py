@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.metrics import (
     QUERIES_MAX,
     TROUBLES,
@@ -22,12 +23,11 @@ from spark_upsert.metrics import (
     Sinks,
     Totals,
 )
-from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.store.resolve import open_store
-from spark_upsert.table.entries.counters import STALE_MIN, Counters
+from spark_upsert.store.open import open_store
 from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.state.counters import STALE_MIN, Counters
 from spark_upsert.table.table import Table
-from spark_upsert.table.write import ambiguity
+from spark_upsert.table.write import ties
 from tests.support.own_schemas import INLINE
 from tests.unit.test_routed_schemas import message
 from tests.unit.test_routed_schemas import write as write_routed
@@ -213,7 +213,7 @@ def test_epochs_whose_rows_are_all_stale_are_counted(
     batches: list[list[int]],
     expected: list[tuple[int, int]],
 ) -> None:
-    monkeypatch.setattr(ambiguity, "STALE_MIN", 3)
+    monkeypatch.setattr(ties, "STALE_MIN", 3)
     path = str(tmp_path / "t")
     table = Table.create(path, COLUMNS, keys=["k"], sequence_by=["v"], **more)
     place = Place.of(table.store.url, {})

@@ -13,19 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.delta import publish as plan_module
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.deletion_vectors import Vector, as_text
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.refusals import MirrorChangedError, MirroredTypeError, NotMirroredError
 from spark_upsert.errors import CorruptionError, OptionError, OtherTableError
-from spark_upsert.mirror import plan as plan_module
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.mirror.refusals import (
-    MirrorChangedError,
-    MirroredTypeError,
-    NotMirroredError,
-)
-from spark_upsert.mirror.vectors import Vector, as_text
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.table.published import Published
 from spark_upsert.table.table import Table

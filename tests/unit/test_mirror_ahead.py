@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_upsert.core.schema import Scope, TableSchema
+from spark_upsert.delta import follow, prepared_files, publish
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.parquet_files import repetitive, run_of, write_parquet
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.upkeep import ORPHAN_MS, Upkeep
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.mirror import ahead, follow, plan
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.mirror.twins import repetitive, run_of, write_parquet
-from spark_upsert.mirror.upkeep import ORPHAN_MS, Upkeep
-from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.table.entries.ahead import Ahead, Twin
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.state.prepared import Ahead, Twin
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage
@@ -107,8 +107,8 @@ def by_the_publication() -> Iterator[tuple[list[Any], list[Any]]]:
     """Count the twins that publications write themselves, and their look-ups."""
     with (
         counted(Mirror, "_write") as twins,
-        counted(plan, "by_change") as by_change,
-        counted(plan, "by_manifest") as by_manifest,
+        counted(publish, "by_change") as by_change,
+        counted(publish, "by_manifest") as by_manifest,
     ):
         looked_up: list[Any] = []
         yield twins, looked_up
@@ -217,7 +217,9 @@ def test_a_twin_that_is_missing_is_made(caplog: pytest.LogCaptureFixture) -> Non
     """As where a task has no room, or no way to the place of the mirror."""
     case = Publishing()
     case.append((1, "a"))
-    with patch.object(ahead, "write_twin", side_effect=OSError(28, "No space left on device")):
+    with patch.object(
+        prepared_files, "write_twin", side_effect=OSError(28, "No space left on device")
+    ):
         staged = case.stage((1, "a2"), (2, "b"))
     assert "twin not written" in caplog.text
     assert "No space left" in caplog.text
@@ -270,20 +272,20 @@ def test_a_compaction_writes_its_twins() -> None:
 def test_the_name_of_a_twin_is_of_use_for_an_hour() -> None:
     """Longer, and a cleaning might have taken it."""
     now = Now()
-    told = ahead.Prepared(now)
+    told = prepared_files.Prepared(now)
     twin = Twin(path="t.parquet", bytes=1, stats={}, written_ms=int(now() * 1000))
     made = Ahead(place="p", columns=COLUMNS, twins={"data/r.arrow": twin}, deaths={})
     told.add(3, [made])
     assert list(told.twins("p", COLUMNS).values()) == [twin]
     assert not told.twins("elsewhere", COLUMNS)
-    now.advance(ahead.USED_FOR_MS / 1000 + 1)
+    now.advance(prepared_files.USED_FOR_MS / 1000 + 1)
     assert not told.twins("p", COLUMNS)
 
 
 def test_what_is_kept_for_a_mirror_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "TWINS_MAX", 3)
-    monkeypatch.setattr(ahead, "DEATHS_MAX", 10)
-    told = ahead.Prepared()
+    monkeypatch.setattr(prepared_files, "TWINS_MAX", 3)
+    monkeypatch.setattr(prepared_files, "DEATHS_MAX", 10)
+    told = prepared_files.Prepared()
     for version in range(5):
         twin = Twin(path=f"{version}", bytes=1, stats={}, written_ms=0)
         deaths = {"run": np.arange(4, dtype=np.uint32)}
@@ -295,7 +297,7 @@ def test_what_is_kept_for_a_mirror_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_too_many_deaths_do_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "DEATHS_MAX", 1)
+    monkeypatch.setattr(prepared_files, "DEATHS_MAX", 1)
     case = Publishing()
     case.append((1, "a"), (2, "b"))
     staged = case.stage((1, "a2"), (2, "b2"))

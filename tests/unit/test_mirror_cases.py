@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import ErrorPolicy
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import ErrorPolicy
+from spark_upsert.delta.publish import Mirror
 from spark_upsert.table.log.manifest import Kind
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.stage import stage

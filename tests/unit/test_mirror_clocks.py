@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.mirror.upkeep import CLEAN_EVERY_MS
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.upkeep import CLEAN_EVERY_MS
 from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.delta import DeltaTable

@@ -13,16 +13,16 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta import follow
+from spark_upsert.delta.follow import MIRRORS
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
 from spark_upsert.errors import OptionError
-from spark_upsert.mirror import follow
-from spark_upsert.mirror.follow import MIRRORS
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.routed.plan import table_below
 from spark_upsert.store import LocalStore
 from spark_upsert.table import observers
-from spark_upsert.table.entries import prepare
+from spark_upsert.table.state import observer
 from spark_upsert.table.table import Table
 from tests.hints.tables import write
 from tests.support.clocked import ClockedStore, Now
@@ -62,7 +62,7 @@ from spark_upsert.table.table import Table
 properties = dict(pair.split("=") for pair in sys.argv[2:])
 how = {"keys": ["id"], "properties": properties}
 Table.create(sys.argv[1], pa.schema({"id": pa.int64()}), **how).append(pa.table({"id": [1]}))
-assert any(name.startswith("spark_upsert.mirror") for name in sys.modules) == bool(properties)
+assert any(name.startswith("spark_upsert.delta") for name in sys.modules) == bool(properties)
 """
 
 
@@ -91,7 +91,7 @@ def test_the_table_calls_whatever_observer_is_registered(tmp_path: Path) -> None
 
     with (
         patch.object(observers, "_registered", [Observer]),
-        patch.object(prepare, "_registered", [Observer]),
+        patch.object(observer, "_registered", [Observer]),
     ):
         table = table_in(tmp_path)
         table.append(rows(1))

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from integration.pages import code_of
-from spark_upsert.cli.commands import upsertflow
-from spark_upsert.cli.mirrors import follow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.maintenance import follow
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable
@@ -112,8 +112,8 @@ def test_a_process_that_commits_without_publishing_has_no_mirror_loaded(tmp_path
         "from spark_upsert import Table\n"
         "table = Table.create(sys.argv[1], pa.schema({'id': pa.int64()}), keys=['id'])\n"
         "table.append(pa.table({'id': [1]}))\n"
-        "assert not [name for name in sys.modules if name.startswith('spark_upsert.mirror')]\n"
+        "assert not [name for name in sys.modules if name.startswith('spark_upsert.delta')]\n"
         "table.publish()\n"
-        "assert 'spark_upsert.mirror.publish' in sys.modules\n"
+        "assert 'spark_upsert.delta.publish' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "t")], check=True)

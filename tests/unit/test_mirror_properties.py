@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.delta.refusals import MirroredTypeError, NotMirroredError
 from spark_upsert.errors import OptionError, OtherTableError
-from spark_upsert.mirror.refusals import MirroredTypeError, NotMirroredError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
 from spark_upsert.table.table import Table
 from tests.hints.tables import write
 from tests.support.delta import DeltaTable

@@ -12,18 +12,18 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta import publish, upkeep
+from spark_upsert.delta.actions import DeltaState
+from spark_upsert.delta.check import check_mirror
+from spark_upsert.delta.checkpoints import checksum_path
+from spark_upsert.delta.follow import facts_of
+from spark_upsert.delta.log import DeltaLog
+from spark_upsert.delta.place import place_of
+from spark_upsert.delta.publish import Mirror
 from spark_upsert.errors import CorruptionError
-from spark_upsert.mirror import publish, upkeep
-from spark_upsert.mirror.actions import DeltaState
-from spark_upsert.mirror.check import check_mirror
-from spark_upsert.mirror.checkpoints import checksum_path
-from spark_upsert.mirror.delta_log import DeltaLog
-from spark_upsert.mirror.facts import facts_of
-from spark_upsert.mirror.place import place_of
-from spark_upsert.mirror.publish import Mirror
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.store import LocalStore
-from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.delta import DeltaTable

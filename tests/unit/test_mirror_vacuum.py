@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.delta import follow, publish
+from spark_upsert.delta.check import check_mirror
 from spark_upsert.metadata import VIEWS
-from spark_upsert.mirror import follow, publish
-from spark_upsert.mirror.check import check_mirror
 from spark_upsert.options.read import Metadata
 from spark_upsert.table.log.manifest import Draft, Kind
 from spark_upsert.table.table import Table

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.mirror import vectors
-from spark_upsert.mirror.actions import token_number
-from spark_upsert.mirror.vectors import Vector, as_text, file_of, from_text, in_file
+from spark_upsert.delta import deletion_vectors
+from spark_upsert.delta.actions import token_number
+from spark_upsert.delta.deletion_vectors import Vector, as_text, file_of, from_text, in_file
 from tests.support.delta import _values
 
 FIRST = "d1d339640100000000000000000000003a3000000100000000000000100000000000"
@@ -124,7 +124,7 @@ def test_what_is_marked_is_read_value_by_value(
 
 
 def test_many_containers_are_unpacked_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "_GROUP", 2)
+    monkeypatch.setattr(deletion_vectors, "_GROUP", 2)
     dead = [at for base in range(7) for at in range(base << 16, (base << 16) + 5 * base, 3)]
     runs = [at for base in range(3, 7) for at in range((base << 16) + 100, (base << 16) + 300)]
     made = vector_of(7 << 16, dead + runs)

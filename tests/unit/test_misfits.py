@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed, table_below

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert import ChangeOptions, Table, TableSchema
+from spark_upsert.core.names import names_of
 from spark_upsert.errors import OptionError
 from spark_upsert.flow import ArrowSource, Collected, Flow
-from spark_upsert.model.names import names_of
 from spark_upsert.task import (
     ArrowLookup,
     ArrowScan,
@@ -106,7 +106,7 @@ OF_OUTPUT = re.compile(
     r"|MergeEngine\.(check|resolved)\..*|Flow\.parallel\.broadcast"
     r"|TableSchema\.__init__\.(keys|binlogs|unreadable)"
 )
-"""Values that the package makes, or that `flow.checks` checks; ports are no columns."""
+"""Values that the package makes, or that `flow.validate` checks; ports are no columns."""
 
 
 def arguments() -> Iterator[str]:

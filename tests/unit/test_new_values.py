@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.errors import OptionError
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.table.changes.modes import ChangeOptions, Deduplication
-from spark_upsert.table.changes.new_values import new_values
+from spark_upsert.table.changelog.render import ChangeOptions, Deduplication, new_values
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 

@@ -9,9 +9,9 @@ import pytest
 
 from spark_upsert.errors import PlanError
 from spark_upsert.plan import agg
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.support.view_keepers import Keeper
 
 Totals = dict[str | None, int]

@@ -12,7 +12,7 @@ import pytest
 from obstore.exceptions import BaseError
 
 from spark_upsert.errors import OptionError
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.store.settings import (
     CLIENT_OPTIONS,
     CLOUD_OPTIONS,

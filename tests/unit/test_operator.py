@@ -16,12 +16,12 @@ from typing import TypeVar
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.errors import ContentionError, DataError
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.model.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import stash as stash_module
 from spark_upsert.table.write.commands import UpsertEnvelope

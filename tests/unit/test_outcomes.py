@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.model.schema import Scope, Ties
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.entries.lookup import find
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.schema import Scope, Ties
 from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.lookup import find
 from spark_upsert.table.write.outcomes import Outcome, Outcomes, classify, count
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of

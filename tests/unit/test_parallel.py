@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core import threads as parallel
+from spark_upsert.core.schema import Ties
+from spark_upsert.core.threads import ROWS_PER_THREAD, beside, in_order, useful_threads
 from spark_upsert.errors import DataError
-from spark_upsert.model import parallel
-from spark_upsert.model.parallel import ROWS_PER_THREAD, beside, in_order, useful_threads
-from spark_upsert.model.schema import Ties
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import stage
 from spark_upsert.table.write.outcomes import outcomes_of

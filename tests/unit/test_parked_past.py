@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from spark_upsert.errors import DataLossError
-from spark_upsert.routed import commit, past
+from spark_upsert.routed import commit, compaction_queue
+from spark_upsert.routed.dead_letter import ParkedTable
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.park import ParkedTable
 from spark_upsert.routed.plan import table_below
-from spark_upsert.routed.unpark import unpark
-from spark_upsert.table.retention import worker
+from spark_upsert.routed.replay import unpark
+from spark_upsert.table.retention import expiry
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 from tests.unit.test_misfits import NARROW
@@ -33,11 +33,11 @@ def narrow(*folders: str) -> MemoryStore:
 
 def give_up_in(root: MemoryStore, days: int, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Give up what is older than 7 days, so many days from now; return what is parked."""
-    monkeypatch.setattr(worker, "require_clock", lambda store, now_ms: None)
+    monkeypatch.setattr(expiry, "require_clock", lambda store, now_ms: None)
     parked = ParkedTable(root)
     now_ms = parked.table.log.now_ms() + days * DAY_MS
     later = Table(parked.table.store, clock=lambda: now_ms / 1000)
-    past.give_up([later], 7 * DAY_MS)
+    compaction_queue.give_up([later], 7 * DAY_MS)
     return parked.table
 
 
@@ -78,7 +78,7 @@ def test_what_is_applied_goes_after_the_retention(monkeypatch: pytest.MonkeyPatc
 def test_a_batch_gives_up_the_past_of_both(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(past, "UPKEEP_EVERY", 4)
+    monkeypatch.setattr(compaction_queue, "UPKEEP_EVERY", 4)
     given_up: list[tuple[list[str], int]] = []
 
     def told(tables: tuple[Table, ...], retention_ms: int) -> None:
@@ -91,7 +91,7 @@ def test_a_batch_gives_up_the_past_of_both(
     both = [GroupTable(root).table.store.url, ParkedTable(root).table.store.url]
     newest = GroupTable(root).table.log.head().version
     assert given_up == [(both, 2 * DAY_MS)] * (newest // 4)
-    monkeypatch.setattr(commit, "give_up", past.give_up)
+    monkeypatch.setattr(commit, "give_up", compaction_queue.give_up)
     parked = ParkedTable(root)
     parked.ensure()
     root.put("_parked/_consumers/broken.json", b"?")

@@ -12,10 +12,10 @@ import pytest
 
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.park import ParkedTable
+from spark_upsert.routed.dead_letter import ParkedTable
 from spark_upsert.routed.plan import plan_routed, table_below
+from spark_upsert.routed.replay import unpark
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.routed.unpark import unpark
 from tests.support.envelopes import KAFKA
 from tests.support.routed_worlds import transaction
 from tests.support.stores import MemoryStore

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import (
     CorruptionError,
@@ -23,21 +24,20 @@ from spark_upsert.errors import (
     SchemaError,
     StorageError,
 )
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed import park
+from spark_upsert.routed import dead_letter
 from spark_upsert.routed import plan as routed_plan
-from spark_upsert.routed import unpark as the_unpark
+from spark_upsert.routed import replay as the_unpark
 from spark_upsert.routed.commit import GroupCommit, commit_routed
+from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
 from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.park import NAMELESS, ParkedTable
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, table_below
+from spark_upsert.routed.replay import Unparked, drop, unpark
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.routed.unpark import Unparked, drop, unpark
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.compaction import Compacted, due_jobs
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from tests.support.routed_worlds import transaction
 from tests.support.stores import MemoryStore
@@ -249,7 +249,7 @@ def test_a_table_that_fails_when_it_is_committed_is_parked() -> None:
 def test_rows_are_cut_into_pieces_and_come_back_in_order(
     root: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(park, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(dead_letter, "CHUNK_BYTES", 64)
     write(root, 0, [("a", 1, value) for value in range(20)])
     [parked] = ParkedTable(root).parked()
     assert len(parked.pieces) > 3

@@ -16,17 +16,23 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
-from spark_upsert.payloads import avro, budgets, wrapped
+from spark_upsert.payloads import avro, wrapped
+from spark_upsert.payloads import decoder as budgets
+from spark_upsert.payloads import json as json_sparse
 from spark_upsert.payloads.avro import parse_avro
-from spark_upsert.payloads.budgets import DEPTH_MAX, PARTS_MAX, SCHEMA_BYTES_MAX, Unreadable
-from spark_upsert.payloads.connect.json_schema import said_of
-from spark_upsert.payloads.connect.logical import Said
+from spark_upsert.payloads.connect import said_of
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.decoder import Payloads
-from spark_upsert.payloads.json import sparse as json_sparse
-from spark_upsert.payloads.json.text import JsonDecoder
-from spark_upsert.payloads.own_schema import Inline, OwnDecoder, fields_in
-from spark_upsert.payloads.pieces import decoded
+from spark_upsert.payloads.decoder import (
+    DEPTH_MAX,
+    PARTS_MAX,
+    SCHEMA_BYTES_MAX,
+    Payloads,
+    Unreadable,
+    decoded,
+)
+from spark_upsert.payloads.embedded_schema import Inline, OwnDecoder, fields_in
+from spark_upsert.payloads.json import JsonDecoder
+from spark_upsert.payloads.logical_types import Said
 from spark_upsert.payloads.recent import Recent
 from spark_upsert.routed.plan import table_below
 from tests.support.envelopes import reasons, records, rows_of, write, write_found

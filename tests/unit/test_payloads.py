@@ -10,15 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import storage_type
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.model.schema import storage_type
 from spark_upsert.payloads import decoder as decoder_module
 from spark_upsert.payloads.avro import parse_avro
-from spark_upsert.payloads.confluent import ConfluentDecoder
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.decoder import Bad, Decoder
-from spark_upsert.payloads.json.text import JsonDecoder
-from spark_upsert.payloads.raw import RawDecoder
+from spark_upsert.payloads.decoder import Bad, Decoder, RawDecoder
+from spark_upsert.payloads.json import JsonDecoder
+from spark_upsert.payloads.schema_registry import ConfluentDecoder
 from tests.support.envelopes import value
 from tests.support.payloads import decoded, json_decoder, record_of
 

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.plan.expressions import bind_condition
-from spark_upsert.plan.pins import pins_of
+from spark_upsert.plan.expressions import bind_condition, pins_of
 
 SCHEMA = pa.schema(
     {

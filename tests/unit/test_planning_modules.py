@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import spark_upsert.streams
-from spark_upsert.model.schema import Scope
+from spark_upsert.core.schema import Scope
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.store import LocalStore
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.streams.planner.formats import (
     plan_columns,
     shared_columns,
     stream_heads,

@@ -19,11 +19,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_upsertflow.python_input import tuple_portions
+from pyspark_upsertflow.python_source import tuple_portions
+from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, portions
 from spark_upsert.merge import RoundRobin, arrange, iter_picks
-from spark_upsert.model.portions import BATCH_BYTES, HAND_OFF_ROWS, portions
-from spark_upsert.streams.reads.packs import InputSplit, read_pack
-from spark_upsert.table.run.shares import shared_by
+from spark_upsert.streams.reads.packing import InputSplit, read_pack
+from spark_upsert.table.run.remote import shared_by
 from spark_upsert.table.table import Table
 from tests.support.waiting import watched
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.conversions.positions import BINLOG_NAMES, order_keys, parse_binlog_names
+from spark_upsert.core.source_positions import BINLOG_NAMES, order_keys, parse_binlog_names
 from spark_upsert.errors import DataError, OptionError
 from spark_upsert.table.table import Table
 from tests.support.debezium import bare, image, key

@@ -12,29 +12,28 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys, prefix_ends
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.precedence import Interval
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.epochs import Interval
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import hash_keys, prefix_ends
-from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.options.view import ViewOptions
-from spark_upsert.store.resolve import open_store
+from spark_upsert.options.views import ViewOptions
+from spark_upsert.store.open import open_store
 from spark_upsert.streams.inputs.view import ViewInput
-from spark_upsert.streams.planner.pace import Limits, pace
+from spark_upsert.streams.planner.rate_limit import Limits, pace
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.splits import rows_splits
 from spark_upsert.table.compaction import worker
-from spark_upsert.table.entries import prefixes, snapshot
-from spark_upsert.table.entries.cuts import common, cut_by_files, cut_evenly
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.manifest import Slice
 from spark_upsert.table.run.file import RUNS, RunFile
 from spark_upsert.table.run.rows import PickedPart, RunPart
+from spark_upsert.table.state import lookup, snapshot
+from spark_upsert.table.state.partition import common, cut_by_files, cut_evenly
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stash import Stash
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.streams import Query, stream_of
 
@@ -99,20 +98,20 @@ def test_floats_are_found_as_keys_are_equal() -> None:
 
 def test_other_values_that_share_the_range_are_left_out() -> None:
     with patch.object(
-        prefixes,
+        lookup,
         "prefix_ends",
         lambda columns, *, seed: (np.zeros(len(columns[0]), np.uint64),) * 2,
     ):
         table = table_of(MemoryStore())
         table.append(rows(range(50), [1] * 50, [1] * 50))
-        with patch.object(prefixes, "_LOWER", np.uint64(2**64 - 1)):
+        with patch.object(lookup, "_LOWER", np.uint64(2**64 - 1)):
             assert shown(table.having_prefix(wanted(7, 9))) == [(7, 1, 1), (9, 1, 1)]
 
 
 def test_many_values_are_sought_piece_by_piece() -> None:
     table = table_of(MemoryStore())
     table.append(rows([n // 3 for n in range(300)], range(300), [1] * 300))
-    with patch.object(prefixes, "_VALUES", 7), patch.object(snapshot, "CHUNK_ROWS", 5):
+    with patch.object(lookup, "_VALUES", 7), patch.object(snapshot, "CHUNK_ROWS", 5):
         found = table.having_prefix(wanted(*range(0, 100, 2)))
     assert found.num_rows == 150
     assert set(found.column("c").to_pylist()) == set(range(0, 100, 2))
@@ -286,7 +285,7 @@ def test_changes_of_a_common_value_are_computed_in_pieces() -> None:
 
 
 def _options() -> Any:
-    from spark_upsert.table.changes.modes import ChangeOptions
+    from spark_upsert.table.changelog.render import ChangeOptions
 
     return ChangeOptions(columns=("c", "id", "v"))
 

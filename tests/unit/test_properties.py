@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.log.tombstones import TombstoneRetention
+from spark_upsert.table.log.properties import TombstoneRetention
 from spark_upsert.table.table import Table
-from spark_upsert_sink.plan import plan_sink
+from spark_upsert_sink.writers import plan_sink
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema({"id": pa.int64()})

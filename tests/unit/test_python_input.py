@@ -10,13 +10,15 @@ import pyarrow as pa
 import pytest
 
 from pyspark_upsertflow import python_source
-from pyspark_upsertflow.kinds import KINDS
-from pyspark_upsertflow.python_input import PythonInput
-from pyspark_upsertflow.python_source import find_source, shrunken
+from pyspark_upsertflow.python_source import KINDS, PythonInput, find_source, shrunken
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, UpsertFlowError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns, stream_inputs
-from spark_upsert.streams.planner.merged_read import MergedRead
+from spark_upsert.streams.planner.formats import (
+    MergedRead,
+    batch_inputs,
+    plan_columns,
+    stream_inputs,
+)
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.table import Table
 from tests.support import python_sources

@@ -14,10 +14,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from spark_upsert.conversions import UnfitError
-from spark_upsert.conversions.python_values import array_of, is_many
+from spark_upsert.core.casts import UnfitError
+from spark_upsert.core.python_values import array_of, is_many
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 from tests.support.tables import make_table

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.streams.reads.packs import explain_packs, planned
+from spark_upsert.streams.reads.packing import explain_packs, planned
 
 
 @pytest.mark.parametrize("slots", [1, 3, 7, 20])

@@ -12,19 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.key_hash import ALL_HASHES
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError, PlanError, TableExistsError
-from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.streams.inputs.batch import BatchRead
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.table import Table
-from spark_upsert.views.groups.contributions import contributions
-from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.groups.kept import Kept
-from spark_upsert.views.groups.shown import whole_groups
+from spark_upsert.views.group_rows import whole_groups
+from spark_upsert.views.grouping import Grouping, contributions
+from spark_upsert.views.materialized import Kept
 from tests.support.grouped import Row, expected, pairs_of, position, same_value
 from tests.support.seeds import rest_slow
 from tests.support.streams import Query, stream_of

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.durations import try_parse_ms
 from spark_upsert.errors import OptionError
 from spark_upsert.flow import TableSink
-from spark_upsert.flow.run.tables import write
-from spark_upsert.model.durations import try_parse_ms
+from spark_upsert.flow.local import write
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.table import Table

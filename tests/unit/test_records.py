@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.schema import Scope
 from spark_upsert.store import records
 from spark_upsert.store.records import encode
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.tombstones import decode_mark, encode_mark
+from spark_upsert.table.log.properties import decode_mark, encode_mark
 from spark_upsert.table.retention.leases import leases
 from spark_upsert.table.table import Table
 from tests.support.model import Command
@@ -35,7 +35,7 @@ DIGITS = b"9" * 5_000
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A table of three versions, with a checkpoint and a lease."""
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(storage, "CHECKPOINT_EVERY", 2)
     store = MemoryStore()
     table = Table(store)
     table.ensure(schema_of(Scope.TABLE))

@@ -19,17 +19,19 @@ import pytest
 import urllib3
 
 from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
-from spark_upsert.payloads import answers, missing
-from spark_upsert.payloads import registry as client
-from spark_upsert.payloads.answers import in_time
+from spark_upsert.payloads import schema_registry
+from spark_upsert.payloads import schema_registry as client
 from spark_upsert.payloads.avro import AvroDecoder
-from spark_upsert.payloads.budgets import Unreadable, bytes_kept
-from spark_upsert.payloads.missing import MISSING_MAX, MISSING_S, Unasked
-from spark_upsert.payloads.own_schema import ByRegistry, OwnSchema
-from spark_upsert.payloads.registry import (
+from spark_upsert.payloads.decoder import Unreadable, bytes_kept
+from spark_upsert.payloads.embedded_schema import ByRegistry, OwnSchema
+from spark_upsert.payloads.schema_registry import (
+    MISSING_MAX,
+    MISSING_S,
     RegistrySettings,
+    Unasked,
     UnknownSchema,
     forget_schemas,
+    in_time,
     latest_schema,
     schema_of_id,
 )
@@ -182,7 +184,7 @@ def test_ids_that_lie_cost_a_bounded_number_of_requests(
 ) -> None:
     """A batch of many of them, and the next one; a schema that comes later is found."""
     most = 20
-    monkeypatch.setattr(missing, "MISSING_MAX", most)
+    monkeypatch.setattr(schema_registry, "MISSING_MAX", most)
     key, row = registry.register("t-key", KEY), registry.register("t-value", ROW)
     good = avro(row, ROW, {"id": 1, "name": "a", "n": 5})
     values = [good, *lies(2 * most), good]
@@ -312,7 +314,7 @@ def test_an_answer_without_bounds_is_an_outage(
     number = registry.register("t-value", ROW)
     registry.hostile = answering
     if answering in (endless, bomb):  # Of the bytes, not of the time.
-        monkeypatch.setattr(answers, "ANSWER_S", 1e9)
+        monkeypatch.setattr(schema_registry, "ANSWER_S", 1e9)
     with pytest.raises(StorageError, match=why):
         schema_of_id(settings(registry, tries=1), number)
     registry.hostile = None
@@ -563,7 +565,7 @@ def test_columns_that_came_behind_the_plan_are_not_lost(
     fetched = latest_schema(settings(registry), "l-value")
     wider = registry.register("l-value", {**WIDER, "doc": "later"})
     monkeypatch.setattr(
-        "spark_upsert.envelopes.found.latest_schema",
+        "spark_upsert.envelopes.inferred_schema.latest_schema",
         lambda settings, subject: (
             fetched if subject == "l-value" else latest_schema(settings, subject)
         ),

@@ -10,12 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from pyspark_upsertflow.limited import LimitedStreamReader
-from pyspark_upsertflow.self_bounded import SelfBoundedStreamReader
-from pyspark_upsertflow.source import DefaultSource
+from pyspark_upsertflow.source import DefaultSource, LimitedStreamReader, SelfBoundedStreamReader
 from spark_upsert.table.table import Table
-from spark_upsert_sink import releases
-from spark_upsert_sink.releases import SPARK_MIN, columns_of, require_spark, sound
+from spark_upsert_sink import types
+from spark_upsert_sink.types import SPARK_MIN, columns_of, require_spark, sound
 from tools.check_machine import PYSPARK_MIN
 from tools.matrix import BEGIN, CELLS, END, PAGE
 
@@ -60,7 +58,7 @@ def test_the_release_decides_which_reader_a_stream_has(
 ) -> None:
     source = DefaultSource({"path": str(epochs)})
     assert isinstance(source.streamReader(WANTED), LimitedStreamReader)
-    monkeypatch.setattr(releases, "HAS_LIMITS", False)
+    monkeypatch.setattr(types, "HAS_LIMITS", False)
     assert isinstance(source.streamReader(WANTED), SelfBoundedStreamReader)
 
 
@@ -85,7 +83,7 @@ def test_behind_a_restart_it_goes_on_behind_the_last_batch_of_the_checkpoint(epo
 
 
 def test_lists_of_which_there_are_none_get_their_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releases, "HAS_LIMITS", False)
+    monkeypatch.setattr(types, "HAS_LIMITS", False)
     type_ = pa.list_(pa.int32())
     inner = pa.Array.from_buffers(type_, 0, [None, None], children=[pa.array([], pa.int32())])
     offsets = pa.py_buffer(bytes(8))

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.errors import CorruptionError, DataError, SchemaError, TableNotFoundError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
+from spark_upsert.store.open import open_store
 from spark_upsert.store.records import encode, read_record
-from spark_upsert.store.resolve import open_store
 from spark_upsert.table.keep_history import keep_history
-from spark_upsert.table.log import checkpoints, properties
-from spark_upsert.table.log.entries import checkpoint_path, commit_path
+from spark_upsert.table.log import properties, storage
+from spark_upsert.table.log.codec import checkpoint_path, commit_path
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table
@@ -231,7 +231,7 @@ NUMBERS = {
 def test_a_transaction_that_no_reader_accepts_is_corrected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: Any, kept: int | None
 ) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(storage, "CHECKPOINT_EVERY", 2)
     table = Table.create(str(tmp_path), pa.schema({"id": pa.int64()}), keys=["id"])
     for id_ in (1, 2, 3):
         number_of_id = Transaction(writer=f"w{id_}", number=id_)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed
@@ -114,7 +114,7 @@ class Sink:
 
     def _writer(self, process: str) -> UpsertStreamWriter:
         store = FaultyStore(self._counted.store, Steps(), process=process)
-        for module in ("plan", "writers"):
+        for module in ("writers",):
             self._patch.setattr(f"spark_upsert_sink.{module}.open_store", lambda *_: store)
         schema = StructType([StructField("id", LongType()), StructField("n", LongType())])
         return UpsertStreamWriter(

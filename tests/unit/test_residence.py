@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql.types import IntegerType, StructType
 
 from pyspark_upsertflow.readers import to_spark
-from spark_upsert.model.parallel import in_order
+from spark_upsert.core.threads import in_order
 from spark_upsert.store import resident_bytes
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.table.run import file as run
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.run.frugal import frugal, frugally, is_frugal

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import DataLossError, UpsertFlowError
 from spark_upsert.metadata import summary
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import Scope, TableSchema
-from spark_upsert.table.changes.modes import Deduplication
+from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.log.manifest import Draft, Kind, Transaction
 from spark_upsert.table.table import Table

@@ -17,10 +17,10 @@ from spark_upsert.errors import (
 from spark_upsert.metadata import VIEWS
 from spark_upsert.options.read import Metadata
 from spark_upsert.store.records import encode
-from spark_upsert.table.log import checkpoints
+from spark_upsert.table.log import storage
 from spark_upsert.table.log.manifest import Draft, Kind
+from spark_upsert.table.retention.expiry import RetentionBound, bounds, choose_since
 from spark_upsert.table.retention.leases import Lease
-from spark_upsert.table.retention.policy import RetentionBound, bounds, choose_since
 from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore
 from tests.support.lived import DAY_MS, EVERY, HOUR_MS, Lived, body
@@ -31,7 +31,7 @@ from tests.support.tables import append, changes_of, rows_at
 
 @pytest.fixture(autouse=True)
 def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", EVERY)
+    monkeypatch.setattr(storage, "CHECKPOINT_EVERY", EVERY)
 
 
 # -- the choice ----------------------------------------------------------------------

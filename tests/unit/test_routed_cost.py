@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.group import GroupTable
-from spark_upsert.routed.members import Member, Members, TableVersions
+from spark_upsert.routed.group import GroupTable, Member, Members, TableVersions
 from spark_upsert.routed.plan import plan_routed, require_same
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.table.log.properties import LateRows
 from tests.support.routed_worlds import transaction
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 from tests.unit.test_parking import ROWS, batch_of, plan_of, write

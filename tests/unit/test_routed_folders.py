@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.model.template import Template
+from spark_upsert.core.path_template import Template
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.options.below import Pattern, path_below
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.streams.inputs.discovery import Discovery
+from spark_upsert.store.open import StoreBelow
+from spark_upsert.streams.inputs.discovered import Discovery
 from spark_upsert.table.table import Table
 from tests.unit.test_store import STORES
 

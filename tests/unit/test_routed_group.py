@@ -8,13 +8,12 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, VersionNotFoundError
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.routed import group, past
-from spark_upsert.routed.group import COLUMNS, Batch, GroupTable, TableGroup, owner_of
-from spark_upsert.routed.members import Member
+from spark_upsert.routed import compaction_queue, group
+from spark_upsert.routed.group import COLUMNS, Batch, GroupTable, Member, TableGroup, owner_of
 from spark_upsert.table.log.manifest import TableVersion, Transaction
-from spark_upsert.table.retention import worker
+from spark_upsert.table.retention import expiry
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
@@ -148,12 +147,12 @@ def test_a_batch_that_is_forgotten_a_batch_to_come_and_one_left_out_are_told_apa
 def test_a_group_gives_up_its_past_by_itself_and_says_from_where_on_it_knows(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(past, "UPKEEP_EVERY", 10)
+    monkeypatch.setattr(compaction_queue, "UPKEEP_EVERY", 10)
     monkeypatch.setattr(GroupTable, "_compact_once", lambda self: None)
     now = [1_000_000.0]
     table = GroupTable(MemoryStore())
     table.table = Table(table.table.store, clock=lambda: now[0])
-    monkeypatch.setattr(worker, "require_clock", lambda store, now_ms: None)
+    monkeypatch.setattr(expiry, "require_clock", lambda store, now_ms: None)
 
     def write(number: int) -> None:
         now[0] += 600  # Ten minutes
@@ -161,8 +160,8 @@ def test_a_group_gives_up_its_past_by_itself_and_says_from_where_on_it_knows(
         told = member("a", Q1, number, number)
         done = table.append(batch(Q1, number), [told], transaction(Q1, number))
         assert done is not None
-        if past.is_due(before, done.version):
-            past.give_up([table.table], 2 * 3_600_000)
+        if compaction_queue.is_due(before, done.version):
+            compaction_queue.give_up([table.table], 2 * 3_600_000)
 
     for number in range(28):
         write(number)

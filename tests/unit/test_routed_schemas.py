@@ -9,7 +9,7 @@ import pytest
 
 from spark_upsert.errors import SchemaError, StorageError
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.payloads.registry import forget_schemas
+from spark_upsert.payloads.schema_registry import forget_schemas
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed, plan_rows_of, table_below
 from spark_upsert.routed.stage import stage_routed

@@ -13,7 +13,7 @@ from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
+from spark_upsert.store.open import StoreBelow
 from tests.support.routed_worlds import (
     ROWS,
     Row,

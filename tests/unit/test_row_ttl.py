@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import TableSchema, Ties
 from spark_upsert.errors import OptionError, SchemaError, TableFullError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import TableSchema, Ties
 from spark_upsert.table import row_ttl
 from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY
 from spark_upsert.table.row_ttl import RowTtl, last_cutoff_ms

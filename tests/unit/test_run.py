@@ -15,20 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange, hash_keys
+from spark_upsert.core.schema import DIFF, HASH, Scope, TableSchema
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import HASH_END, hash_keys
-from spark_upsert.model.schema import DIFF, HASH, Scope, TableSchema
 from spark_upsert.store.records import encode
-from spark_upsert.table.changes.modes import ChangeOptions
-from spark_upsert.table.changes.read import read_changes
-from spark_upsert.table.changes.stretches import cut_into_stretches
-from spark_upsert.table.entries.lookup import find
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.entries import commit_path
-from spark_upsert.table.run.blocks import BLOCK_BYTES
+from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.read import read_changes
+from spark_upsert.table.changelog.render import ChangeOptions
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.run.file import RUNS, Run, RunCache, RunFile, Span, write_run
+from spark_upsert.table.run.format import BLOCK_BYTES
 from spark_upsert.table.run.rows import Rows, RunPart
+from spark_upsert.table.state.lookup import find
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
 from tests.support.fuzz import FUZZ_TIMES

@@ -7,10 +7,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from spark_upsert.schedule.bands import BANDS, bands_of
-from spark_upsert.schedule.dirty import DirtySet
-from spark_upsert.schedule.priority import Urgency, priority_of
-from spark_upsert.schedule.scheduler import TICK_MS, Schedule, Service, Turn
+from spark_upsert.scheduler.scheduler import (
+    BANDS,
+    TICK_MS,
+    DirtySet,
+    Schedule,
+    Service,
+    Turn,
+    Urgency,
+    bands_of,
+    priority_of,
+)
 
 NOW_MS = 1_000_000
 

@@ -17,16 +17,16 @@ import pytest
 from click.testing import CliRunner
 
 from integration.pages import code_of
-from spark_upsert.cli.commands import upsertflow
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.merge_engines import Engine, MergeEngine
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.delta.place import place_of
 from spark_upsert.errors import DataError, DataLossError, SchemaError, UpsertFlowError
-from spark_upsert.mirror.place import place_of
-from spark_upsert.model.engines import Engine, MergeEngine
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.drop import dropped_names
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
-from spark_upsert_sink.plan import plan_sink
+from spark_upsert.views.plan_builder import Plan
+from spark_upsert_sink.writers import plan_sink
 from tests.support.delta import DeltaTable
 from tests.support.view_queries import Query
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from spark_upsert.model.hashing import order_of
+from spark_upsert.core.key_hash import order_of
 from spark_upsert.table.run.search import STRIDE, Hashes, HashSearch
 from spark_upsert.table.table import Table
 

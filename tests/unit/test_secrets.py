@@ -17,18 +17,18 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.doctor import _can_write
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.path_template import Template
 from spark_upsert.errors import OptionError, UpsertFlowError, require_plain
-from spark_upsert.flow.work import TableSink, TableSource
+from spark_upsert.flow.graph import TableSink, TableSource
 from spark_upsert.metrics import Place, Sinks
-from spark_upsert.model.template import Template
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.scopes import SCOPES
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.open import open_store
 from spark_upsert.store.settings import (
     CLIENT_OPTIONS,
     CLOUD_OPTIONS,
@@ -37,7 +37,7 @@ from spark_upsert.store.settings import (
     ObjectSettings,
 )
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.reads import batch
 from tools.layers import modules
 

@@ -14,8 +14,7 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pytest
 
-from spark_upsert.cli.serve import EPOCHS_SHOWN, REST_S, Looks
-from spark_upsert.cli.table_lines import TableLines
+from spark_upsert.cli.serve import EPOCHS_SHOWN, REST_S, Looks, TableLines
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.shown_tables import COLUMNS, HOSTILE, served, two_tables

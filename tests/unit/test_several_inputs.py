@@ -11,21 +11,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError
-from spark_upsert.model.schema import CHANGELOG_FIELDS
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.agreement import Described, agreed
-from spark_upsert.streams.inputs.input import Input
-from spark_upsert.streams.inputs.inputs import Heads, Inputs, NamedInputs
-from spark_upsert.streams.planner.kinds import (
+from spark_upsert.streams.inputs.inputs import Described, Heads, Inputs, NamedInputs, agreed
+from spark_upsert.streams.inputs.protocol import Input
+from spark_upsert.streams.planner.formats import (
+    MergedRead,
     batch_inputs,
     plan_columns,
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.streams.planner.merged_read import MergedRead
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.streams.reads.packs import OPENING_BYTES, InputSplit, packed
+from spark_upsert.streams.reads.packing import OPENING_BYTES, InputSplit, packed
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.inputs import Told

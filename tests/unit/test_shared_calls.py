@@ -11,9 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
+from spark_upsert.core import threads as shared_calls
+from spark_upsert.core.threads import SLICE_S, SharedCalls
 from spark_upsert.errors import ContentionError, OptionError
-from spark_upsert.model import shared_calls
-from spark_upsert.model.shared_calls import SLICE_S, SharedCalls
 from tests.support.rounds import Gate
 from tests.support.waiting import no_thread_is_left, passed
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.declared import declared
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.options.read import READ_OPTIONS, ReadOptions
-from spark_upsert.options.view import ViewOptions
+from spark_upsert.options.declare import declared
+from spark_upsert.options.read import READ_OPTIONS, QueryOptions, ReadOptions
+from spark_upsert.options.views import ViewOptions
 
 Read = ReadOptions | ViewOptions
 

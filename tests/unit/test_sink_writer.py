@@ -14,7 +14,7 @@ from spark_upsert.errors import SchemaError, TableFullError
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
-from spark_upsert_sink.plan import plan_sink
+from spark_upsert_sink.writers import plan_sink
 from tests.support.stores import BrokenError, MemoryStore, SlowStore
 
 COLUMNS = StructType([StructField("id", LongType()), StructField("n", LongType())])
@@ -82,7 +82,7 @@ def committed_slowly(
     store: SlowStore, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
 ) -> list[Any]:
     """Return the messages of a batch whose commit got no answer."""
-    for module in ("plan", "writers"):
+    for module in ("writers",):
         monkeypatch.setattr(f"spark_upsert_sink.{module}.open_store", lambda *_: store)
     if not is_first:
         sent = pickle.loads(pickle.dumps(writer(Path("t"))))

@@ -6,8 +6,8 @@ import pytest
 
 from spark_upsert.errors import ContentionError
 from spark_upsert.store.records import encode
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Transaction
 from tests.support.clocked import HOUR_S
 from tests.support.lived import EVERY, MANY, Lived, body_of, dreamt
@@ -17,7 +17,7 @@ from tests.support.tables import append, rows_at
 
 @pytest.fixture(autouse=True)
 def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", EVERY)
+    monkeypatch.setattr(storage, "CHECKPOINT_EVERY", EVERY)
 
 
 @pytest.mark.parametrize("seen", [0, 1, EVERY, 7], ids=lambda v: f"at version {v}")

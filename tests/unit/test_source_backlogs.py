@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.streams.inputs.input import Backlog
+from spark_upsert.options.read import QueryOptions
 from spark_upsert.streams.inputs.inputs import NamedInputs, SeenHeads
-from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.inputs.protocol import Backlog
+from spark_upsert.streams.offsets.offset import Position
 from spark_upsert.streams.planner.heads import Backlogs
 from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now

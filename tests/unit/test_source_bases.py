@@ -12,8 +12,7 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.store import LocalStore
-from spark_upsert.streams.offsets.bases import BaseName, Bases
-from spark_upsert.streams.offsets.compact import CompactOffsets, still_needed
+from spark_upsert.streams.offsets.delta import BaseName, Bases, CompactOffsets, still_needed
 from spark_upsert.streams.offsets.offset import Offset, PlainOffsets
 from tests.support.notebooks import (
     STREAM,

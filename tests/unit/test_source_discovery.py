@@ -9,9 +9,9 @@ import pytest
 from spark_upsert.errors import OptionError
 from spark_upsert.options.below import Pattern
 from spark_upsert.store import LocalStore
-from spark_upsert.streams.inputs import discovery
-from spark_upsert.streams.inputs.discovery import Discovery
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.streams.inputs import discovered
+from spark_upsert.streams.inputs.discovered import Discovery
+from spark_upsert.table.log.codec import commit_path
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 
 TABLES = (
@@ -129,7 +129,7 @@ def test_on_a_disk_links_to_tables_are_tables(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_matches_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "FOLDERS_MAX", 2)
+    monkeypatch.setattr(discovered, "FOLDERS_MAX", 2)
     assert found(lake("a", "b"), "*") == ["a", "b"]
     with pytest.raises(OptionError, match=r"more than 2 folders match '\*' below"):
         found(lake("a", "b", "c"), "*")

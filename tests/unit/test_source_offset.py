@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from spark_upsert.core.key_hash import HASH_END
 from spark_upsert.errors import NewerFormatError, OptionError
-from spark_upsert.model.hashing import HASH_END
-from spark_upsert.streams.inputs.table_position import TablePosition
-from spark_upsert.streams.offsets.offset import VERSION_OF_MANY, Offset
-from spark_upsert.streams.offsets.position import Position, canonical
+from spark_upsert.streams.inputs.table import TablePosition
+from spark_upsert.streams.offsets.offset import VERSION_OF_MANY, Offset, Position, canonical
 from spark_upsert.table.log.manifest import TableVersion
 
 PLACE = ["6ad1", 7, "91ef"]

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.schedule.priority import Urgency
-from spark_upsert.streams.inputs.input import Backlog, ReadPiece
-from spark_upsert.streams.offsets.offset import Offset
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.pace import Limits, pace
+from spark_upsert.scheduler.scheduler import Urgency
+from spark_upsert.streams.inputs.protocol import Backlog, ReadPiece
+from spark_upsert.streams.offsets.offset import Offset, Position
+from spark_upsert.streams.planner.rate_limit import Limits, pace
 
 Size = tuple[int, int, int]
 """Rows, bytes and epochs."""

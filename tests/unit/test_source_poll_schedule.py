@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from spark_upsert.streams.planner.poll_schedule import (
+from spark_upsert.streams.planner.poller import (
     LEAST_S,
     MOST_LOCAL_S,
     MOST_S,

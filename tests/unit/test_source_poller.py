@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from spark_upsert.errors import OtherTableError, StorageError, UpsertFlowError, about
-from spark_upsert.streams.inputs.input import Polled
 from spark_upsert.streams.inputs.inputs import Heads, KnownInputs
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.poll_schedule import RETRIES, PollBounds
-from spark_upsert.streams.planner.poller import DaemonThreads, Poller
+from spark_upsert.streams.inputs.protocol import Polled
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.streams.planner.poller import RETRIES, DaemonThreads, PollBounds, Poller
 from tests.support.clocked import Now
 from tests.support.crews import ByHand, no_time
 from tests.support.inputs import at

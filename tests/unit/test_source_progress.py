@@ -6,13 +6,12 @@ import json
 
 import pytest
 
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.schedule.governor import Governor
+from spark_upsert.options.read import QueryOptions
+from spark_upsert.scheduler.governor import Governor
 from spark_upsert.streams.inputs.inputs import NamedInputs
 from spark_upsert.streams.planner.heads import InputHeads
-from spark_upsert.streams.planner.poll_schedule import PollBounds, PollSchedule
-from spark_upsert.streams.planner.progress import NAMED_MAX, POSITIONS_MAX, report
-from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.planner.poller import PollBounds, PollSchedule
+from spark_upsert.streams.planner.stream import NAMED_MAX, POSITIONS_MAX, Stream, report
 from tests.support.clocked import Now
 from tests.support.inputs import Told
 from tests.support.streams import Lived

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import (
     ContentionError,
     DataLossError,
@@ -20,7 +21,6 @@ from spark_upsert.errors import (
     OtherTableError,
     SchemaError,
 )
-from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.store import LocalStore
 from spark_upsert.streams.inputs.inputs import NamedInputs
@@ -28,7 +28,7 @@ from spark_upsert.streams.inputs.table import TableInput
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.splits import ChangesSplit, RowsSplit
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
-from spark_upsert.table.log.entries import commit_path
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from tests.support.clocked import HOUR_S

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.schema import Scope
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.schedule.priority import Urgency
+from spark_upsert.scheduler.scheduler import Urgency
 from spark_upsert.streams.inputs.inputs import Inputs
 from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.planner.turns import ASKED_MAX, REST_MS, Urgencies
+from spark_upsert.streams.planner.rate_limit import ASKED_MAX, REST_MS, Urgencies
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError, OptionError, VersionNotFoundError
-from spark_upsert.model.schema import Scope
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import (
@@ -22,7 +22,7 @@ from spark_upsert.table.versions import (
     require_ordered,
     upper_wanted,
 )
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.hints.reads import batch
 from tests.support.model import Command
 from tests.support.stores import MemoryStore

@@ -23,8 +23,8 @@ from pyspark.sql.types import (
 )
 
 from pyspark_upsertflow.readers import read_schema
+from spark_upsert.core.schema import stored
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.schema import stored
 from spark_upsert.table.table import Table
 from spark_upsert_sink.types import require_kept
 

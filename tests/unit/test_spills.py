@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from spark_upsert.errors import StorageError
-from spark_upsert.store.spills import SpillFolder
+from spark_upsert.store.spill import SpillFolder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from spark_upsert.store.spills import SpillFolder
+from spark_upsert.store.spill import SpillFolder
 folder = SpillFolder(Path(sys.argv[1]))
 (folder.path / "rows").write_bytes(b"rows")
 print(folder.path, flush=True)

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.schema import HASH, Scope, TableSchema, Ties
-from spark_upsert.table.entries.counters import Counters
+from spark_upsert.core.schema import HASH, Scope, TableSchema, Ties
 from spark_upsert.table.run import file as run
 from spark_upsert.table.run.rows import Rows
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.write import stash as stash_module
 from spark_upsert.table.write.stash import SETTLE_BYTES, SPILL_BYTES, Stash
 from tests.support.model import Command, Model

@@ -17,8 +17,8 @@ import pytest
 from spark_upsert.errors import OptionError, StorageError
 from spark_upsert.store import Store, local
 from spark_upsert.store.local import LocalStore
-from spark_upsert.store.objects import RANGE_BYTES, ObjectStore
-from spark_upsert.store.resolve import open_store
+from spark_upsert.store.object_store import RANGE_BYTES, ObjectStore
+from spark_upsert.store.open import open_store
 from tests.support.stores import MemoryStore
 
 MakeStore = Callable[[Path], Store]

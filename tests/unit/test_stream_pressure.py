@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError, ThrottledError
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.streams.inputs.inputs import NamedInputs
 from spark_upsert.streams.inputs.table import TableInput
 from spark_upsert.streams.planner.pressure import LASTS_MS_MAX, LASTS_MS_MIN
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
-from spark_upsert.table.retention.pressure import report_path
+from spark_upsert.table.retention.lag import report_path
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.stores import FaultyStore, MemoryStore, Steps

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.epochs import Epoch
-from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.table.changes.stretches import Cut, Stretch, cut_into_stretches, grouped
-from spark_upsert.table.entries.counters import Counters
+from spark_upsert.core.key_hash import HashRange
+from spark_upsert.core.precedence import Epoch
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.table.changelog.epoch_ranges import Cut, Stretch, cut_into_stretches, grouped
 from spark_upsert.table.log.manifest import Commit, Kind
 from spark_upsert.table.run.file import RunFile
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 

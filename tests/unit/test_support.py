@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from spark_upsert.model.schema import Scope
+from spark_upsert.core.schema import Scope
 from tests.support.model import Change, Command, Model, fold, visible
 from tests.support.stores import (
     BrokenError,

@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import (
     ContentionError,
     DataError,
@@ -18,8 +20,6 @@ from spark_upsert.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import Scope, TableSchema
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows

@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_upsert.cli import table_lines
-from spark_upsert.cli.table_lines import Lag, TableLines
+from spark_upsert.cli import serve
+from spark_upsert.cli.serve import Lag, TableLines
 from spark_upsert.errors import StorageError
 from spark_upsert.store.local import LocalStore
-from spark_upsert.table.log.entries import commit_path
-from spark_upsert.table.retention.pressure import PressureReport, report
+from spark_upsert.table.log.codec import commit_path
+from spark_upsert.table.retention.lag import PressureReport, report
 from spark_upsert.table.table import Table
 from tests.support.shown_tables import write_parked
 from tests.support.stores import forget_runs_and_logs
@@ -82,7 +82,7 @@ def test_consumers_are_shown_with_the_epochs_and_bytes_that_they_have_not_read(
 def test_of_a_consumer_that_is_far_behind_only_the_versions_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_lines, "VERSIONS_MAX", 2)
+    monkeypatch.setattr(serve, "VERSIONS_MAX", 2)
     table = make(tmp_path, "a", 5)
     table.hold("near", 3)
     table.hold("far", 1)

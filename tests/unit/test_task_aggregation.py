@@ -13,8 +13,7 @@ import pytest
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import ArrowScan, Group
-from spark_upsert.task.operators.aggregation import aggregation
-from spark_upsert.task.operators.grouping import GroupComputation
+from spark_upsert.task.aggregation import GroupComputation, aggregation
 from tests.support.chains import Chain, rows_of
 
 ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})

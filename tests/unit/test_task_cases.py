@@ -34,10 +34,9 @@ from spark_upsert.task import (
     Unnest,
     Values,
 )
-from spark_upsert.task.driver import ChainStage, Driver
-from spark_upsert.task.exchange import Exchange, InTurn, by_keys
-from spark_upsert.task.operators.operator import Signal, Streaming
-from spark_upsert.task.progress import Monitor
+from spark_upsert.task.driver import ChainStage, Driver, Exchange, InTurn, by_keys
+from spark_upsert.task.lifecycle import Monitor
+from spark_upsert.task.operator import Signal, Streaming
 from tests.support.tasks import NUMBERS, Fed, Watched, numbers, rows_of, run, scan, values_of
 
 PAIRS = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int64())])

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
-from spark_upsert.plan.kernels.key_order import ranks_of
+from spark_upsert.plan.join_keys import ranks_of
 from spark_upsert.plan.nodes import ArrowScan, HashJoin, How, MergeJoin, On
 from spark_upsert.plan.nodes import Join as PlainJoin
-from spark_upsert.task.operators import join_rows, merge_join
-from spark_upsert.task.operators.hash_join import HashJoinRows
-from spark_upsert.task.operators.merge_join import MergeJoinRows, side_to_drop
-from spark_upsert.task.operators.operator import Operator, Signal
+from spark_upsert.task import join_output, merge_join
+from spark_upsert.task.hash_join import HashJoinRows
+from spark_upsert.task.merge_join import MergeJoinRows, side_to_drop
+from spark_upsert.task.operator import Operator, Signal
 from spark_upsert.task.task import Task
 from tests.support.chains import Chain, Dropping, Scripted, rows_of
 
@@ -276,7 +276,7 @@ def test_wide_rows_come_in_batches_of_some_bytes(way: str, wide_side: str) -> No
         {"b": [1] * 40 + [2], "text": [text] * 40 + ["z" * 100_000]}, schema=WIDE
     )
     script = Scripted(WIDE, [[right]])
-    with patch.object(join_rows, "BATCH_BYTES", 50_000):
+    with patch.object(join_output, "BATCH_BYTES", 50_000):
         if way == "merge":
             node = plan(How.RIGHT, LONG, WIDE)
             driver = Chain([merging(node, script, Dropping())], [script])

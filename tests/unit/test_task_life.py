@@ -20,7 +20,7 @@ from spark_upsert.task import (
     Task,
     Values,
 )
-from spark_upsert.task.states import (
+from spark_upsert.task.lifecycle import (
     Action,
     AddSplit,
     NoMoreSplits,

@@ -26,7 +26,7 @@ from spark_upsert.task import (
     On,
     Task,
 )
-from spark_upsert.task.states import Phase
+from spark_upsert.task.lifecycle import Phase
 from tests.support.tasks import numbers, rows_of, run, scan
 
 WAIT_SECONDS = 120

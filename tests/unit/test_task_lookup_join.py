@@ -13,13 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import PlanError
-from spark_upsert.model.schema import ErrorPolicy
 from spark_upsert.plan.nodes import ArrowScan, How, IndexLookupJoin
 from spark_upsert.table.table import Table
 from spark_upsert.task import Task
-from spark_upsert.task.operators.lookup_join import LookupJoinRows
-from spark_upsert.task.operators.lookups import ArrowLookup, Lookup, LookupResult, TableLookup
+from spark_upsert.task.lookup_join import (
+    ArrowLookup,
+    Lookup,
+    LookupJoinRows,
+    LookupResult,
+    TableLookup,
+)
 from tests.support.chains import Chain, rows_of
 
 LEFT = pa.schema({"a": pa.int64()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_upsert.task.operators.operator import Operator, Streaming
+from spark_upsert.task.operator import Operator, Streaming
 
 BATCH = pa.record_batch({"n": [1, 2, 3]})
 

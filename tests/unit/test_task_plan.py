@@ -12,6 +12,7 @@ import pytest
 
 from spark_upsert.errors import PlanError
 from spark_upsert.plan.aggregates import Aggregate
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import (
     KINDS,
     ArrowScan,
@@ -41,7 +42,6 @@ from spark_upsert.plan.nodes import (
     require_names,
     scans_of,
 )
-from spark_upsert.plan.text import plan_from_json
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.list_(pa.decimal128(38, 3)))])
 SCAN = ArrowScan(id="rows", schema=SCHEMA)

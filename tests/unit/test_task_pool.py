@@ -11,12 +11,12 @@ import pytest
 from spark_upsert.errors import CorruptionError, PlanError
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan.nodes import Node
-from spark_upsert.streams.reads import serve as serving
-from spark_upsert.streams.reads.serve import READ, serve
+from spark_upsert.streams.reads import read_split as serving
+from spark_upsert.streams.reads.read_split import READ, serve
 from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
 from spark_upsert.table.table import Table
 from spark_upsert.task import Limit, Phase, TableScan, Task
-from spark_upsert.task.pool import TaskPool
+from spark_upsert.task.task import TaskPool
 from tests.support.tasks import Boom, numbers, scan, values_of
 
 ONE, OTHER = scan("one"), scan("other")

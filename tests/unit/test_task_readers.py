@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_upsert.core.key_hash import ALL_HASHES
+from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.errors import CorruptionError, DataError
-from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.model.schema import CHANGELOG_FIELDS
-from spark_upsert.table.changes.modes import ChangeOptions
-from spark_upsert.table.changes.stretches import cut_into_stretches
+from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.render import ChangeOptions
 from spark_upsert.table.table import Table
 from spark_upsert.task import ChangeScan, FileScan, TableScan, Task
-from spark_upsert.task.readers import StretchSplit, VersionSplit, changes_of, rows_of_version
+from spark_upsert.task.sources import StretchSplit, VersionSplit, changes_of, rows_of_version
 from tests.support.tasks import rows_of
 
 COLUMNS = pa.schema({"id": pa.int64(), "v": pa.string()})

@@ -22,9 +22,9 @@ from spark_upsert.task import (
     Project,
     Task,
 )
-from spark_upsert.task.exchange import QUEUED_BATCHES, Exchange
-from spark_upsert.task.operators.operator import Signal
-from spark_upsert.task.progress import Monitor
+from spark_upsert.task.driver import QUEUED_BATCHES, Exchange
+from spark_upsert.task.lifecycle import Monitor
+from spark_upsert.task.operator import Signal
 from tests.support.tasks import NUMBERS, numbers, run, scan
 
 WAIT_SECONDS = 120

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_upsert.task import Filter, Task, pipelines
-from spark_upsert.task.operators.operator import Streaming
+from spark_upsert.task.operator import Streaming
 from tests.support.tasks import NUMBERS, numbers, run, scan
 
 WAIT_SECONDS = 120

@@ -13,15 +13,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError, TableFullError, ThrottledError
 from spark_upsert.metadata import VIEWS
-from spark_upsert.model.schema import TableSchema
 from spark_upsert.options.read import Metadata
+from spark_upsert.store.open import open_store
 from spark_upsert.store.records import encode
-from spark_upsert.store.resolve import open_store
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention.leases import lease_path
-from spark_upsert.table.retention.pressure import (
+from spark_upsert.table.retention.lag import (
     LOOK_MS,
     RUNG_MAX,
     TTL_MS,
@@ -32,6 +31,7 @@ from spark_upsert.table.retention.pressure import (
     reports,
     withdraw,
 )
+from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertStreamWriter
 from tests.support.stores import FaultyStore, MemoryStore, Steps
@@ -241,7 +241,7 @@ class TestTheSink:
 
     @staticmethod
     def writer(held: Held, monkeypatch: pytest.MonkeyPatch, **options: str) -> UpsertStreamWriter:
-        monkeypatch.setattr("spark_upsert_sink.plan.Table", lambda *_: held.table)
+        monkeypatch.setattr("spark_upsert_sink.writers.Table", lambda *_: held.table)
         given = {"path": "/t", "keys": "id", "checkpointLocation": "c", **options}
         return UpsertStreamWriter(given, StructType([StructField("id", LongType())]), False)
 

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
-from spark_upsert.merge.counters import InputCounters
-from spark_upsert.streams.reads.packs import BLOCKED_TOLD_SECONDS, InputSplit, read_pack, tell_read
+from spark_upsert.merge.readers import InputCounters
+from spark_upsert.streams.reads.packing import (
+    BLOCKED_TOLD_SECONDS,
+    InputSplit,
+    read_pack,
+    tell_read,
+)
 from tests.support.inputs import told
 
 PACK = tuple(InputSplit(name, 0) for name in "ab")

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.commands import upsertflow
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import TableSchema
-from spark_upsert.routed.park import _PARKABLE, ParkedTable
+from spark_upsert.cli.main import upsertflow
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.routed.dead_letter import _PARKABLE, ParkedTable
 from spark_upsert.routed.plan import table_below
-from spark_upsert.routed.unpark import unpark
+from spark_upsert.routed.replay import unpark
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 from tests.support.own_schemas import INLINE, inline, member, struct

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import ContentionError, CorruptionError
-from spark_upsert.model.schema import Scope
 from spark_upsert.store.records import encode
-from spark_upsert.table.log import checkpoints
-from spark_upsert.table.log.cut import LOG_SECONDS_MIN
-from spark_upsert.table.log.entries import checkpoint_path
-from spark_upsert.table.log.log import Log
+from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import checkpoint_path
+from spark_upsert.table.log.log import LOG_SECONDS_MIN, Log
 from spark_upsert.table.log.manifest import Draft, Kind, Transaction
 from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore
@@ -24,7 +23,7 @@ from tests.support.tables import append, plan_epoch, rows_at, schema_of
 
 @pytest.fixture(autouse=True)
 def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_EVERY", EVERY)
+    monkeypatch.setattr(storage, "CHECKPOINT_EVERY", EVERY)
 
 
 # -- vacuum: data --------------------------------------------------------------------

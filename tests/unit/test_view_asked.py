@@ -15,7 +15,7 @@ from spark_upsert.errors import CorruptionError, PlanError
 from spark_upsert.plan import agg
 from spark_upsert.plan.nodes import HashJoin, Limit, MergeJoin, Node, On
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.scan import ScanRelation
 from spark_upsert.views.view import View
 from tests.support.stores import forget_runs_and_logs

@@ -12,9 +12,9 @@ from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.plan import agg
 from spark_upsert.plan.nodes import Node
-from spark_upsert.streams.planner.kinds import batch_inputs, plan_columns
+from spark_upsert.streams.planner.formats import batch_inputs, plan_columns
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.support.view_queries import Query
 from tests.support.view_tables import let_time_pass
 from tests.unit.test_first_write import plan as planned

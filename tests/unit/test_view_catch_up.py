@@ -12,9 +12,9 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.support.view_queries import Query, folded
 
 ROWS = 40

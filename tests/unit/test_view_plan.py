@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from spark_upsert.core.arrow_types import type_of, type_text
 from spark_upsert.errors import PlanError, SchemaError
-from spark_upsert.model.types import type_of, type_text
-from spark_upsert.options.view import plan_paths
+from spark_upsert.options.views import plan_paths
 from spark_upsert.plan import agg
+from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import DEPTH_MAX, Filter, Named, Project, Scan
-from spark_upsert.plan.text import plan_from_json
 from spark_upsert.table.table import Table
-from spark_upsert.views.builder import Plan
+from spark_upsert.views.plan_builder import Plan
 from tests.support.view_cases import between, cases
 from tests.support.view_plays import plan_of
 

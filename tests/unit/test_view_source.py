@@ -13,8 +13,7 @@ import pytest
 from spark_upsert.errors import DataLossError, OptionError, PlanError, UpsertFlowError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.plan.nodes import Filter, How, Join, Node, On, Reverse, Scan
-from spark_upsert.streams.planner.explain_read import explain_read
-from spark_upsert.streams.planner.kinds import plan_columns
+from spark_upsert.streams.planner.formats import explain_read, plan_columns
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert.table.log.manifest import TableVersion, Transaction
 from spark_upsert.table.table import Table

@@ -13,16 +13,15 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.options.view import ViewOptions
+from spark_upsert.options.views import ViewOptions
 from spark_upsert.plan.nodes import How, Node
 from spark_upsert.streams.inputs.view import ViewInput
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.reads import view_reads
-from spark_upsert.streams.reads.view_splits import ViewSplit
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.streams.reads import views
+from spark_upsert.streams.reads.views import ViewSplit
 from spark_upsert.table.table import Table
-from spark_upsert.task.pool import TaskPool
-from spark_upsert.task.states import Phase
-from spark_upsert.task.task import Task
+from spark_upsert.task.lifecycle import Phase
+from spark_upsert.task.task import Task, TaskPool
 from spark_upsert.views.view import View
 from tests.unit.test_view_source import ORDERS, Shop
 
@@ -45,11 +44,11 @@ def tasks() -> Iterator[list[Task]]:
     """The tasks that are made, of a pool that no other test has used."""
     made: list[Task] = []
 
-    def make(key: view_reads._Read) -> Task:
-        made.append(view_reads._task(key))
+    def make(key: views._Read) -> Task:
+        made.append(views._task(key))
         return made[-1]
 
-    with patch.object(view_reads, "TASKS", TaskPool(make)):
+    with patch.object(views, "TASKS", TaskPool(make)):
         yield made
 
 
@@ -94,7 +93,7 @@ def test_the_next_batch_has_the_same_task_and_a_stretch_ends_with_a_barrier(
 def test_the_plan_is_bound_once(shop: Shop) -> None:
     batches = Batches(shop.plan())
     batches.next()
-    with patch.object(view_reads, "open_view", side_effect=AssertionError("bound again")):
+    with patch.object(views, "open_view", side_effect=AssertionError("bound again")):
         shop.order((3, 7, 30))
         assert batches.next() == [(3, "ada", 1)]
 
@@ -128,7 +127,7 @@ def test_a_table_that_gained_a_column_is_bound_anew(shop: Shop, tasks: list[Task
     shop.orders.alter(replace(shop.orders.schema, columns=columns))
     rows = {"id": [5], "customer": [8], "amount": [1], "note": ["x"]}
     shop.orders.append(pa.table(rows, schema=columns))
-    with patch.object(view_reads, "open_view", wraps=view_reads.open_view) as opened:
+    with patch.object(views, "open_view", wraps=views.open_view) as opened:
         assert batches.next() == [(5, "bob", 1)]
     assert opened.call_count == 1
     assert len(tasks) == 1

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import PlanError
-from spark_upsert.views.binding import bind
+from spark_upsert.views.bases import bind
 from spark_upsert.views.relation import changes_of
-from spark_upsert.views.steps import Moved, in_order, netted, steps
+from spark_upsert.views.view import Moved, in_order, netted, steps
 from tests.support.view_cases import Case, Changed, between
 from tests.support.view_plays import World, canonical, changes, plan_of
 from tests.support.view_tables import RealWorld

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, VersionNotFoundError
-from spark_upsert.model.schema import Scope
-from spark_upsert.table.entries.counters import Counters
 from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.watch import LOOK_S_MAX, LOOK_S_MIN, Gap, SealedEpoch, Watcher, Watchers
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps

@@ -9,18 +9,17 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from spark_upsert.model.hash_range import ALL_HASHES
-from spark_upsert.options.view import ViewOptions
+from spark_upsert.core.key_hash import ALL_HASHES
+from spark_upsert.options.views import ViewOptions
 from spark_upsert.plan import agg
 from spark_upsert.streams.reads.explain import explain_view
-from spark_upsert.streams.reads.view_reads import open_view
-from spark_upsert.streams.reads.view_splits import step_splits
+from spark_upsert.streams.reads.views import open_view, step_splits
 from spark_upsert.table.table import Table
-from spark_upsert.views import ways
-from spark_upsert.views.builder import Plan
+from spark_upsert.views import view as ways
+from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.relation import Looked, Step, changes_of
-from spark_upsert.views.table_base import TableBase
-from spark_upsert.views.ways import Way, chosen
+from spark_upsert.views.scan import TableBase
+from spark_upsert.views.view import Way, chosen
 from tests.unit.test_view_source import Shop
 
 

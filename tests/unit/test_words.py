@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.model.words import compare, equal_rows, is_hashable, ordered_words, sort_words
+from spark_upsert.core.keys import compare, equal_rows, is_hashable, ordered_words, sort_words
 
 NESTED_TEXT = st.text(alphabet="a\0é\U0001f600", max_size=20)
 

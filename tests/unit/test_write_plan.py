@@ -10,11 +10,11 @@ import pytest
 from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.write_set import WriteSet
-from spark_upsert_sink.plan import SinkPlan, plan_sink
+from spark_upsert_sink.writers import SinkPlan, plan_sink
 
 TYPES: dict[str, pa.DataType] = {
     "int": pa.int32(),

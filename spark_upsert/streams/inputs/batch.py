@@ -8,29 +8,34 @@ import pyarrow as pa
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.read import Metadata, ReadOptions, is_open
-from spark_upsert.plan.pins import Pins
-from spark_upsert.store.resolve import open_store
-from spark_upsert.streams.inputs.table import open_table, table_identity
-from spark_upsert.streams.inputs.table_steps import TableSteps, snapshot_ranges
-from spark_upsert.streams.reads.chosen import chosen_splits, wanted_rows
+from spark_upsert.plan.expressions import Pins
+from spark_upsert.store.open import open_store
+from spark_upsert.streams.inputs.table import (
+    TableSteps,
+    open_table,
+    snapshot_ranges,
+    table_identity,
+)
 from spark_upsert.streams.reads.columns import (
     history_options,
     require_columns,
     table_columns,
 )
 from spark_upsert.streams.reads.explain import explain, tell
-from spark_upsert.streams.reads.serve import serve
+from spark_upsert.streams.reads.ordered import CountedStep
+from spark_upsert.streams.reads.read_split import serve
 from spark_upsert.streams.reads.splits import (
     Split,
     changes_splits,
+    chosen_splits,
     history_splits,
     quarantine_splits,
     rows_splits,
     split_bytes,
+    wanted_rows,
 )
-from spark_upsert.streams.reads.steps import CountedStep
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.look import Look
+from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.versions import (
     EARLIEST,
     first_wanted,

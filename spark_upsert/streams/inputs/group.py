@@ -1,4 +1,14 @@
-"""The inputs of a stream over the tables of one group, none read further than a whole batch.
+"""Reads of all tables below a root at one batch: which tables take part, and at which version each.
+
+The record of the batch in the root's group table alone decides: a table that it does not know is
+not read, and neither are rows that other writers put into a table after the batch.
+
+The whole batches that a stream with a limit takes: any number, and never a part of one.
+
+The reader goes through the records of the group table, from the oldest batch that the stream does
+not have. A record counts the rows that came; a stream may have twice as many changes.
+
+The inputs of a stream over the tables of one group, none read further than a whole batch.
 
 The group table alone tells where each table ends: a look costs the same for any number of tables,
 and finds them all at the same batch. So a micro-batch brings a reader from one whole batch to
@@ -7,21 +17,174 @@ another, in all tables; a limit may decide how many whole batches it takes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from spark_upsert.errors import DataLossError, OptionError
 from spark_upsert.options.below import Below
 from spark_upsert.options.inputs import UNNAMED, Pin
-from spark_upsert.routed.group import TableGroup
-from spark_upsert.streams.inputs.found import Make
-from spark_upsert.streams.inputs.group_reads import group_table, pins_of
-from spark_upsert.streams.inputs.input import Input
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.routed.group import GroupTable, TableGroup
+from spark_upsert.store.open import open_store
+from spark_upsert.streams.inputs.discovered import Make, matches
 from spark_upsert.streams.inputs.inputs import OF_ONE_TABLE, Heads
-from spark_upsert.streams.inputs.table_position import TablePosition
-from spark_upsert.streams.inputs.whole_batches import WholeBatches
-from spark_upsert.streams.offsets.position import Position
+from spark_upsert.streams.inputs.protocol import Input
+from spark_upsert.streams.inputs.table import OTHER_THAN_IN_GROUP, TablePosition, no_group
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.table import Table
+
+
+def group_table(below: Below) -> GroupTable:
+    """Return the group table of the root that inputs are found below."""
+    return GroupTable(open_store(below.root, below.storage))
+
+
+def pins(below: Below) -> dict[str, Pin]:
+    """Return the tables that are read at a batch, by their names or paths below the root, sorted.
+
+    Raises
+    ------
+    TableNotFoundError
+        No query has written a whole batch below the root.
+    OptionError
+        There is no such batch, or no table of it matches.
+    DataLossError
+        The batch is expired.
+    """
+    table = group_table(below)
+    group = table.at() if below.as_of_batch is None else table.of_batch(below.as_of_batch)
+    if group.batch is None:
+        raise no_group(below.root)
+    found = pins_of(group, below)
+    missing = sorted(below.named.keys() - found.keys())
+    if missing:
+        raise OptionError(
+            f"the input '{missing[0]}' is the folder '{below.named[missing[0]]}' below "
+            f"'{below.root}', and no table there has {_named(group.batch.number)}.",
+            hint=f"check the path; 'upsertflow tables {below.root}' lists the tables that have it.",
+            option="inputs",
+            input=missing[0],
+        )
+    if not found:
+        raise OptionError(
+            f"of the {len(group.members)} tables that have {_named(group.batch.number)} below "
+            f"'{below.root}' none matches '{below.pattern}'.",
+            hint="check 'inputsPattern'; a table takes part from its first whole batch on.",
+            option="inputsPattern",
+        )
+    return found
+
+
+def pins_of(group: TableGroup, below: Below) -> dict[str, Pin]:
+    """Return the tables of a group that have names, or that a pattern finds (`pins`)."""
+    number = group.batch.number if group.batch else None
+    if below.named:
+        return {
+            name: Pin(place=group.members[folder].place, batch=number)
+            for name, folder in sorted(below.named.items())
+            if folder in group.members
+        }
+    return {
+        folder: Pin(place=group.members[folder].place, batch=number)
+        for folder in sorted(group.members)
+        if matches(folder, below.pattern)
+    }
+
+
+def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions:
+    """Return the options of a batch read of a table as they are at the batch that it is read at.
+
+    Raises
+    ------
+    OtherTableError
+        The table is not the one that has the batch.
+    DataLossError
+        Its version is expired, and rows may have changed since.
+    """
+    if pin is None:
+        return options
+    place = pin.place
+    newest = table.log.require(place, _named(pin.batch), hint=OTHER_THAN_IN_GROUP)
+    with table.log.last_look() as look:
+        version = look.kept(place.version)
+    if version is None:
+        raise DataLossError(
+            f"{_named(pin.batch)} has version {place.version} of the table at '{options.path}', "
+            f"which can be read from version {newest.since} on only: what is older was expired.",
+            hint="read without 'consistent', or again when the query has written to this table "
+            "next; keep more from now on, by a longer --retain of 'upsertflow expire'.",
+            since=newest.since,
+            newest=newest.version,
+            batch=pin.batch,
+        )
+    if options.change_feed or options.history:
+        return replace(options, ending_version=version)
+    return replace(options, version_as_of=version)
+
+
+def _named(batch: int | None) -> str:
+    return "the newest whole batch" if batch is None else f"batch {batch}"
+
+
+class WholeBatches:
+    """The batches of a group that lie between a stream and the newest one.
+
+    Parameters
+    ----------
+    table : GroupTable
+    """
+
+    def __init__(self, table: GroupTable) -> None:
+        self._table = table
+        self._has_all_of = -1
+        """The newest version of the group table of which the stream has all, as far as known."""
+
+    def within(
+        self, newest: int, rows_max: int, has_all: Callable[[TableGroup], bool]
+    ) -> TableGroup | None:
+        """Return the group as of the last batch that a limit admits.
+
+        Parameters
+        ----------
+        newest : int
+            The version of the group table to end at.
+        rows_max : int
+            The limit. The first batch that the stream lacks, or has in part, is always taken.
+        has_all : callable
+            Returns whether the stream has all of a group, and so of the groups before it.
+
+        Returns
+        -------
+        Group or None
+            None if that is the newest.
+        """
+        with self._table.table.log.last_look() as look:
+            taken: TableGroup | None = None
+            rows = 0
+            for group in self._behind(look, newest, has_all):
+                if taken is None or group.batch != taken.batch:
+                    rows += group.batch.rows if group.batch else 0
+                if taken is not None and rows > rows_max:
+                    return taken
+                taken = group
+        return None
+
+    def _behind(
+        self, look: Look, newest: int, has_all: Callable[[TableGroup], bool]
+    ) -> Iterator[TableGroup]:
+        """Yield the groups of which the stream does not have all, the oldest first."""
+        table = self._table
+        versions = range(max(look.head().since, self._has_all_of), newest + 1)
+        first = bisect_left(versions, True, key=lambda each: not has_all(table.seen_by(look, each)))
+        if first:
+            self._has_all_of = versions[first - 1]
+        for version in versions[first:]:
+            if version == versions[0] or look.commit(version).is_epoch:
+                yield table.seen_by(look, version)
+
 
 _NAMED_MAX = 5
 """The most names that an error lists; the others are counted."""

@@ -1,4 +1,32 @@
-"""A table as an input: its snapshot first if no start is given, then epoch after epoch.
+"""The rest of the snapshot that a stream begins with, in equal steps: a batch ends after any step.
+
+    steps of about the same number of entries; after a step all smaller hashes are delivered
+
+Hashes of whole keys are uniform, so that a step is a 65 536th of them. Where keys that begin alike
+lie together (`TableSchema.hash_prefix`), the log says how wide a step may be: the rows of one
+common value are many steps. The offset tells where a batch ended; nothing else depends on where
+steps are.
+
+A position in a table: in the snapshot that a stream began with, or in the changes behind it.
+
+==========  ====================================================================
+``hash``    rows of the snapshot with smaller hashes are delivered (16 hex digits,
+            or ``1`` and 16 zeros: all of them)
+``origin``  the version that the stream began at
+``place``   the version that the stream stands at, as ``[table id, version, token]``:
+            a stream that goes on from here must find this very version in the table's log
+``upper``   changes of smaller versions are delivered
+==========  ====================================================================
+
+A stream without a start delivers the snapshot of ``origin`` range by range of the hash, and
+then the changes from ``origin + 1`` on.
+
+The steps of a table: the ranges of a snapshot, and its epochs one by one.
+
+The row count of a step is taken from the log's counters where they are exact, and is else found by
+reading the step: an update that leaves all values as they were is no change, but counted there.
+
+A table as an input: its snapshot first if no start is given, then epoch after epoch.
 
 With ``consumerId`` the input holds a lease on what is yet to be read: from its start on before the
 first batch is planned, and then from the end of each batch that Spark reports committed. Spark
@@ -9,46 +37,275 @@ With ``failOnDataLoss=false`` a stream that finds its place expired goes on at
 `Manifest.first_changes` or, within its first snapshot, with that of ``since`` for the hashes
 that it has not delivered (`versions.readable_from` says what that costs). A batch that is
 replayed after a further expiry may then hold fewer changes than at first.
+
+A table that is not there yet: the first batch of the query that writes it makes it.
+
+Spark does not call a sink before that batch, so the query cannot make the table when it starts; and
+Spark asks a source for its columns when a read is made, so a stream of the table cannot begin
+without the table either. So the read waits, where an option says how long (``tableTimeout``).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.errors import TableNotFoundError, UpsertFlowError, masked
-from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.hashing import HASH_END
-from spark_upsert.options.declared import counted
+from spark_upsert.core.durations import render_ms
+from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange
+from spark_upsert.core.lru import LruMap
+from spark_upsert.errors import OptionError, TableNotFoundError, UpsertFlowError, masked
+from spark_upsert.options.declare import counted
 from spark_upsert.options.read import Metadata, ReadOptions
-from spark_upsert.schedule.priority import priority_in
-from spark_upsert.store.resolve import open_store
-from spark_upsert.streams.inputs.input import Backlog, Input, Polled, ReadPiece, StreamPressure
-from spark_upsert.streams.inputs.rest import Rest
-from spark_upsert.streams.inputs.table_position import TablePosition
-from spark_upsert.streams.inputs.table_steps import TableSteps, snapshot_ranges
-from spark_upsert.streams.offsets.position import Json, Position
-from spark_upsert.streams.reads.columns import require_columns, table_columns
+from spark_upsert.scheduler.scheduler import priority_in
+from spark_upsert.store import Store
+from spark_upsert.store.open import open_store
+from spark_upsert.store.records import MALFORMED, text, whole
+from spark_upsert.streams.inputs.protocol import Backlog, Input, Polled, ReadPiece, StreamPressure
+from spark_upsert.streams.offsets.offset import Json, Position
+from spark_upsert.streams.reads.columns import require_columns, shown_grouping, table_columns
 from spark_upsert.streams.reads.explain import tell
-from spark_upsert.streams.reads.serve import serve
+from spark_upsert.streams.reads.ordered import SNAPSHOT_STEPS, CountedStep, StreamStep, refuse_gaps
+from spark_upsert.streams.reads.read_split import serve
 from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits, split_bytes
-from spark_upsert.streams.reads.steps import CountedStep, StreamStep
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.log.caps import heeds_pressure
-from spark_upsert.table.log.look import Look, Versions
-from spark_upsert.table.log.manifest import Manifest, TableVersion
+from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.log.codec import no_table
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest, TableVersion
+from spark_upsert.table.log.properties import heeds_pressure
+from spark_upsert.table.log.snapshot import Look, Versions
+from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.retention.lag import PressureReport, report, withdraw
 from spark_upsert.table.retention.leases import Lease
-from spark_upsert.table.retention.overtaken import despite_expiry
-from spark_upsert.table.retention.pressure import PressureReport, report, withdraw
+from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.partition import Spread
 from spark_upsert.table.table import Table
 from spark_upsert.table.versions import LATEST, first_wanted, readable_from
+
+_STEP = HASH_END // SNAPSHOT_STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The part of a snapshot with hashes from some number on."""
+
+    first: int
+    steps: int
+    """The number of steps, at least one."""
+    share: Fraction
+    """The share of the rest in all entries of the snapshot."""
+    spread: Spread | None
+    """The spread of the hashes in the rest; None: it is uniform."""
+
+    @classmethod
+    def of(cls, manifest: Manifest | None, first: int) -> Rest:
+        """Return the rest of a version of a table; no file is opened."""
+        if manifest is None or not manifest.schema.hash_prefix:
+            steps = -(-(HASH_END - first) // _STEP)
+            return cls(first, steps, Fraction(steps, SNAPSHOT_STEPS), None)
+        spread = Spread(HashRange(first, HASH_END), manifest.slices)
+        whole = Spread(ALL_HASHES, manifest.slices)
+        steps = min(SNAPSHOT_STEPS, max(1, spread.rows))
+        return cls(first, steps, Fraction(spread.rows, max(1, whole.rows)), spread)
+
+    def of_all(self, amount: int) -> int:
+        """Return what is left of an amount that all entries have."""
+        return int(amount * self.share)
+
+    def hash_behind(self, steps: int) -> int:
+        """Return the hash below which all is delivered behind so many steps."""
+        if self.spread is None:
+            return min(HASH_END, self.first + steps * _STEP)
+        # Each step goes on, whatever is known of it.
+        return max(self.first + steps, self.spread.hash_at(steps, self.steps))
+
+
+_END = f"{HASH_END:x}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePosition:
+    """A position in the snapshot of ``origin`` or in the changes behind it."""
+
+    origin: int
+    hash: int
+    upper: int
+    place: TableVersion | None = field(default=None, compare=False)
+    """It follows from the rest and from the table; None for what is only reported."""
+
+    @classmethod
+    def at_changes(cls, origin: int, upper: int) -> TablePosition:
+        """Return the position before the changes of version ``upper``."""
+        return cls(origin=origin, hash=HASH_END, upper=upper)
+
+    @classmethod
+    def in_snapshot(cls, origin: int, hash_: int) -> TablePosition:
+        """Return a position in a snapshot; at its end the changes begin."""
+        return cls(origin=origin, hash=hash_, upper=origin + 1)
+
+    @property
+    def is_in_snapshot(self) -> bool:
+        """Whether rows of version ``origin`` are still to be delivered."""
+        return self.hash < HASH_END
+
+    @property
+    def version(self) -> int:
+        """The oldest version that is needed to go on from here."""
+        return self.origin if self.is_in_snapshot else max(0, self.upper - 1)
+
+    def packed(self) -> Position:
+        """Return the position in the form that offsets keep."""
+        place = self.place
+        return Position.of(
+            {
+                "hash": f"{self.hash:016x}",
+                "origin": self.origin,
+                "place": place and [place.table_id, place.version, place.token],
+                "upper": self.upper,
+            }
+        )
+
+    @classmethod
+    def unpacked(cls, position: Position) -> TablePosition:
+        """Rebuild a position.
+
+        Raises
+        ------
+        OptionError
+            It is that of another kind of input, or was altered.
+        """
+        try:
+            record = position.record
+            place = None
+            if record["place"] is not None:
+                table_id, version, token = record["place"]
+                place = TableVersion(
+                    table_id=text(table_id), version=whole(version), token=text(token)
+                )
+            return cls(
+                origin=whole(record["origin"]),
+                hash=HashRange.from_json([record["hash"], _END]).first,
+                upper=whole(record["upper"]),
+                place=place,
+            )
+        except MALFORMED as error:
+            raise OptionError(
+                f"the checkpoint holds {position.text:.500}, which is no position in a table.",
+                hint="this checkpoint belongs to another input; give the query a new "
+                "checkpointLocation.",
+            ) from error
+
+
+STEP_ROWS = 1 << 16
+"""Entries of a snapshot's step, about: a batch that goes on within a step reads it again."""
+
+_COUNTS = 10_000
+"""Steps with remembered row counts, so that a step that is planned again is not counted again."""
+
+
+class TableSteps:
+    """Steps of one table, and how many rows they have.
+
+    Parameters
+    ----------
+    table : Table
+    options : ReadOptions
+        Of a read of all rows and changes, so that each step stands for itself.
+    columns : pyarrow.Schema
+        The columns that were planned.
+
+    Raises
+    ------
+    OptionError
+        What the options ask for depends on where a batch ends.
+    """
+
+    def __init__(self, table: Table, options: ReadOptions, columns: pa.Schema) -> None:
+        if options.deduplication is Deduplication.NET_CHANGES:
+            raise OptionError(
+                "deduplicationMode=netChanges has no meaning in an exact order: which changes are "
+                "left out would depend on where a batch ends.",
+                hint="use another mode, or leave out 'merge' and 'interleaveSeed'.",
+                option="deduplicationMode",
+            )
+        refuse_gaps(fail_on_data_loss=options.fail_on_data_loss)
+        self._table = table
+        self._options = replace(options, splits=1)
+        self._columns = table_columns(columns, options)
+        self._counts: LruMap[tuple[int, HashRange | None], int] = LruMap(_COUNTS)
+
+    def of_snapshot(self, manifest: Manifest, due: HashRange) -> CountedStep:
+        """Return the rows of a version with hashes in a range (`snapshot_ranges`)."""
+
+        def split() -> Split:
+            return rows_splits(manifest, self._options, due)[0]
+
+        def rows() -> int:
+            return self._counts.of((manifest.version, due), lambda: self._read(split(), ()))
+
+        return CountedStep(rows=rows, split=split)
+
+    def of_changes(self, version: int, look: Look) -> CountedStep:
+        """Return the changes of a version, in the columns of a look whose version is no older."""
+
+        def split() -> Split | None:
+            with look:
+                found = changes_splits(look, self._options, version, version + 1)
+            return found[0] if found else None
+
+        def count() -> int:
+            known = None
+            if shown_grouping(look.head(), self._options) is None:
+                known = _known_rows(look.commit(version), self._options)
+            if known is not None:
+                return known
+            own = split()
+            return 0 if own is None else self._read(own, self._columns)
+
+        return CountedStep(rows=lambda: self._counts.of((version, None), count), split=split)
+
+    def _read(self, split: Split, columns: tuple[str, ...]) -> int:
+        """Return how many rows a split yields."""
+        batches = serve(self._table.store, split, self._options, columns)
+        return sum(batch.num_rows for batch in batches)
+
+
+def snapshot_ranges(manifest: Manifest, start: int = 0, end: int = HASH_END) -> list[HashRange]:
+    """Return the steps of a snapshot between two hashes, which may lie within steps.
+
+    Their bounds follow from the version alone, so that every batch and every replay has the same.
+    """
+    entries = sum(slice_.rows_within(ALL_HASHES) for slice_ in manifest.slices)
+    count = min(SNAPSHOT_STEPS, max(1, entries // STEP_ROWS))
+    unit = HASH_END // SNAPSHOT_STEPS
+    inner = (unit * (SNAPSHOT_STEPS * index // count) for index in range(1, count))
+    bounds = [start, *(bound for bound in inner if start < bound < end), end]
+    return [HashRange(first, last) for first, last in pairwise(bounds)]
+
+
+def _known_rows(commit: Commit, options: ReadOptions) -> int | None:
+    """Return how many change rows an epoch has, None if its counters do not tell exactly.
+
+    They count updates that leave all values as they were, too, and of an overwrite each key.
+    """
+    if not commit.is_epoch:
+        return 0
+    counters = Counters.from_json(commit.counters)
+    is_plain = commit.kind is Kind.APPEND and not (counters.restored or counters.retracted)
+    if not (is_plain and options.change_feed):
+        return None
+    if counters.updates and options.deduplication is not Deduplication.NONE:
+        return None
+    return counters.output_count
+
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -569,3 +826,53 @@ class TableInput(Input):
         """Yield the rows of a split (`Input.read`)."""
         store = self._opened().store
         yield from serve(store, split, self._options, table_columns(self._columns, self._options))
+
+
+PAUSE_S_MIN = 0.05
+PAUSE_S_MAX = 1.0
+"""A table is found within a second of its first epoch, at a request a second."""
+
+
+def awaited(
+    table: Table,
+    timeout_ms: int | None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Table:
+    """Return a table once it is there.
+
+    Parameters
+    ----------
+    timeout_ms : int or None
+        How long it is waited for; None: not at all.
+    clock, sleep : callable, optional
+        In seconds.
+
+    Raises
+    ------
+    TableNotFoundError
+        It is still not there.
+    """
+    deadline_s = clock() + (timeout_ms or 0) / 1000
+    pause_s = PAUSE_S_MIN
+    while table.log.try_head() is None:
+        left_s = deadline_s - clock()
+        if left_s <= 0:
+            raise _missing(table.store, timeout_ms)
+        sleep(min(pause_s, left_s))
+        pause_s = min(PAUSE_S_MAX, 2 * pause_s)
+    return table
+
+
+def _missing(store: Store, timeout_ms: int | None) -> TableNotFoundError:
+    if timeout_ms is None:
+        return no_table(store, may_wait=True)
+    path = store.url
+    return TableNotFoundError(
+        f"there is no upsertflow table at '{path}' (no version 0 in its _log folder) after "
+        f"{render_ms(timeout_ms)}.",
+        hint="look whether the query that writes it has had a batch (its first one makes the "
+        "table), or make the table before by spark_upsert.Table.create.",
+        path=path,
+    )

@@ -1,39 +1,308 @@
-"""A view as an input: first the rows that it has, then their changes step by step.
+"""The positions of a view that a read means: by versions of its one table, by times, or by words.
+
+A number is a version of *one* table, so that the plan must follow one alone; others may be pinned.
+`latest`, `earliest` and times mean a position of any number of tables.
+
+The changes of a version are those after the position before it. Before the first version of a table
+there is no position: if that version has rows (a first write makes table and rows in one), a read
+from there on begins with the rows at the first versions of all its tables, as inserts.
+
+A position of a view: where each of its tables stands, or within the snapshot that it began with.
+
+============  ==================================================================
+``plan``      the fingerprint of the plan: another one does not go on from here
+``at``        for each table that is read live ``[table id, version, token]``
+``pinned``    for each ``path@version`` that is read at a fixed version the same
+``snapshot``  rows of ``at`` with smaller driving hashes are delivered (16 hex
+              digits); null: all of them are
+``origin``    the versions that the stream began at
+``begun``     what ``snapshot`` was there
+============  ==================================================================
+
+A view as an input: first the rows that it has, then their changes step by step.
 
 A step is an epoch of one of its tables. The offset names where each table stands, so that a batch
 is a function of the plan, two positions and the tables' logs. With ``consumerId`` the input holds a
 lease on every table, at the oldest version that it still reads: its position, or where the plan
 pins the table. An expired version that is still needed is an error: retractions computed without it
 would be wrong.
+
+Views among the formats of inputs: ``option("plan", ...)``, as a stream or in a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import HASH_END
-from spark_upsert.options.view import ViewOptions
-from spark_upsert.streams.inputs.input import Backlog, Input, ReadPiece
-from spark_upsert.streams.inputs.rest import Rest
-from spark_upsert.streams.inputs.view_bounds import Start, start_of
-from spark_upsert.streams.inputs.view_position import ViewPosition
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.reads.view_reads import open_view, read_view
-from spark_upsert.streams.reads.view_splits import (
+from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange, hash_number
+from spark_upsert.core.schema import CHANGELOG_FIELDS
+from spark_upsert.errors import DataLossError, OptionError, PlanError
+from spark_upsert.options.inputs import InputOptions
+from spark_upsert.options.read import is_open
+from spark_upsert.options.views import ViewOptions
+from spark_upsert.store.records import MALFORMED, numbers, text
+from spark_upsert.streams.inputs.inputs import Described
+from spark_upsert.streams.inputs.protocol import Backlog, Input, ReadPiece
+from spark_upsert.streams.inputs.table import Rest
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.streams.reads.explain import explain_view
+from spark_upsert.streams.reads.views import (
     ViewSplit,
+    open_view,
+    read_view,
     snapshot_splits,
     step_splits,
 )
+from spark_upsert.table.log.view_position import (
+    KeptPosition,
+    VersionsByInput,
+    places_of,
+    places_record,
+)
+from spark_upsert.table.retention.expiry import despite_expiry
 from spark_upsert.table.retention.leases import Lease
-from spark_upsert.table.retention.overtaken import despite_expiry
+from spark_upsert.table.versions import first_wanted, require_ordered, upper_wanted
+from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views.relation import At
-from spark_upsert.views.view import View
+from spark_upsert.views.view import View, last_epoch
+
+
+class Start(NamedTuple):
+    """Where changes begin."""
+
+    at: dict[str, int]
+    """They are behind this position."""
+    has_rows: bool
+    """Whether the rows there come first."""
+
+
+def require_bounds(view: View, options: ViewOptions) -> None:
+    """Refuse bounds that mean nothing for a view.
+
+    Raises
+    ------
+    OptionError
+        A number is no version of one table; or groups are to be kept of a part of the rows.
+    """
+    for name, value, instead in (
+        ("versionAsOf", options.version_as_of, "use 'timestampAsOf', or pin one by at_version()"),
+        ("startingVersion", options.starting_version, "use 'startingTimestamp'"),
+        ("endingVersion", options.ending_version, "use 'endingTimestamp'"),
+    ):
+        if isinstance(value, int) and len(view.paths) != 1:
+            raise OptionError(
+                f"{name}={value} names one table's version: {instead}; the plan follows "
+                f"{', '.join(view.paths) or 'none'}.",
+                hint=f"{instead}.",
+                option=name,
+            )
+    if view.grouping is None:
+        return
+    for name, value, _ in (
+        ("startingVersion", options.starting_version, None),
+        ("startingTimestamp", options.starting_timestamp_ms, None),
+    ):
+        if value is not None:
+            raise OptionError(
+                f"'{name}' has no meaning for groups: sums of what changed since are no sums of "
+                "the rows that there are.",
+                hint="drop it; filter the rows of the view, if some of them are not meant.",
+                option=name,
+            )
+
+
+def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
+    """Return behind which position changes are wanted, None if nothing says.
+
+    Raises
+    ------
+    DataLossError
+        What comes from there on is expired; or a table has its first rows only behind the time.
+    """
+    version, time_ms = options.starting_version, options.starting_timestamp_ms
+    if version is None and time_ms is None:
+        return None
+    at: dict[str, int] = {}
+    born: list[str] = []
+    for path in view.paths:
+        log, inclusive = view.log(path), options.starting_inclusive
+        look = log.look()
+        lower = first_wanted(look, version=version, time_ms=time_ms, is_inclusive=inclusive)
+        assert lower is not None
+        look.require_changes(lower)
+        at[path] = last_epoch(log, min(max(lower - 1, 0), newest[path]))
+        if lower <= 0 and look.commit(0).is_epoch:
+            born.append(path)
+    if born and any(at.values()):
+        raise DataLossError(
+            f"the table at '{born[0]}' begins with rows behind that start, at which others have "
+            "rows already: what its first rows change would be missed.",
+            hint="begin where all tables of the plan are there, or with all rows: without a start.",
+        )
+    return Start(at, bool(born))
+
+
+def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
+    """Return up to which position changes are wanted, by default all there are.
+
+    Raises
+    ------
+    OptionError
+        It is before the start.
+    DataLossError
+        It does not exist yet.
+    """
+    version, time_ms = options.ending_version, options.ending_timestamp_ms
+    if version is None and time_ms is None:
+        return newest
+    if time_ms is not None and options.ending_inclusive:
+        end = view.at_timestamp(time_ms)
+    else:
+        end = {}
+        for path in view.paths:
+            log, inclusive = view.log(path), options.ending_inclusive
+            upper = upper_wanted(log, version=version, time_ms=time_ms, is_inclusive=inclusive)
+            end[path] = last_epoch(log, max(upper - 1, 0))
+    if not is_open(options):
+        for path, last in end.items():
+            require_ordered(start[path] + 1, last + 1)
+    return end
+
+
+def position_of(view: View, options: ViewOptions) -> At:
+    """Return the position at which a batch reads the rows, by default the newest.
+
+    Raises
+    ------
+    DataLossError
+        The position does not exist, or is expired.
+    """
+    if options.timestamp_as_of_ms is not None:
+        return view.at_timestamp(options.timestamp_as_of_ms)
+    if options.version_as_of is None:
+        return view.newest()
+    [path] = view.paths
+    log = view.log(path)
+    return {path: last_epoch(log, log.at(options.version_as_of).version)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewPosition:
+    """A position of a view."""
+
+    plan: str
+    at: At
+    origin: At
+    snapshot: int | None = None
+    """Below which driving hash rows are delivered; None: all are."""
+    begun: int | None = None
+    """The value of ``snapshot`` at the origin."""
+    places: VersionsByInput = field(default_factory=dict, compare=False)
+    """Which tables ``at`` is of; this follows from the rest and from the tables, as the next."""
+    pinned: VersionsByInput = field(default_factory=dict, compare=False)
+    """Tables that are read at fixed versions, by ``path@version``."""
+
+    def packed(self) -> Position:
+        """Return what others see."""
+        return Position.of(
+            {
+                "at": places_record(self.places),
+                "begun": _digits(self.begun),
+                "origin": dict(self.origin),
+                "pinned": places_record(self.pinned),
+                "plan": self.plan,
+                "snapshot": _digits(self.snapshot),
+            }
+        )
+
+    @property
+    def marker(self) -> str:
+        """The text that a kept table records."""
+        return NOTHING if self.snapshot == 0 else self.kept.text
+
+    @property
+    def kept(self) -> KeptPosition:
+        """The position as a kept table has it; the places must be known."""
+        return KeptPosition(at=self.places, pinned=self.pinned, snapshot=self.snapshot)
+
+    @classmethod
+    def of_marker(cls, marker: str, plan: str, paths: Sequence[str]) -> ViewPosition:
+        """Return the position of a text that a kept table recorded.
+
+        Raises
+        ------
+        OptionError
+            It is none of the plan.
+        """
+        try:
+            found = KeptPosition.read(marker)
+            if set(found.at) != set(paths):
+                raise ValueError("the tables of another plan")
+        except ValueError as error:
+            raise OptionError.invalid(
+                "startingPosition", marker, f"a position of {', '.join(paths)}"
+            ) from error
+        at = {path: place.version for path, place in found.at.items()}
+        return cls(
+            plan=plan,
+            at=at,
+            origin=at,
+            snapshot=found.snapshot,
+            begun=found.snapshot,
+            places=found.at,
+            pinned=found.pinned,
+        )
+
+    @classmethod
+    def unpacked(cls, position: Position, plan: str) -> ViewPosition:
+        """Rebuild a position of a plan, by its fingerprint.
+
+        Raises
+        ------
+        OptionError
+            It is that of another plan or of another kind of input, or was altered.
+        """
+        try:
+            record = position.record
+            places = places_of(record["at"])
+            found = cls(
+                plan=text(record["plan"]),
+                at={path: place.version for path, place in places.items()},
+                origin=numbers(record["origin"]),
+                snapshot=_cut(record["snapshot"]),
+                begun=_cut(record["begun"]),
+                places=places,
+                pinned=places_of(record["pinned"]),
+            )
+        except MALFORMED as error:
+            raise OptionError(
+                f"the checkpoint holds {position.text:.500}, which is no position of a view.",
+                hint="this checkpoint belongs to another input; give the query a new "
+                "checkpointLocation.",
+            ) from error
+        if found.plan != plan:
+            raise OptionError(
+                f"the checkpoint is of another plan ({found.plan}, and this is {plan}): what it "
+                "delivered cannot be retracted by this one.",
+                hint="run the plan that it was begun with (if a table has gained a column since, "
+                "begin with view(path).select(...) of those that it had), or give the query a new "
+                "checkpointLocation.",
+            )
+        return found
+
+
+def _digits(cut: int | None) -> str | None:
+    return None if cut is None else f"{cut:016x}"
+
+
+def _cut(digits: Any) -> int | None:
+    return None if digits is None else hash_number(digits)
+
 
 _RENEWALS = 4
 """An idle stream renews its leases this many times before they would lapse."""
@@ -251,4 +520,80 @@ class ViewInput(Input):
 
     def read(self, split: ViewSplit) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split (`Input.read`)."""
+        yield from read_view(split, self._options)
+
+
+class ViewKind:
+    """Views (`ViewInput`, `ViewRead`)."""
+
+    def describe(self, options: InputOptions) -> Described:
+        """Return the columns that a read has of a view (`Kind.describe`)."""
+        if options.name:
+            raise OptionError(
+                f"the input '{options.name}' is a view, which is read alone.",
+                hint="keep it as a table, and name that; or join within one plan.",
+                option="plan",
+            )
+        own = ViewOptions.parse(options.own)
+        view = open_view(own)
+        require_bounds(view, own)
+        if view.grouping is not None:
+            kept = view.grouping.kept.columns
+            return Described(kept, f"view {view.plan.fingerprint()}")
+        columns = view.relation.schema
+        shown = pa.schema([*columns, *CHANGELOG_FIELDS]) if own.change_feed else columns
+        return Described(shown, f"view {view.plan.fingerprint()}")
+
+    def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
+        """Return a view as the input of a stream (`Kind.stream`)."""
+        own = ViewOptions.parse(options.own)
+        own.require_stream()
+        return ViewInput(own)
+
+    def batch(self, options: InputOptions, columns: pa.Schema) -> ViewRead:
+        """Return what a batch reads of a view (`Kind.batch`)."""
+        own = ViewOptions.parse(options.own)
+        own.require_batch()
+        if open_view(own).grouping is not None:
+            raise PlanError(
+                "a group gives what its rows contribute, step by step, and no rows.",
+                hint="keep it first, .keep(path), and read that table.",
+            )
+        return ViewRead(own)
+
+
+class ViewRead:
+    """The work of one batch read of a view; pickled into the tasks."""
+
+    def __init__(self, options: ViewOptions) -> None:
+        self._options = options
+
+    def splits(self) -> Sequence[ViewSplit]:
+        """Return the work for the tasks."""
+        view, options = open_view(self._options), self._options
+        if not options.change_feed:
+            return snapshot_splits(view, options, position_of(view, options))
+        newest = view.newest()
+        start = start_of(view, options, newest)
+        assert start is not None, "of a batch it is required"
+        rows = snapshot_splits(view, options, start.at) if start.has_rows else []
+        return [
+            *rows,
+            *step_splits(view, options, start.at, end_of(view, options, newest, start.at)),
+        ]
+
+    def identity(self) -> str:
+        """Return which view it is."""
+        return f"view {open_view(self._options).plan.fingerprint()}"
+
+    def split_bytes(self, split: ViewSplit) -> int:
+        """Estimate the bytes that a split reads."""
+        return split.bytes
+
+    def explain(self, splits: Sequence[ViewSplit]) -> str:
+        """Return what reading these splits does, as text."""
+        return explain_view(open_view(self._options), splits)
+
+    def read(self, split: ViewSplit) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split; called in a task."""
         yield from read_view(split, self._options)

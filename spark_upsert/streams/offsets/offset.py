@@ -1,4 +1,10 @@
-"""The offset of a stream: the text that Spark keeps in its checkpoint.
+"""A position of one input, as others see it: a JSON object with one text.
+
+Spark compares offsets as JSON text, and so does a stream that asks whether an input has moved.
+Equal positions must therefore have equal texts, in every process and every release: keys are
+sorted, numbers are whole, and what an input puts into its position is up to the input.
+
+The offset of a stream: the text that Spark keeps in its checkpoint.
 
 Spark compares offsets as JSON text, and may replay a batch from two of them alone, in a
 process that has seen nothing else. So an offset is one value with one text, and the *end* of
@@ -27,7 +33,59 @@ from typing import Any, Protocol
 from spark_upsert.errors import NewerFormatError, OptionError
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.store.records import MALFORMED, require_readable
-from spark_upsert.streams.offsets.position import Json, Position, canonical
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+Json = bool | int | str | None | list["Json"] | dict[str, "Json"]
+"""JSON without fractions, of which one number may have many texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a stream stands in an input."""
+
+    text: str
+    """Canonical (`canonical`)."""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Position:
+        """Return the position that a record is."""
+        return cls(canonical(dict(record)))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record, its keys in order; a new one each time."""
+        found: dict[str, Any] = json.loads(self.text)
+        return found
+
+
+def canonical(value: Any) -> str:
+    """Return the one text of a JSON value.
+
+    Raises
+    ------
+    ValueError
+        It has a fraction, a key that is no text, or something that JSON does not know.
+    """
+    _require_json(value)
+    return _ENCODER.encode(value)
+
+
+def _require_json(value: Any) -> None:
+    match value:
+        case None | bool() | int() | str():
+            return
+        case list():
+            for each in value:
+                _require_json(each)
+        case dict():
+            for name, each in value.items():
+                if not isinstance(name, str):
+                    raise ValueError(f"the key {name!r} of a position is no text")
+                _require_json(each)
+        case _:
+            raise ValueError(f"{value!r} has no canonical JSON text")
+
 
 VERSION = 2
 VERSION_OF_MANY = 3

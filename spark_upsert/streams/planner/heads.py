@@ -22,11 +22,16 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from spark_upsert.errors import about
-from spark_upsert.streams.inputs.input import Backlog
 from spark_upsert.streams.inputs.inputs import Heads, Inputs, SeenHeads
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.poll_schedule import PollBounds
-from spark_upsert.streams.planner.poller import THREADS, THREADS_REMOTE, DaemonThreads, Poller
+from spark_upsert.streams.inputs.protocol import Backlog
+from spark_upsert.streams.offsets.offset import Position
+from spark_upsert.streams.planner.poller import (
+    THREADS,
+    THREADS_REMOTE,
+    DaemonThreads,
+    PollBounds,
+    Poller,
+)
 
 REST = 4.0
 """The pause between two looks, as a multiple of the length of the first."""

@@ -1,6 +1,6 @@
 """The pressure of a stream: each planned batch is a sample for the governor.
 
-The planner takes the signals (`schedule.governor`), because planning alone is certain to go on.
+The planner takes the signals (`scheduler.governor`), because planning alone is certain to go on.
 They are the inputs that a batch leaves waiting, against the tasks that run at once; the age of the
 oldest change that the batch takes; and, as the busy ratio, the recent share of batches that were
 cut by their limits, for Spark runs one batch after the other however little is in them. There is no
@@ -36,10 +36,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from spark_upsert.model.log_fields import Fields
+from spark_upsert.core.durations import Fields
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.schedule.governor import (
+from spark_upsert.options.read import QueryOptions
+from spark_upsert.scheduler.governor import (
     LATENCY_WEIGHT,
     RETRY_AFTER_MS,
     SUSTAINED_SAMPLES,
@@ -47,11 +47,10 @@ from spark_upsert.schedule.governor import (
     Sample,
 )
 from spark_upsert.store.records import MALFORMED, whole
-from spark_upsert.streams.inputs.input import Backlog, Input, StreamPressure
 from spark_upsert.streams.inputs.inputs import Inputs
-from spark_upsert.streams.offsets.offset import Offset, no_offset, without
-from spark_upsert.streams.offsets.position import Json
-from spark_upsert.streams.planner.turns import waiting_count
+from spark_upsert.streams.inputs.protocol import Backlog, Input, StreamPressure
+from spark_upsert.streams.offsets.offset import Json, Offset, no_offset, without
+from spark_upsert.streams.planner.rate_limit import waiting_count
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -1,4 +1,36 @@
-"""A stream over its inputs: what Spark's reader is asked, answered without Spark.
+"""Debouncing: no batch for a few rows (``minRowsPerTrigger`` and ``maxTriggerDelay``).
+
+A batch costs some hundred milliseconds and leaves files behind it, whatever it holds. So a batch
+waits until there are enough rows, or until the oldest has waited long enough. Two clocks measure
+that wait: a monotonic one from when this process saw the row, and the wall clock from when the row
+was committed, where that is known, so that a restart does not let it wait anew. The longer wait
+counts. The wall clock may jump; then a batch comes early, which does no harm.
+
+The progress report of a stream in ``query.lastProgress``: small JSON, whatever the inputs.
+
+Spark asks for the report after each question for a batch (``reportLatestOffset``), and shows it as
+the source's ``latestOffset``. It is no part of the offsets, so names may be added to it. Numbers
+describe the state after the batch that was planned last: what that batch does not hold.
+
+=============  ===================================================================
+``inputs``     how many there are
+``dirty``      how many hold something behind the batch; not in an exact order
+``lag``        ``versions``: how many lie behind it in all tables; ``most``: the
+               tables with the most, `NAMED_MAX` of them; ``since_ms``: when the first
+               change behind the batch was committed in these, where it is known
+``waiting``    how many inputs the batch left over in each band, by its name (``B4`` is
+               served first); bands without any are left out; not in an exact order
+``positions``  the ends of the inputs, if they are `POSITIONS_MAX` at most
+``newest``     of tables that are `POSITIONS_MAX` at most: the ``version`` of the newest epoch,
+               and what became of its rows (`Counters`, without zeros)
+``complete``   with ``consistent``: the newest batch of the query that writes all tables, as
+               far as the stream has the batch whole; null before the first
+``discovery``  of more than 300 tables: ``looks`` and ``requests`` so far, and
+               ``rest_ms``, how long a table at rest is left alone
+``pressure``   from the governor: ``rung``, ``ratio`` (0 to 1), ``latency_ms``
+=============  ===================================================================
+
+A stream over its inputs: what Spark's reader is asked, answered without Spark.
 
 The planner's stream lives as long as the query; another copy is pickled into the tasks and only
 reads. `Stream.latest` decides how far a micro-batch goes, and `Stream.splits` is a pure function
@@ -7,9 +39,13 @@ of two offsets and of the inputs' logs: a replay plans the same batch.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from heapq import nlargest
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -17,22 +53,191 @@ import pyarrow as pa
 
 from spark_upsert.errors import about
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.options.query import QueryOptions
+from spark_upsert.options.read import QueryOptions
+from spark_upsert.scheduler.governor import Governor
 from spark_upsert.streams.inputs.group import GroupInputs
-from spark_upsert.streams.inputs.input import Input
 from spark_upsert.streams.inputs.inputs import Heads, Inputs, SeenHeads
-from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets, without
-from spark_upsert.streams.offsets.position import Position
-from spark_upsert.streams.planner.debounce import Debounce
-from spark_upsert.streams.planner.exact import STATE, ExactOrder, of_exact_order
+from spark_upsert.streams.inputs.protocol import Backlog, Input, ReadPiece
+from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets, Position, without
+from spark_upsert.streams.planner.formats import BEGAN, require_same_beginning, with_began
 from spark_upsert.streams.planner.heads import Backlogs, InputHeads
-from spark_upsert.streams.planner.lives import BEGAN, require_same_beginning, with_began
-from spark_upsert.streams.planner.pace import Limits, pace
+from spark_upsert.streams.planner.ordered import STATE, ExactOrder, of_exact_order
+from spark_upsert.streams.planner.poller import PollSchedule
 from spark_upsert.streams.planner.pressure import StreamGauge
-from spark_upsert.streams.planner.progress import PlannedLast, report
-from spark_upsert.streams.planner.turns import Urgencies, waiting_by_band
-from spark_upsert.streams.reads.packs import of_each, planned
+from spark_upsert.streams.planner.rate_limit import Limits, Urgencies, pace, waiting_by_band
+from spark_upsert.streams.reads.packing import of_each, planned
 from spark_upsert.streams.reads.work import TaskRead, read_work
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The answer that a batch waits."""
+
+    until_s: float
+    """The time at which the wait ends, by the clock that never goes back."""
+
+
+class Debounce:
+    """Decides whether a batch waits for more rows.
+
+    Parameters
+    ----------
+    rows_min : int
+        So many rows are enough.
+    delay_ms : int
+        How long the oldest waits at most.
+    clock : callable
+        In seconds; never goes back.
+    wall : callable
+        In seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        rows_min: int,
+        delay_ms: int,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._rows_min = rows_min
+        self._delay_s = delay_ms / 1000
+        self._clock = clock
+        self._wall = wall
+        self._since_s: float | None = None
+        """The time at which rows were first seen to wait, since the last batch."""
+
+    def hold(self, backlogs: dict[str, Backlog]) -> Held | None:
+        """Return until when a batch over these backlogs waits; None if it is made now.
+
+        Pieces that were looked at are put back, so that the backlogs can be read again.
+        """
+        rows, oldest_ms, is_any = self._count(backlogs)
+        if not is_any:
+            self._since_s = None
+            return Held(math.inf)
+        now_s = self._clock()
+        if self._since_s is None:
+            self._since_s = now_s
+        waited_s = now_s - self._since_s
+        if oldest_ms is not None:
+            waited_s = max(waited_s, self._wall() - oldest_ms / 1000)
+        if rows >= self._rows_min or waited_s >= self._delay_s:
+            self._since_s = None
+            return None
+        return Held(now_s + self._delay_s - waited_s)
+
+    def _count(self, backlogs: dict[str, Backlog]) -> tuple[int, int | None, bool]:
+        """Return how many rows wait (counting ends at the minimum), since when, and if any do."""
+        rows, oldest_ms, is_any = 0, None, False
+        for name, backlog in backlogs.items():
+            pieces = iter(backlog.pieces)
+            looked: list[ReadPiece] = []
+            for piece in pieces:
+                looked.append(piece)
+                rows += piece.rows
+                if rows >= self._rows_min:
+                    break
+            backlogs[name] = replace(backlog, pieces=chain(looked, pieces))
+            is_any |= bool(looked)
+            made_ms = backlog.committed_ms() if looked and backlog.committed_ms else None
+            if made_ms is not None:
+                oldest_ms = made_ms if oldest_ms is None else min(oldest_ms, made_ms)
+            if rows >= self._rows_min:
+                break
+        return rows, oldest_ms, is_any
+
+
+POSITIONS_MAX = 10
+NAMED_MAX = 5
+
+_NAME_LENGTH_MAX = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedLast:
+    """The planner's note of the batch that it planned last, or of the question without one."""
+
+    backlogs: Mapping[str, Backlog]
+    """The backlog of each input; an input that is left out had none."""
+    positions: Mapping[str, Position]
+    """Where the stream stands then, or will stand."""
+    waiting: Callable[[], Mapping[str, int]] = dict
+    """Returns how many inputs wait behind the batch in each band."""
+
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        """Lag and waiting rows behind the batch; Spark asks often while nothing new is planned."""
+        return _lag(self.backlogs, self.positions) | {"waiting": dict(self.waiting())}
+
+
+def report(
+    inputs: Inputs,
+    heads: Heads,
+    last: PlannedLast | None,
+    *,
+    schedule: PollSchedule | None,
+    governor: Governor,
+) -> dict[str, Any]:
+    """Return what is told, the names of the table above.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    heads : mapping of str to Position
+        As they were seen last.
+    last : PlannedLast or None
+        None: no batch was planned yet, or batches have an exact order.
+    schedule : PollSchedule or None
+        What was looked at beside planning, where inputs are many.
+    governor : Governor
+    """
+    found: dict[str, Any] = {"inputs": len(heads)}
+    if len(heads) <= POSITIONS_MAX:
+        found["positions"] = {name: each.record for name, each in sorted(heads.items())}
+        found["newest"] = _newest(inputs, heads)
+    if last is not None:
+        found |= last.told
+    if isinstance(inputs, GroupInputs):
+        found["complete"] = inputs.complete({} if last is None else last.positions)
+    if schedule is not None:
+        found["discovery"] = {
+            "looks": schedule.looks,
+            "requests": schedule.requests,
+            "rest_ms": round(schedule.most_s * 1000),
+        }
+    latency_ms = governor.latency_ms
+    found["pressure"] = {
+        "latency_ms": None if latency_ms is None else round(latency_ms),
+        "ratio": round(governor.pressure, 3),
+        "rung": governor.rung,
+    }
+    return found
+
+
+def _newest(inputs: Inputs, heads: Heads) -> dict[str, Mapping[str, int]]:
+    newest = ((name, inputs[name].newest()) for name in sorted(heads))
+    return {name: counters for name, counters in newest if counters is not None}
+
+
+def _lag(backlogs: Mapping[str, Backlog], positions: Mapping[str, Position]) -> dict[str, Any]:
+    left = {
+        name: backlog.behind(positions[name])
+        for name, backlog in backlogs.items()
+        if name in positions
+    }
+    dirty = {name: versions for name, versions in left.items() if versions}
+    most = nlargest(NAMED_MAX, dirty, key=lambda name: dirty[name])
+    asked = ((name, backlogs[name].left_since_ms) for name in most)
+    since = {name: ask(positions[name]) for name, ask in asked if ask is not None}
+    return {
+        "dirty": len(dirty) + len(backlogs.keys() - positions.keys()),
+        "lag": {
+            "most": {name[:_NAME_LENGTH_MAX]: dirty[name] for name in most},
+            "since_ms": {name[:_NAME_LENGTH_MAX]: ms for name, ms in since.items() if ms},
+            "versions": sum(dirty.values()),
+        },
+    }
 
 
 class Stream:

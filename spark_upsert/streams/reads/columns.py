@@ -1,24 +1,31 @@
-"""The columns of a read: the wanted columns of the table, then those of the changelog."""
+"""The columns of a read: the wanted columns of the table, then those of the changelog.
+
+Batches of an input in the columns of the read: what they lack is null, narrower types widen.
+
+The columns about a merge, behind all others: which input a row is from, and its number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
+from spark_upsert.core.casts import convert
+from spark_upsert.core.names import find_columns, has_column
+from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.errors import SchemaError, setting
-from spark_upsert.model.names import find_columns, has_column
-from spark_upsert.model.schema import CHANGELOG_FIELDS
-from spark_upsert.options.read import Metadata, ReadOptions
+from spark_upsert.options.read import INPUT, MERGE_SEQ, Metadata, ReadOptions
 from spark_upsert.plan.expressions import bind_condition
-from spark_upsert.table.changes import history
-from spark_upsert.table.changes.modes import VALID_NAMES, HistoryOptions
-from spark_upsert.table.entries.quarantine import quarantine_schema
+from spark_upsert.table.changelog import history
+from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.state.quarantine import quarantine_schema
 from spark_upsert.table.versions import manifest_at
-from spark_upsert.views.groups.grouping import Grouping
-from spark_upsert.views.groups.shown import grouping_of
+from spark_upsert.views.group_rows import grouping_of
+from spark_upsert.views.grouping import Grouping
 
 _CHANGE_COLUMNS = tuple(field.name for field in CHANGELOG_FIELDS)
 
@@ -133,3 +140,80 @@ def _columns_behind(options: ReadOptions) -> tuple[str, ...]:
     if options.history:
         return VALID_NAMES
     return _CHANGE_COLUMNS if options.change_feed else ()
+
+
+def conformed(
+    batches: Iterator[pa.RecordBatch], columns: pa.Schema | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches with exactly these columns; None: as they are.
+
+    Columns that the read does not have are left out.
+    """
+    if columns is None:
+        yield from batches
+        return
+    for batch in batches:
+        arrays = [_column(batch, field) for field in columns]
+        yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    if not has_column(batch.schema, field.name):
+        return pa.nulls(batch.num_rows, field.type)
+    column = batch.column(field.name)
+    return column if column.type == field.type else convert(column, field.type)
+
+
+_FIELDS = {
+    INPUT: pa.field(INPUT, pa.string(), nullable=False),
+    MERGE_SEQ: pa.field(MERGE_SEQ, pa.int64(), nullable=False),
+}
+
+
+def merge_fields(columns: Sequence[str]) -> list[pa.Field]:
+    """Return the fields of the columns that are asked for."""
+    return [_FIELDS[name] for name in columns]
+
+
+def without_merge_columns(planned: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    """Return what the inputs have of the columns of a read."""
+    return pa.schema([field for field in planned if field.name not in columns])
+
+
+def require_free(own: pa.Schema, columns: Sequence[str]) -> None:
+    """Refuse columns of inputs under a name that the merge is to give.
+
+    Raises
+    ------
+    SchemaError
+        There is one.
+    """
+    for name in columns:
+        if has_column(own, name):
+            raise SchemaError(
+                f"the inputs have a column '{name}' of their own, and 'mergeColumns' asks for it.",
+                hint="drop it from 'mergeColumns', or leave theirs out by 'columns'.",
+                column=name,
+            )
+
+
+def with_input(
+    batches: Iterator[pa.RecordBatch], name: str, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of an input, with its name if that is asked for."""
+    for batch in batches:
+        if INPUT in columns:
+            batch = batch.append_column(_FIELDS[INPUT], pa.repeat(name, batch.num_rows))
+        yield batch
+
+
+def with_numbers(
+    batches: Iterator[pa.RecordBatch], first: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches with the numbers of their rows, from the first on, if they are asked for."""
+    for batch in batches:
+        if MERGE_SEQ in columns:
+            numbers = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
+            batch = batch.append_column(_FIELDS[MERGE_SEQ], numbers)
+        first += batch.num_rows
+        yield batch

@@ -15,9 +15,9 @@ from itertools import groupby
 from textwrap import indent
 from typing import TYPE_CHECKING
 
+from spark_upsert.core.durations import Fields
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.merge import Seeded
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.log_fields import Fields
 from spark_upsert.plan.nodes import Filter, Group, Join, Node, Project, Reverse, Scan, Unnest
 from spark_upsert.streams.reads.splits import (
     ChangesSplit,
@@ -27,16 +27,15 @@ from spark_upsert.streams.reads.splits import (
     read_by,
     together,
 )
-from spark_upsert.table.changes.modes import Deduplication
-from spark_upsert.table.changes.stretches import Cut, Stretch
-from spark_upsert.table.entries.lookup import HASHES_PER_BLOCK, is_sparse
+from spark_upsert.table.changelog.epoch_ranges import Cut, Stretch
+from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.state.lookup import HASHES_PER_BLOCK, is_sparse
 
 if TYPE_CHECKING:
     from spark_upsert.options.inputs import ReadPlan
-    from spark_upsert.options.query import QueryOptions
-    from spark_upsert.options.read import ReadOptions
+    from spark_upsert.options.read import QueryOptions, ReadOptions
     from spark_upsert.plan.aggregates import Aggregate
-    from spark_upsert.streams.reads.view_splits import ViewSplit
+    from spark_upsert.streams.reads.views import ViewSplit
     from spark_upsert.table.log.manifest import Slice
     from spark_upsert.views.view import View
 

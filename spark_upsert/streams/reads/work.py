@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.query import QueryOptions
-from spark_upsert.streams.reads.packs import InputReaders, Pack, read_pack
-from spark_upsert.streams.reads.passage import Passage, read_passage
+from spark_upsert.options.read import QueryOptions
+from spark_upsert.streams.reads.ordered import Passage, read_passage
+from spark_upsert.streams.reads.packing import InputReaders, Pack, read_pack
 from spark_upsert.streams.reads.splits import ChangesSplit, RowsSplit
-from spark_upsert.streams.reads.view_splits import ViewSplit
+from spark_upsert.streams.reads.views import ViewSplit
 from spark_upsert.table.log.manifest import Transaction
 
 TaskRead = Pack | Passage

@@ -1,9 +1,7 @@
 """Compaction: fewer runs, the same answers. A policy chooses, a worker does, a commit shows it."""
 
-from spark_upsert.table.compaction.commit import commit_compactions
-from spark_upsert.table.compaction.due import due_jobs
-from spark_upsert.table.compaction.policy import Job, choose
-from spark_upsert.table.compaction.worker import Compacted, compact_runs
+from spark_upsert.table.compaction.policy import Job, choose, due_jobs
+from spark_upsert.table.compaction.worker import Compacted, commit_compactions, compact_runs
 
 __all__ = [
     "Compacted",

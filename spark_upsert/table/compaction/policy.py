@@ -17,6 +17,8 @@ wins" stays true.
 
 Source: size-tiered compaction as in O'Neil et al., "The log-structured merge-tree" (1996),
 and Cassandra. We take neighbours in time instead of any runs of like size.
+
+The compactions that are due in a table, and the tombstones that they may forget.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from spark_upsert.model.epochs import Interval
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.precedence import Interval
 from spark_upsert.table.log.manifest import Manifest, Slice, Taken
+from spark_upsert.table.log.properties import DEFAULT, PROPERTY, TombstoneRetention
+from spark_upsert.table.log.snapshot import Versions
 
 FANOUT = 8
 """Runs that are compacted at once: eight searches per tier, and one write per tier."""
@@ -88,7 +92,7 @@ def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) 
     ----------
     manifest : Manifest
     forget_before : int
-        Tombstones of smaller epochs are past their retention (`table.log.tombstones`).
+        Tombstones of smaller epochs are past their retention (`table.log.properties`).
     fanout : int
         How many neighbours make a job, at least 2. With 2, any two runs of like size do.
     """
@@ -205,3 +209,39 @@ def _neighbours(tiers: list[int], fanout: int) -> tuple[int, int] | None:
                     return first, index
                 first = index + 1
     return None
+
+
+def due_jobs(log: Versions, now_ms: int, *, full: bool = False) -> list[Job]:
+    """Return the compactions that are due, the smallest first.
+
+    Parameters
+    ----------
+    log : Versions
+    now_ms : int
+        By the clock of the log.
+    full : bool
+        Whether one run is to be left everywhere, whatever the sizes.
+    """
+    head = log.head()
+    chooser = choose_all if full else choose
+    return chooser(head, forget_before=_forget_before(log, head, now_ms))
+
+
+def _forget_before(log: Versions, head: Manifest, now_ms: int) -> int:
+    """Return the epoch before which tombstones are past their retention.
+
+    Where entries are folded by an order, none ever is: a delete also forgets the older
+    values of columns, and a row that comes behind it does not say which.
+    """
+    if head.schema.keeps_deletes:
+        return 0
+    retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
+    if retention.is_for_ever or not any(slice_.file.tombstones for slice_ in head.slices):
+        return 0
+    before: int = head.upper
+    if retention.epochs is not None:
+        before = min(before, head.upper - retention.epochs)
+    if retention.milliseconds is not None:
+        limit_ms = now_ms - retention.milliseconds
+        before = min(before, log.version_at(limit_ms) + 1)
+    return max(0, before)

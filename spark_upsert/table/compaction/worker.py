@@ -1,8 +1,16 @@
-"""Merge the runs of a job into one run: bounded memory, nothing decided here."""
+"""Merge the runs of a job into one run: bounded memory, nothing decided here.
+
+The commit of compactions: each is a version of its own, or is dropped.
+
+What a compaction takes must be live still, as it was planned; others may have compacted, expired or
+restored meanwhile. Then it is dropped, and nothing is lost but its work.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,26 +18,35 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.key_hash import HashRange
+from spark_upsert.core.keys import Mask, Positions, ordered_words
+from spark_upsert.core.schema import DIFF, EPOCH, ERROR, Scope, is_live
 from spark_upsert.errors import DataError
-from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.hash_range import HashRange
-from spark_upsert.model.schema import DIFF, EPOCH, ERROR, Scope, is_live
-from spark_upsert.model.words import ordered_words
 from spark_upsert.store import Store
 from spark_upsert.table.compaction.policy import Job
-from spark_upsert.table.entries.cuts import cut_evenly
-from spark_upsert.table.entries.mechanism import Reduced, mechanism_of
-from spark_upsert.table.entries.multiplicity import require_possible
-from spark_upsert.table.entries.prepare import prepare
-from spark_upsert.table.entries.resolve import epochs_by_part
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.manifest import Manifest, Slice, TableVersion, Taken
-from spark_upsert.table.log.tombstones import encode_mark, higher_mark
+from spark_upsert.table.log.log import Log, remove_unused
+from spark_upsert.table.log.manifest import (
+    Draft,
+    Kind,
+    Manifest,
+    Slice,
+    TableVersion,
+    Taken,
+    is_applicable,
+)
+from spark_upsert.table.log.properties import encode_mark, higher_mark
 from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write_run
 from spark_upsert.table.run.rows import Rows, RunPart
+from spark_upsert.table.state.fold import require_possible
+from spark_upsert.table.state.observer import prepare
+from spark_upsert.table.state.partition import cut_evenly
+from spark_upsert.table.state.reduce import Reduced, mechanism_of
+from spark_upsert.table.state.resolve import epochs_by_part
+from spark_upsert.table.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from spark_upsert.table.entries.ahead import Ahead, Preparation
+    from spark_upsert.table.state.prepared import Ahead, Preparation
+
 
 FILE_BYTES = 32 << 20
 """A compacted run is cut into files of about this size; to compact holds four times as much."""
@@ -80,8 +97,8 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
     -----
     Each key keeps its winning entry (`resolve`). A tombstone goes if nothing older is left
     below it and no late command can be stale against it (any scope but `Scope.TABLE`); with
-    `Scope.TABLE`, if it is past its retention (`table.log.tombstones`). In a table of contributions
-    what is all zero goes, whatever lies below it (`table.entries.multiplicity`).
+    `Scope.TABLE`, if it is past its retention (`table.log.properties`). In a table of contributions
+    what is all zero goes, whatever lies below it (`table.state.fold`).
 
     A sum that fits over all epochs may not fit over some of them alone. Then nothing is taken,
     and the compaction is left out, until it is one with the oldest runs.
@@ -230,3 +247,36 @@ def _reduced(
     rows = Rows(schema, parts)
     epochs = epochs_by_part(rows, [slice_.epochs.lower for slice_ in slices])
     return mechanism_of(schema).reduce(rows, epochs=epochs), slices
+
+
+def commit_compactions(store: Store, log: Log, compacted: Iterable[Compacted]) -> int:
+    """Make compactions visible; return how many. A compaction of runs that are gone is dropped."""
+    count = 0
+    for each in compacted:
+        if log.append(partial(_draft, store, log, each)) is not None:
+            count += 1
+        else:
+            files = [slice_.file for slice_ in each.added]
+            remove_unused(store, log, files, base_version=each.base_version)
+    return count
+
+
+def _draft(store: Store, log: Log, each: Compacted, head: Manifest) -> Draft | None:
+    """Return the version that a compaction makes behind another, None if it is to be dropped."""
+    log.require_descent(head, each.base, "the compaction")
+    if not each.taken or not head.accepts(each.base_version):
+        return None
+    # What it takes may be live again, below other runs than it was planned under.
+    between = log.commits(each.base_version + 1, head.upper)
+    if any(commit.restored is not None for commit in between):
+        return None
+    if not is_applicable(head, each.taken) or not each.is_safe(store, head):
+        return None
+    mark = each.low_water and higher_mark(each.low_water, head.low_water, head.schema)
+    return Draft(
+        kind=Kind.COMPACT,
+        compacted=each.added,
+        taken=each.taken,
+        live_rows=head.live_rows,
+        low_water=mark,
+    )

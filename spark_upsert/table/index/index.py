@@ -3,6 +3,11 @@
 The keys of rows with ``c = v`` at a version ``p`` are among the keys that the index proposes and
 the keys of the table's commands between the version that the index shows and ``p``. Each of these
 keys is looked up at ``p``: only the row there counts.
+
+Verify an index: as the table that it is, and against the version that it says it shows.
+
+Both sides are summed up as the number of their entries and the sum of the hashes of those, range by
+range, so that memory is bounded and the order does not matter.
 """
 
 from __future__ import annotations
@@ -12,16 +17,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_upsert.errors import DataLossError, OtherTableError
+from spark_upsert.core.key_hash import HASH_END, hash_keys
+from spark_upsert.errors import CorruptionError, DataLossError, OtherTableError
 from spark_upsert.store import Store
-from spark_upsert.store.below import StoreBelow
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.clock import Clock
-from spark_upsert.table.log.indexed import index_folder, index_schema, shown
+from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest, TableVersion
+from spark_upsert.table.log.properties import index_folder, index_schema, shown
+from spark_upsert.table.log.storage import Clock
+from spark_upsert.table.state.check import Finding, check
+from spark_upsert.table.state.snapshot import Snapshot
 
 
 class KeysHaving(NamedTuple):
@@ -211,3 +220,49 @@ class Index:
             else:
                 lower, found = middle + 1, state or found
         return found or later
+
+
+class _Sum(NamedTuple):
+    """The sums of a set of entries."""
+
+    entries: int
+    hashes: int
+
+
+def check_index(index: Index) -> Iterator[Finding]:
+    """Yield what is wrong with an index; one that is not built, or of no use, has no rows to be."""
+    folder = index.folder
+    try:
+        own = index.try_head()
+    except CorruptionError as error:
+        yield Finding(place=folder, expected="a sound log", found=error.message)
+        return
+    if own is None:
+        return
+    for finding in check(index.store, index.log).findings:
+        yield replace(finding, place=f"{folder}/{finding.place}")
+    place = index.usable(own)
+    if place is None:
+        return
+    names = own.schema.keys
+    try:
+        table = Snapshot(index.table_store, index.table_log.at(place.version))
+        expected, found = (_sum(each, names) for each in (table, Snapshot(index.store, own)))
+    except (CorruptionError, DataLossError):
+        return  # Of the table, or found above; or expired meanwhile.
+    if expected != found:
+        yield Finding(
+            place=f"{folder}, version {own.version}",
+            expected=f"the {expected.entries} keys of version {place.version} of the table",
+            found=f"{found.entries} keys, or others (build it anew: 'upsertflow index --rebuild')",
+        )
+
+
+def _sum(snapshot: Snapshot, names: tuple[str, ...]) -> _Sum:
+    count = hashes = 0
+    for batch in snapshot.read(names):
+        rows = batch.filter(pc.is_valid(batch.column(names[0])))
+        count += rows.num_rows
+        if rows.num_rows:
+            hashes += int(np.sum(hash_keys(rows.columns, seed=0), dtype=np.uint64))
+    return _Sum(count, hashes % HASH_END)

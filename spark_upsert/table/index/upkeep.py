@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+from spark_upsert.core.durations import Fields
 from spark_upsert.errors import CorruptionError, masked
-from spark_upsert.model.log_fields import Fields
 from spark_upsert.store import Store
-from spark_upsert.table.index.advance import Advance, advance
+from spark_upsert.table.index.build import Advance, advance
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.log.clock import Clock
-from spark_upsert.table.log.indexed import INDEX_BY, indexed_columns
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest
+from spark_upsert.table.log.properties import INDEX_BY, indexed_columns
+from spark_upsert.table.log.storage import Clock
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -1,4 +1,6 @@
-"""The log: one immutable object per version, created only if absent.
+"""The line of a program's log about a version that was committed, whatever its kind.
+
+The log: one immutable object per version, created only if absent.
 
 Creating ``_log/<version>.json`` is the commit point of everything: an epoch is visible when
 its version exists, whole, and not before. A put that raises may have taken effect; the unique
@@ -10,25 +12,105 @@ without folders the look for ``v`` finds nothing, and the writer takes its stray
 
 *Before* the put, ``v + 2`` is absent: where ``v + 1`` was lost, a version may be built on it. A put
 would fill the gap with another version, and the log could not be read any more.
+
+Cutting off the beginning of the log, which no readable version needs.
+
+A cut frees the names of old versions: a process that slept meanwhile would take the first free one
+for the end of the log, and read old rows for ever or, worse, commit there. So a cut keeps an order,
+the only copy of the rule:
+
+1. the newest checkpoint at or below ``since`` is made anew from the versions that it replaces and
+   is durable, and the hint is not older;
+2. version 0, which is never removed, is marked as cut;
+3. the versions below that checkpoint are removed one by one, the oldest first, each of them
+   `LOG_SECONDS_MIN` old at least.
+
+Hence, as long as the commit of version ``v`` is in the log, no version behind ``v`` was removed:
+the proof of the log's end (`read`) holds under cuts, too.
+
+Rejected: to leave a mark in place of each removed version. It needs no rule, but leaves a
+file per version for ever.
+
+Removing run files that no version came to use.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from spark_upsert.errors import ContentionError, OtherTableError, UpsertFlowError
+from spark_upsert.core.durations import Fields
+from spark_upsert.errors import ContentionError, CorruptionError, OtherTableError, UpsertFlowError
 from spark_upsert.store import Store
-from spark_upsert.store.records import checked_record
-from spark_upsert.store.tokens import new_token
-from spark_upsert.table.log.checkpoints import hint_at, last_due, write_checkpoint
-from spark_upsert.table.log.clock import AHEAD_MS, Clock, require_clock, storage_ms
-from spark_upsert.table.log.codec import commit_from_json, commit_to_json
-from spark_upsert.table.log.entries import FOLDER, commit_path, require_no_rest
-from spark_upsert.table.log.fold import apply
-from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Slice
-from spark_upsert.table.log.read import LogReader
-from spark_upsert.table.log.tell import tell
+from spark_upsert.store.protocol import new_token
+from spark_upsert.store.records import checked_record, read_record
+from spark_upsert.table.log.codec import (
+    FOLDER,
+    checkpoint_path,
+    commit_from_json,
+    commit_path,
+    commit_to_json,
+    entries,
+    require_no_rest,
+)
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Slice, apply
+from spark_upsert.table.log.reader import LogReader
+from spark_upsert.table.log.storage import (
+    AHEAD_MS,
+    Clock,
+    CommitMark,
+    hint_at,
+    hinted,
+    last_due,
+    newest_up_to,
+    read_checkpoint,
+    require_clock,
+    storage_ms,
+    write_checkpoint,
+)
+from spark_upsert.table.run.file import RunFile
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def tell(commit: Commit, path: str) -> None:
+    """Say what a version did, with its counters; those that are zero are left out."""
+    _LOGGER.info("version committed: %s", _fields(commit, path))
+
+
+def _merged(commit: Commit) -> dict[str, int | None]:
+    """Return what a compaction left; of an epoch the counters tell."""
+    if commit.kind is not Kind.COMPACT:
+        return {}
+    files = [slice_.file for slice_ in commit.slices()]
+    tombstones = sum(file.tombstones for file in files)
+    return {"rows": sum(file.rows for file in files), "tombstones": tombstones or None}
+
+
+def _fields(commit: Commit, path: str) -> Fields:
+    # A restore takes over what older versions have written.
+    files = [] if commit.restored is not None else [slice_.file for slice_ in commit.slices()]
+    count = len(commit.transactions)
+    one = commit.transactions[0] if count == 1 else None
+    return Fields(
+        path=path,
+        version=commit.version,
+        kind=commit.kind.value,
+        writer=one and one.writer,
+        number=one and one.number,
+        writers=count if count > 1 else None,
+        files=len(files) or None,
+        bytes=sum(file.bytes for file in files) or None,
+        ranges_taken=len(commit.taken) or None,
+        **_merged(commit),
+        from_version=commit.restored,
+        **{name: rows for name, rows in commit.counters.items() if rows},
+        live_rows=commit.live_rows,
+        since=commit.since or None,
+        fence=commit.fence or None,
+    )
+
 
 COMMIT_TRIES_MAX = 1000
 """Each lost race means that another writer succeeded; a thousand in a row is a fault."""
@@ -264,3 +346,97 @@ class Log(LogReader):
             hint_at(self._store, version)
         except (OSError, UpsertFlowError):
             return
+
+
+LOG_SECONDS_MIN = 3600.0
+"""The age below which versions stay in the log, so that cuts rarely meet running readers."""
+
+
+def cut(
+    store: Store,
+    log: LogReader,
+    *,
+    now_s: float,
+    seconds_min: float = LOG_SECONDS_MIN,
+    dry_run: bool = False,
+) -> list[str]:
+    """Remove the beginning of the log that no readable version needs.
+
+    Kept are version 0, the newest checkpoint at or below ``since`` and all behind it. The
+    order of the steps is that of the module; a crash between them is harmless.
+
+    Parameters
+    ----------
+    store : Store
+    log : LogReader
+    now_s : float
+        Seconds since 1970 by the storage's own clock.
+    seconds_min : float
+        Younger versions stay, because their times are still needed.
+    dry_run : bool
+        Whether only to look.
+
+    Returns
+    -------
+    list of str
+        The paths of what was removed, or would be.
+    """
+    lower = last_due(log.head().since)
+    limit_s = now_s - max(seconds_min, LOG_SECONDS_MIN)
+    gone = []
+    for entry in entries(store):
+        if entry.version == 0 or entry.is_link:
+            continue  # Version 0 is never removed, and young since it was marked.
+        if entry.version >= lower or entry.modified_s > limit_s:
+            break
+        gone.append(entry.path)
+    if gone and not dry_run:
+        _begin_at(store, log, lower)
+        for path in gone:
+            store.delete(path)
+    return gone
+
+
+def _begin_at(store: Store, log: LogReader, version: int) -> None:
+    """Make a checkpoint the beginning of the log: steps 1 and 2 of a cut."""
+    # From older checkpoints and the commits behind them; None if the log begins here already.
+    manifest = log.stored.roll(newest_up_to(store, version - 1), version)
+    if manifest is not None and manifest.version == version:
+        write_checkpoint(store, manifest)
+    elif read_checkpoint(store, version) is None:
+        raise CorruptionError.in_file(
+            f"{store.url}/{checkpoint_path(version)}", "a checkpoint", "none"
+        )
+    # Else the log begins here already; what is left below comes from a crash or a sleeper.
+    last = hinted(store)
+    if last is None or last < version:
+        hint_at(store, version)
+    first = read_record(store, commit_path(0), dict)
+    if first is not None and not first.get("cut", False):
+        commit = commit_from_json(first)
+        value = commit, CommitMark(token=commit.token, is_cut=True)
+        checked_record(
+            commit_path(0),
+            value,
+            {**first, "cut": True},
+            lambda record: (commit_from_json(record), CommitMark.from_json(record)),
+        ).put(store)
+
+
+def remove_unused(store: Store, log: Log, files: Sequence[RunFile], *, base_version: int) -> None:
+    """Remove files, unless a version after the one that they were written on uses them.
+
+    Only for files that no commit can bring in any more: a put that is under way may still win.
+    """
+    if not files:
+        return
+    head = log.try_head()
+    used: set[str] = set()
+    if head is not None:  # Else the table was not made, or is no more.
+        if base_version + 1 < head.since:
+            return  # The versions that may name them are expired; a vacuum will tell.
+        for version in log.commits(base_version + 1, head.upper):
+            used |= version.paths
+    for file in files:
+        if file.path not in used:
+            store.delete(file.path)

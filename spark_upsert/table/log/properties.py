@@ -1,4 +1,36 @@
-"""The properties of a table: their names, and the check of a value when it is set.
+"""Back-pressure by the properties of a table: caps, and whether writers heed pressed consumers.
+
+Caps bound how much a table may hold that its slowest consumer has not read. They are a promise to
+consumers, and to the payer of the storage: behind the slowest live lease there are never more
+epochs, and never more bytes, than the caps say. Writers keep the promise (`table.write.guards`).
+
+The indexed columns of a table, and the form of an index: a table of its own.
+
+The index on a column ``c`` of a table with the key ``k`` is a table with the key ``(c, k)`` and no
+other column, hashed by ``c`` (`TableSchema.hash_prefix`), so that the keys of all rows with one
+value lie together. Rows in which ``c`` is null are not in it. It lies below the table:
+
+    <table>/_index/<column>/
+
+An index **proposes**, the table disposes: the index shows one version of the table, which its
+property `SHOWS` names, and a reader adds the keys of the commands between that version and its own.
+So an index may lag behind the table, or lead, and is never on the path of correctness.
+
+How long deletes are remembered, and what forgetting them costs.
+
+With `Scope.TABLE` a tombstone keeps an older command that comes late from bringing its key
+back. It cannot be kept for ever. When compaction drops tombstones, the table's **low-water
+mark** rises to the greatest order key among them: from then on a command at or below the
+mark, for a key that the table does not know, is rejected and counted, not applied (unless
+`LateRows` says otherwise). So forgetting costs visibility of very late rows, never a wrong row.
+
+Entries that are folded by an order keep their tombstones for ever: after a newer put the key is
+known, and the mark would let an older value of another column through.
+
+A tombstone may go only if it is past the retention, nothing older lies below it, and no
+newer run holds an entry of its key (which might be stale against it).
+
+The properties of a table: their names, and the check of a value when it is set.
 
 A bad value would be found only by the first compaction or expiry that reads it, long after the
 write that set it.
@@ -6,32 +38,326 @@ write that set it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
+from itertools import product
+from urllib.parse import quote
 
-from spark_upsert.conversions.positions import BINLOG_NAMES, parse_binlog_names
-from spark_upsert.errors import OptionError, did_you_mean, require_plain
-from spark_upsert.model.durations import EXPECTED, render_ms, try_parse_ms
-from spark_upsert.schedule.priority import PROPERTY as PRIORITY
-from spark_upsert.schedule.priority import parse_priority
-from spark_upsert.table.log.caps import (
-    BACKPRESSURE,
-    BYTES,
-    EPOCHS,
-    ON_FULL,
-    parse_cap,
-    parse_flag,
-    parse_on_full,
+import pyarrow as pa
+
+from spark_upsert.core.durations import EXPECTED, render_ms, try_parse_ms
+from spark_upsert.core.keys import compare, is_hashable
+from spark_upsert.core.names import find_columns, split_names
+from spark_upsert.core.schema import ORDER_KNOWN, Scope, TableSchema, widens
+from spark_upsert.core.source_positions import BINLOG_NAMES, parse_binlog_names
+from spark_upsert.errors import (
+    CorruptionError,
+    OptionError,
+    SchemaError,
+    did_you_mean,
+    require_plain,
 )
-from spark_upsert.table.log.indexed import INDEX_BY, SHOWS, parse_index_by
-from spark_upsert.table.log.kept_position import HISTORY_OF, VIEW_PROPERTIES
-from spark_upsert.table.log.tombstones import PROPERTY as TOMBSTONE_RETENTION
-from spark_upsert.table.log.tombstones import TombstoneRetention
+from spark_upsert.scheduler.scheduler import PROPERTY as PRIORITY
+from spark_upsert.scheduler.scheduler import parse_priority
+from spark_upsert.table.log.manifest import Manifest, TableVersion
+from spark_upsert.table.log.view_position import HISTORY_OF, VIEW_PROPERTIES
+
+BYTES = "maxBacklogBytes"
+EPOCHS = "maxBacklogEpochs"
+ON_FULL = "onFull"
+BACKPRESSURE = "backpressure"
+
+FULL_WAIT_MS = 60_000
+"""How long a write waits for room unless it is said: the batches of a consumer that goes on are
+shorter than a minute, so that it has made room by then."""
+
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
+
+
+class OnFull(Enum):
+    """The policy for a write without room."""
+
+    WAIT = "wait"
+    """It waits, for some time; then it is refused."""
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """How much may lie behind the slowest consumer; None: any number."""
+
+    epochs: int | None = None
+    bytes: int | None = None
+    on_full: OnFull = OnFull.WAIT
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Caps:
+        """Return the caps that the properties of a table mean."""
+        return cls(
+            epochs=parse_cap(EPOCHS, properties.get(EPOCHS, "0")),
+            bytes=parse_cap(BYTES, properties.get(BYTES, "0")),
+            on_full=parse_on_full(properties.get(ON_FULL, OnFull.WAIT.value)),
+        )
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is capped."""
+        return self.epochs is None and self.bytes is None
+
+    def admits(self, *, epochs: int, bytes: int) -> bool:
+        """Return whether so much may lie behind the slowest consumer."""
+        return (self.epochs is None or epochs <= self.epochs) and (
+            self.bytes is None or bytes <= self.bytes
+        )
+
+
+def parse_cap(name: str, text: str) -> int | None:
+    """Return a cap, None for 0, which takes it away: a property cannot be unset.
+
+    Raises
+    ------
+    OptionError
+        It is no whole number.
+    """
+    if _WHOLE.fullmatch(text.strip()) is None:
+        expected = "a whole number, or 0 for no cap"
+        raise OptionError.invalid(name, text, expected)
+    return int(text) or None
+
+
+def heeds_pressure(properties: Mapping[str, str]) -> bool:
+    """Return whether the writers of a table heed consumers that cannot keep up."""
+    return parse_flag(BACKPRESSURE, properties.get(BACKPRESSURE, "false"))
+
+
+def parse_flag(name: str, text: str) -> bool:
+    """Return a truth value; raises `OptionError`."""
+    if text.strip().lower() not in ("true", "false"):
+        raise OptionError.invalid(name, text, "'true' or 'false'")
+    return text.strip().lower() == "true"
+
+
+def parse_on_full(text: str) -> OnFull:
+    """Return what becomes of a write for which there is no room; raises `OptionError`."""
+    try:
+        return OnFull(text.strip().lower())
+    except ValueError:
+        known = [each.value for each in OnFull]
+        raise OptionError.not_one_of(ON_FULL, text, known) from None
+
+
+INDEX_BY = "indexBy"
+"""Name of the write option and of the table's property."""
+
+SHOWS = "indexShows"
+"""A property of an index: the version that it shows, as ``<table id> <version> <token>``."""
+
+FOLDER = "_index"
+
+
+def parse_index_by(text: str) -> tuple[str, ...]:
+    """Return the names in a list of columns; a blank one has none."""
+    return split_names(INDEX_BY, text) if text.strip() else ()
+
+
+def indexed_columns(schema: TableSchema, properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns that a table is indexed by.
+
+    Raises
+    ------
+    OptionError, SchemaError
+        One is not there, has no hash, or needs no index.
+    """
+    found: list[str] = []
+    names = parse_index_by(properties.get(INDEX_BY, ""))
+    for column in find_columns(names, schema.columns.names, role=f"column of '{INDEX_BY}'"):
+        type_ = schema.columns.field(column).type
+        if not is_hashable(type_):
+            raise SchemaError(
+                f"the column '{column}' of '{INDEX_BY}' has type {type_}, which has no hash.",
+                hint="index a column of a number, text, binary, boolean, date, time or decimal.",
+                column=column,
+            )
+        if schema.keys == (column,):
+            raise OptionError(
+                f"option '{INDEX_BY}' expects columns beside the key, found '{column}', which is "
+                "the whole key: its rows are found without an index.",
+                hint=f"leave '{column}' out of '{INDEX_BY}'.",
+                option=INDEX_BY,
+            )
+        if column in found:
+            raise OptionError.invalid(INDEX_BY, properties[INDEX_BY], "each column once")
+        found.append(column)
+    return tuple(found)
+
+
+def index_schema(table: TableSchema, column: str, *, hash_seed: int = 0) -> TableSchema:
+    """Return what the index on a column of a table holds."""
+    names = (column, *(key for key in table.keys if key != column))
+    return TableSchema(
+        columns=pa.schema([table.columns.field(name) for name in names]),
+        keys=names,
+        order=(),
+        scope=Scope.ARRIVAL,
+        hash_seed=hash_seed,
+        hash_prefix=1,
+    )
+
+
+def index_folder(column: str) -> str:
+    """Return where the index on a column lies, below its table."""
+    return f"{FOLDER}/{quote(column, safe='').replace('.', '%2E')}"
+
+
+def shown(index: Manifest) -> TableVersion | None:
+    """Return which version of its table an index shows; None if none, yet."""
+    table_id, version, token = index.properties.get(SHOWS, "  ").split(" ")
+    return TableVersion(table_id=table_id, version=int(version), token=token) if table_id else None
+
+
+def showing(index: Manifest, place: TableVersion) -> dict[str, str]:
+    """Return the properties of an index that shows a version of its table."""
+    return {**index.properties, SHOWS: f"{place.table_id} {place.version} {place.token}"}
+
+
+PROPERTY = "tombstoneRetention"
+"""Name of the write option and of the table's property."""
+
+DEFAULT = "7 days"
+
+_NARROWER = (pa.int32(), pa.int16(), pa.int8(), pa.float32())
+"""The types of which a wider one takes more bytes, the widest first."""
+
+_EPOCHS = re.compile(r"\s*(\d{1,18})\s*epochs?\s*", re.ASCII)
+
+_EXPECTED = f"'forever', a number of epochs, {EXPECTED}, or both as in '7 days and 100 epochs'"
+
+
+class LateRows(Enum):
+    """The policy for a put at or below the low-water mark, for a key that the table does not know.
+
+    It is not known whether the key never existed, or was deleted and the delete is forgotten. A
+    delete that is so late is left out, counted as rejected and no reason to fail; `APPLY`
+    remembers it, so that an older row of its key is stale.
+    """
+
+    REJECT = "reject"
+    """The put is counted, and left out."""
+
+    APPLY = "apply"
+    """The put becomes a row; where a delete was forgotten, that brings the key back."""
+
+    FAIL = "fail"
+    """The write fails, and nothing is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TombstoneRetention:
+    """How long a tombstone is kept: by epochs, by time, by both, or for ever."""
+
+    epochs: int | None
+    milliseconds: int | None
+
+    @property
+    def is_for_ever(self) -> bool:
+        return self.epochs is None and self.milliseconds is None
+
+    @classmethod
+    def parse(cls, text: str) -> TombstoneRetention:
+        """Read ``7 days``, ``100 epochs``, ``1 hour and 50 epochs`` or ``forever``.
+
+        With both, a tombstone is kept until both have passed.
+        """
+        if text.strip().lower() == "forever":
+            return cls(None, None)
+        epochs = milliseconds = None
+        for part in re.split(r",|\band\b", text.lower()):
+            count, duration = _EPOCHS.fullmatch(part), try_parse_ms(part)
+            if count is not None and epochs is None:
+                epochs = int(count[1])
+            elif duration is not None and milliseconds is None:
+                milliseconds = duration
+            else:
+                raise OptionError.invalid(PROPERTY, text, _EXPECTED)
+        return cls(epochs, milliseconds)
+
+
+def encode_mark(order: Sequence[pa.Array], schema: TableSchema) -> str:
+    """Return the text of one order key (arrays of length 1) as it stands in the log."""
+    names = schema.order_columns
+    batch = pa.RecordBatch.from_arrays(list(order), names=list(names))
+    return base64.b64encode(batch.serialize().to_pybytes()).decode("ascii")
+
+
+def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
+    """Return the order key of a low-water mark, arrays of length 1."""
+    layout = pa.schema([pa.field(field.name, field.type) for field in schema.order_fields])
+    try:
+        data = pa.py_buffer(base64.b64decode(text, validate=True))
+        batch = _read_wide_mark(data, layout)
+        if batch.num_rows != 1:
+            raise ValueError(f"{batch.num_rows} rows")
+    except (ValueError, EOFError, MemoryError, OSError, pa.ArrowException) as error:
+        raise CorruptionError.in_file("_log", "a low-water mark, one order key", f"{error}") from (
+            error
+        )
+    return [column.cast(field.type) for column, field in zip(batch.columns, layout, strict=True)]
+
+
+def _read_wide_mark(data: pa.Buffer, layout: pa.Schema) -> pa.RecordBatch:
+    """Return a mark that may be from before the types of the order were widened.
+
+    A type that is wider than that of the mark asks for more bytes than the mark has, so that the
+    widest types that it can be read as are its own.
+    """
+    types = ([f.type, *(t for t in _NARROWER if widens(t, f.type) and t != f.type)] for f in layout)
+    problems: list[Exception] = []
+    for own in product(*types):
+        fields = [field.with_type(type_) for field, type_ in zip(layout, own, strict=True)]
+        try:
+            batch = _read_mark(data, pa.schema(fields))
+            batch.validate(full=True)
+        except (ValueError, OSError, pa.ArrowException) as error:
+            problems.append(error)
+        else:
+            return batch
+    raise problems[0]
+
+
+def _read_mark(data: pa.Buffer, layout: pa.Schema) -> pa.RecordBatch:
+    try:
+        return pa.ipc.read_record_batch(data, layout)
+    except (ValueError, OSError):
+        if layout.names[:1] != [ORDER_KNOWN]:
+            raise
+    # From before the table had a quarantine: all orders were known.
+    batch = pa.ipc.read_record_batch(data, layout.remove(0))
+    return batch.add_column(0, layout.field(0), pa.repeat(pa.scalar(True), batch.num_rows))
+
+
+def is_at_or_below(order: Sequence[pa.Array], mark: str, schema: TableSchema) -> pa.Array:
+    """Return which order keys are not above a low-water mark, as a numpy array of bool."""
+    rows = pa.nulls(len(order[0]), pa.int64()).fill_null(0)
+    limit = [column.take(rows) for column in decode_mark(mark, schema)]
+    return compare(order, limit) <= 0
+
+
+def higher_mark(one: str | None, other: str | None, schema: TableSchema) -> str | None:
+    """Return the greater of two low-water marks."""
+    if one is None or other is None:
+        return one or other
+    order = compare(decode_mark(one, schema), decode_mark(other, schema))
+    return one if order[0] >= 0 else other
+
 
 PUBLISH, PUBLISH_PATH = "publish", "publishPath"
 PUBLISH_INTERVAL, PUBLISH_FEED = "publishInterval", "publishChangeFeed"
 PUBLISH_RETENTION, PUBLISH_GUARD = "publishRetention", "publishGuard"
-"""Whether, where, how often and how a table is mirrored (`spark_upsert.mirror`)."""
+"""Whether, where, how often and how a table is mirrored (`spark_upsert.delta`)."""
 
 PUBLISH_RETENTION_MIN_MS = 3_600_000
 """A publisher cleans once an hour; a reader that has begun is not to lose its files."""
@@ -90,7 +416,7 @@ def parse_ttl(name: str, text: str) -> int | None:
 
 _CHECKS: Mapping[str, Callable[[str], object]] = {
     PRIORITY: parse_priority,
-    TOMBSTONE_RETENTION: TombstoneRetention.parse,
+    PROPERTY: TombstoneRetention.parse,
     BYTES: partial(parse_cap, BYTES),
     EPOCHS: partial(parse_cap, EPOCHS),
     ON_FULL: parse_on_full,

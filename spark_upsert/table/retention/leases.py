@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spark_upsert.conversions.arguments import whole_argument
+from spark_upsert.core.python_values import whole_argument
 from spark_upsert.errors import CorruptionError, DataLossError, OptionError, VersionNotFoundError
 from spark_upsert.store import Store
 from spark_upsert.store.records import (

@@ -30,28 +30,30 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.conversions.soundness import require_sound
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_number
+from spark_upsert.core.keys import Positions
+from spark_upsert.core.lru import LruMap
+from spark_upsert.core.names import has_column
+from spark_upsert.core.schema import DIFF, ERROR, HASH, unreadable_column
+from spark_upsert.core.soundness import require_sound
 from spark_upsert.errors import CorruptionError
-from spark_upsert.model.arrays import Positions
-from spark_upsert.model.bounded import LruMap
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange, hash_number
-from spark_upsert.model.names import has_column
-from spark_upsert.model.schema import DIFF, ERROR, HASH, unreadable_column
 from spark_upsert.store import Store, resident_bytes
-from spark_upsert.store.protocol import MappedFile
+from spark_upsert.store.protocol import MappedFile, new_token
 from spark_upsert.store.records import text, whole
-from spark_upsert.store.tokens import new_token
-from spark_upsert.table.run.blocks import (
+from spark_upsert.table.run.format import (
     BLOCK_BYTES,
     END_OF_STREAM,
+    MAGIC_BYTES,
+    NO_BLOCKS,
+    PREFIX_BYTES,
     SUM_BYTES,
     Blocks,
     BlockSink,
+    Layout,
     block_count,
+    parse,
 )
-from spark_upsert.table.run.frame import MAGIC_BYTES, PREFIX_BYTES, parse
 from spark_upsert.table.run.frugal import is_frugal
-from spark_upsert.table.run.layout import NO_BLOCKS, Layout
 from spark_upsert.table.run.search import HashSearch
 
 _OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
@@ -253,7 +255,7 @@ class Run:
     on_damage : callable, optional
         Called before a damaged block is reported.
     bring : callable, optional
-        Fills blocks of the buffer in that are about to be verified (`table.run.far`).
+        Fills blocks of the buffer in that are about to be verified (`table.run.remote`).
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from spark_upsert.model.arrays import Positions
+from spark_upsert.core.keys import Positions
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_upsert.errors import ContentionError, TableNotFoundError, UpsertFlowError
-from spark_upsert.table.entries.snapshot import Snapshot
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest
-from spark_upsert.table.log.tombstones import LateRows
-from spark_upsert.table.write.admission import Admission
-from spark_upsert.table.write.ambiguity import Examples, warn
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.guards import (
+    Admission,
     is_due,
     is_new,
     is_next_move,
@@ -29,6 +28,7 @@ from spark_upsert.table.write.guards import (
     require_placed,
 )
 from spark_upsert.table.write.scratch import Scratch, remove_runs
+from spark_upsert.table.write.ties import Examples, warn
 from spark_upsert.table.write.truncate import Truncated, truncated
 from spark_upsert.table.write.write_set import Sealed, WriteSet
 

@@ -1,4 +1,4 @@
-"""The contribution of one command to a fold: columns that make `table.entries.fold` associative."""
+"""The contribution of one command to a fold: columns that make `table.state.fold` associative."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
+from spark_upsert.core.schema import TOMBSTONE, TableSchema
 from spark_upsert.errors import DataError
-from spark_upsert.model.engines import Engine, MergeEngine, Rule
-from spark_upsert.model.schema import TOMBSTONE, TableSchema
 
 
 def contributions(

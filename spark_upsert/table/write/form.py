@@ -14,9 +14,9 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.names import find_column, find_columns, find_in_schema
+from spark_upsert.core.schema import Scope, TableSchema, storage_type
 from spark_upsert.errors import SchemaError
-from spark_upsert.model.names import find_column, find_columns, find_in_schema
-from spark_upsert.model.schema import Scope, TableSchema, storage_type
 from spark_upsert.table.write.commands import Envelope, RowReader, UpsertEnvelope
 
 

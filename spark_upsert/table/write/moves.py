@@ -1,6 +1,7 @@
 """The rule by which a kept table takes each step of its view exactly once.
 
-Each write into a table of contributions brings one marker (`model.engines`): the positions ``from``
+Each write into a table of contributions brings one marker (`core.merge_engines`): the positions
+``from``
 and ``to`` of its step. The table's own marker is the position that it has *recorded*.
 
     from = recorded    apply
@@ -24,12 +25,12 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.merge_engines import FROM, MARKER_PART, PART, TO
 from spark_upsert.errors import DataError, OtherTableError
-from spark_upsert.model.engines import FROM, MARKER_PART, PART, TO
-from spark_upsert.model.hashing import hash_keys
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.kept_position import KeptPosition
 from spark_upsert.table.log.manifest import Slice
+from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.state.snapshot import Snapshot
 
 NOTHING = ""
 """The position of a table before its first step."""

@@ -16,9 +16,9 @@ greater, or no entry  error  no row       QUARANTINED
 below the low-water   any    no entry     REJECTED, not even stored
 ====================  =====  ===========  =================================
 
-`model.precedence` compares the order of a command with that of the entry. The first two lines and
+`core.precedence` compares the order of a command with that of the entry. The first two lines and
 the last hold only where order keys reach across epochs (`Scope.TABLE`); the last is the price of
-forgetting deletes, and depends on `LateRows` (`table.log.tombstones`). A *tie*, an equal order key
+forgetting deletes, and depends on `LateRows` (`table.log.properties`). A *tie*, an equal order key
 with another content, counts as a greater order key, or with `Ties.FIRST` as a smaller one. "No row"
 is no entry, a tombstone or an error entry. One decision per batch, never a loop over rows.
 
@@ -37,19 +37,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.precedence import Precedence
-from spark_upsert.model.schema import DIFF, ERROR, PUT, TOMBSTONE, TableSchema, is_live
-from spark_upsert.table.entries.counters import Counters
-from spark_upsert.table.entries.found import Found
-from spark_upsert.table.entries.mechanism import REPLACING, mechanism_of
-from spark_upsert.table.entries.multiplicity import without_sums
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.tombstones import LateRows, is_at_or_below
+from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.core.precedence import Precedence
+from spark_upsert.core.schema import DIFF, ERROR, PUT, TOMBSTONE, TableSchema, is_live
+from spark_upsert.table.log.properties import LateRows, is_at_or_below
 from spark_upsert.table.run.rows import Rows
+from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.fold import without_sums
+from spark_upsert.table.state.found import Found
+from spark_upsert.table.state.reduce import REPLACING, mechanism_of
+from spark_upsert.table.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from spark_upsert.table.entries.ahead import Preparation
+    from spark_upsert.table.state.prepared import Preparation
 
 
 class Outcome(IntEnum):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_upsert.model.engines import Rule
-from spark_upsert.model.names import refuse_repeated
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.merge_engines import Rule
+from spark_upsert.core.names import refuse_repeated
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.contributions import as_collected
 from spark_upsert.table.write.form import UpsertForm, order_names

@@ -17,7 +17,7 @@ from spark_upsert.store import Store
 from spark_upsert.table.run.file import RunFile, new_run_path, write_run
 
 if TYPE_CHECKING:
-    from spark_upsert.table.entries.ahead import Preparation
+    from spark_upsert.table.state.prepared import Preparation
 
 
 class Scratch:

@@ -14,23 +14,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.model.parallel import beside, in_order, useful_threads
-from spark_upsert.model.precedence import Precedence
-from spark_upsert.table.entries.counters import EMPTY
-from spark_upsert.table.entries.prepare import prepare
-from spark_upsert.table.entries.snapshot import Snapshot
-from spark_upsert.table.log.tombstones import LateRows
+from spark_upsert.core.precedence import Precedence
+from spark_upsert.core.threads import beside, in_order, useful_threads
+from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.run.rows import BatchPart, Rows
-from spark_upsert.table.write.ambiguity import examples_of
-from spark_upsert.table.write.arrivals import in_table
+from spark_upsert.table.state.counters import EMPTY
+from spark_upsert.table.state.observer import prepare
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.moves import Move, moves_in
 from spark_upsert.table.write.outcomes import Outcomes, accepted, count, may_reject, outcomes_of
 from spark_upsert.table.write.scratch import Scratch
 from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.ties import examples_of, in_table
 from spark_upsert.table.write.write_set import Staged
 
 if TYPE_CHECKING:
-    from spark_upsert.table.entries.ahead import Preparation
+    from spark_upsert.table.state.prepared import Preparation
 
 
 def stage(

@@ -16,20 +16,19 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.schema import TableSchema
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.store.local import LocalStore
-from spark_upsert.store.spills import SpillFolder
-from spark_upsert.store.tokens import new_token
-from spark_upsert.table.entries.counters import EMPTY, Counters
-from spark_upsert.table.entries.cuts import cut_evenly
-from spark_upsert.table.entries.mechanism import mechanism_of
-from spark_upsert.table.log.tombstones import higher_mark
+from spark_upsert.store.protocol import new_token
+from spark_upsert.store.spill import SpillFolder
+from spark_upsert.table.log.properties import higher_mark
 from spark_upsert.table.run.file import Run, Span, write_run
 from spark_upsert.table.run.rows import BatchPart, Part, Rows, RunPart
-from spark_upsert.table.write.ambiguity import count_losers
-from spark_upsert.table.write.arrivals import are_unplaced, in_task
+from spark_upsert.table.state.counters import EMPTY, Counters
+from spark_upsert.table.state.partition import cut_evenly
+from spark_upsert.table.state.reduce import mechanism_of
 from spark_upsert.table.write.commands import are_by_keys, logs_of, skipped_in
+from spark_upsert.table.write.ties import are_unplaced, count_losers, in_task
 from spark_upsert.table.write.truncate import truncated_at
 
 SETTLE_BYTES = 64 << 20
@@ -62,7 +61,7 @@ class Stash:
         self.examples: dict[str, str] = {}
         """Keys of rows that a person should know about (`ambiguity`)."""
         self.logs: frozenset[str] = frozenset()
-        """The binlogs that order the commands (`conversions.positions`)."""
+        """The binlogs that order the commands (`core.source_positions`)."""
         self.truncated: str | None = None
         """The mark of the youngest truncate that came among the commands."""
         self.has_arrivals = False

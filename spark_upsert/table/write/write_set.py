@@ -18,19 +18,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spark_upsert.conversions.positions import with_logs
-from spark_upsert.model.arrays import Mask, Positions
-from spark_upsert.model.hash_range import ALL_HASHES, HashRange
-from spark_upsert.model.hashing import order_of
-from spark_upsert.table.entries.counters import EMPTY, Counters
-from spark_upsert.table.entries.cuts import cut_evenly
-from spark_upsert.table.entries.mechanism import mechanism_of
-from spark_upsert.table.entries.snapshot import Snapshot
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange, order_of
+from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.core.source_positions import with_logs
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, TableVersion, Transaction
-from spark_upsert.table.log.tombstones import LateRows, higher_mark
+from spark_upsert.table.log.properties import LateRows, higher_mark
 from spark_upsert.table.run.file import RUNS, RunFile, Span
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
-from spark_upsert.table.write.ambiguity import Examples, count_losers, examples_of, require_order
+from spark_upsert.table.state.counters import EMPTY, Counters
+from spark_upsert.table.state.partition import cut_evenly
+from spark_upsert.table.state.reduce import mechanism_of
+from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.moves import Move
 from spark_upsert.table.write.outcomes import (
     Outcome,
@@ -41,9 +39,10 @@ from spark_upsert.table.write.outcomes import (
     outcomes_of,
 )
 from spark_upsert.table.write.scratch import Scratch
+from spark_upsert.table.write.ties import Examples, count_losers, examples_of, require_order
 
 if TYPE_CHECKING:
-    from spark_upsert.table.entries.ahead import Ahead
+    from spark_upsert.table.state.prepared import Ahead
 
 SEAL_ROWS = 1 << 20
 """Hashes that the seal compares at once: 8 MiB per task."""
@@ -64,7 +63,7 @@ class Staged:
     is_by_keys: bool = False
     """Whether the commands are deletes by keys alone (`commands.are_by_keys`)."""
     logs: frozenset[str] = frozenset()
-    """The binlogs that order the commands (`conversions.positions`)."""
+    """The binlogs that order the commands (`core.source_positions`)."""
     move: Move | None = None
     """The step of which the marker came among contributions (`moves`)."""
     ahead: Ahead | None = None

@@ -1,0 +1,492 @@
+"""A table that keeps a view, in words: the plan, and how far it has come in each table of that.
+
+A table in facts: what stands in its log, its files, and what its consumers hold.
+
+The plan of a read, before anything is read.
+
+Rows and changes of a table, and the places where a value still lies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from typing import Any
+
+import click
+import pyarrow as pa
+
+from spark_upsert.cli.find_value import sightings
+from spark_upsert.cli.main import (
+    ValuesCommand,
+    as_pairs,
+    filter_option,
+    folders,
+    json_option,
+    limit_option,
+    on_table,
+    storage_options,
+    upsertflow,
+    version_option,
+)
+from spark_upsert.cli.render import (
+    escaped_lines,
+    heading,
+    pretty,
+    print_data,
+    print_facts,
+    print_rows,
+    progress,
+)
+from spark_upsert.cli.routed import open_in
+from spark_upsert.delta.follow import facts_below
+from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError, about, did_you_mean
+from spark_upsert.metadata import VIEWS, summary
+from spark_upsert.options.declare import STORAGE_PREFIX
+from spark_upsert.options.inputs import InputOptions, ReadPlan
+from spark_upsert.options.read import Metadata
+from spark_upsert.plan.json import plan_from_json
+from spark_upsert.plan.nodes import Node, Scan
+from spark_upsert.store.open import open_store
+from spark_upsert.streams.inputs.table import open_table
+from spark_upsert.streams.planner.formats import explain_read, with_found_inputs
+from spark_upsert.streams.reads.explain import plan_lines
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.view_position import (
+    VIEW_PLAN,
+    VIEW_PROPERTIES,
+    VIEW_RESULT,
+    KeptPosition,
+)
+from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.table import Table
+from spark_upsert.table.versions import EARLIEST, first_wanted, require_ordered, upper_wanted
+from spark_upsert.table.write.moves import NOTHING, recorded_position
+
+
+def kept_facts(table: Table, storage: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return what a table keeps: the nodes of the view, and its tables; None if it keeps none.
+
+    Of a table that keeps groups also the version that it has reached in each of them.
+    """
+    properties = table.log.head().properties
+    if VIEW_PLAN not in properties:
+        return None
+    plan = plan_from_json(properties[VIEW_PLAN])
+    reached = _reached(table) if VIEW_RESULT in properties else {}
+    return {
+        "view": list(plan_lines(plan)),
+        "tables": {
+            scan.path: {
+                "at": scan.version if scan.version is not None else reached.get(scan.path),
+                "newest": _newest(scan.path, storage),
+            }
+            for scan in _scans(plan)
+        },
+    }
+
+
+def told(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same for people."""
+    tables = {path: _told(**versions) for path, versions in facts["tables"].items()}
+    return {"keeps": facts["view"], "of": tables}
+
+
+def _told(at: int | None, newest: int | None) -> str:
+    there = "not found from here" if newest is None else f"newest version {newest}"
+    if at is None:
+        return there
+    behind = f", {newest - at} behind" if newest is not None and newest > at else ""
+    return f"at version {at}, {there}{behind}"
+
+
+def _reached(table: Table) -> dict[str, int]:
+    recorded = recorded_position(table.at())
+    if recorded == NOTHING:
+        return {}
+    return {path: place.version for path, place in KeptPosition.read(recorded).at.items()}
+
+
+def _newest(path: str, storage: Mapping[str, str]) -> int | None:
+    try:
+        return Log(open_store(path, storage)).head().version
+    except UpsertFlowError:
+        return None
+
+
+def _scans(node: Node) -> list[Scan]:
+    below = [scan for each in node.inputs for scan in _scans(each)]
+    return [node, *below] if isinstance(node, Scan) else below
+
+
+@upsertflow.command()
+@on_table
+@json_option
+def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show a table in a few numbers."""
+    table = open_in(path, storage)
+    facts, mirror = summary(table), facts_below(table)
+    schema, properties = table.log.head().schema, dict(table.log.head().properties)
+    kept = kept_facts(table, storage)
+    if kept is not None and not as_json:
+        # The plan stands there in words.
+        properties = {
+            name: text for name, text in properties.items() if name not in VIEW_PROPERTIES
+        }
+        kept = told(kept)
+    print_facts(
+        {
+            **asdict(facts),
+            "write_amplification": facts.write_amplification,
+            "keys": list(schema.keys),
+            "sequence_by": [field.name for field in schema.order],
+            "scope": schema.scope.value,
+            "columns": {field.name: str(field.type) for field in schema.columns},
+            "properties": properties,
+            **(kept or {}),
+            **({} if mirror is None else {"mirror": _nested(asdict(mirror), as_json=as_json)}),
+        },
+        as_json=as_json,
+    )
+
+
+def _nested(facts: Mapping[str, Any], *, as_json: bool) -> Mapping[str, Any]:
+    """Return facts that stand within others: for people in words, and without what is not known."""
+    if as_json:
+        return facts
+    return {
+        heading(name): pretty(name, value) for name, value in facts.items() if value is not None
+    }
+
+
+def show_view(
+    metadata: Metadata, path: str, storage: Mapping[str, str], limit: int | None, *, as_json: bool
+) -> None:
+    """Print the last rows of a view."""
+    view = VIEWS[metadata]
+    batches = view.read(open_in(path, storage))
+    rows = [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
+    shown = rows if limit is None else rows[max(0, len(rows) - limit) :]
+    print_rows(shown, view.schema.names, as_json=as_json)
+
+
+@upsertflow.command()
+@on_table
+@limit_option(20)
+@json_option
+def history(path: str, storage: Mapping[str, str], limit: int, as_json: bool) -> None:
+    """Show the newest versions: what each wrote, and what the table was behind it."""
+    show_view(Metadata.HISTORY, path, storage, limit, as_json=as_json)
+
+
+@upsertflow.command()
+@on_table
+@limit_option(20)
+@json_option
+def epochs(path: str, storage: Mapping[str, str], limit: int, as_json: bool) -> None:
+    """Show the counters of the newest epochs. Counters that are zero everywhere are left out."""
+    show_view(Metadata.EPOCHS, path, storage, limit, as_json=as_json)
+
+
+@upsertflow.command()
+@on_table
+@json_option
+def files(path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show the files that the newest version consists of."""
+    show_view(Metadata.FILES, path, storage, None, as_json=as_json)
+
+
+@upsertflow.command()
+@on_table
+@click.option("--hold", metavar="NAME", help="Take a lease on all versions, as for a backup.")
+@click.option("--release", metavar="NAME", help="Drop the lease of a consumer that is no more.")
+@json_option
+def consumers(
+    path: str, storage: Mapping[str, str], hold: str | None, release: str | None, as_json: bool
+) -> None:
+    """Show the consumers with a lease, on which version, and until when."""
+    table = open_in(path, storage)
+    if hold is not None:
+        table.hold_all(hold)
+    if release is not None and not table.release(release):
+        held = [lease.consumer for lease in table.consumers()]
+        raise OptionError(
+            f"no consumer '{release}' has a lease on '{table.store.url}'.",
+            hint=did_you_mean(release, held)
+            if held
+            else "there is none to release: leave it out, and look with 'upsertflow consumers'.",
+            consumer=release,
+        )
+    show_view(Metadata.CONSUMERS, path, storage, None, as_json=as_json)
+
+
+@upsertflow.command()
+@on_table
+@json_option
+def pressure(path: str, storage: Mapping[str, str], as_json: bool) -> None:
+    """Show how far consumers are behind, against the caps, and which ones hold up writers."""
+    show_view(Metadata.PRESSURE, path, storage, None, as_json=as_json)
+
+
+_FACT = re.compile(r"  (?P<name>[a-z-]{1,9}) +(?<=^.{12})(?P<value>\S.*)")
+"""A line of an explanation that is a field (`explain.field`)."""
+
+
+@upsertflow.command()
+@click.argument("path", required=False, shell_complete=folders)
+@storage_options
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=PATH",
+    callback=as_pairs,
+    help="A table of a read of several, instead of PATH. May be repeated.",
+)
+@click.option(
+    "--merge", help="How inputs are merged: interleave (the default), concat, roundrobin."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    callback=as_pairs,
+    help="Any option of the read, as Spark is told it. May be repeated.",
+)
+@click.option("--change-feed", is_flag=True, help="Explain a read of changes, not of rows.")
+@click.option("--version", help="The rows as of this version. Default: the newest.")
+@click.option("--starting-version", help="Changes from this version on; also earliest, latest.")
+@click.option("--ending-version", help="Changes up to this version. Default: the newest.")
+@click.option("--consumer", metavar="NAME", help="Changes that this consumer has yet to read.")
+@click.option("--columns", help="Columns, separated by commas. Default: all.")
+@click.option("--mode", help="none, dropCarryovers (the default) or netChanges.")
+@click.option("--splits", help="How many splits. Default: by size, and by this machine's cores.")
+@json_option
+def explain(
+    path: str | None,
+    storage: Mapping[str, str],
+    inputs: Sequence[tuple[str, str]],
+    merge: str | None,
+    settings: Sequence[tuple[str, str]],
+    change_feed: bool,
+    version: str | None,
+    starting_version: str | None,
+    ending_version: str | None,
+    consumer: str | None,
+    columns: str | None,
+    mode: str | None,
+    splits: str | None,
+    as_json: bool,
+) -> None:
+    """Show what a read will do: versions, files, look-ups and splits. Reads the log alone.
+
+    For several inputs it shows how they are merged, what is read of each, and the tasks.
+    """
+    if consumer is not None and starting_version is not None:
+        raise click.UsageError("Say where changes begin once: --consumer or --starting-version.")
+    of_changes = (starting_version, ending_version, mode, consumer)
+    given = {
+        "path": path,
+        "inputs": ",".join(name for name, _ in inputs) or None,
+        **{f"input.{name}.path": text for name, text in inputs},
+        "merge": merge,
+        "readChangeFeed": "true" if change_feed or any(of_changes) else None,
+        "versionAsOf": version,
+        "startingVersion": starting_version,
+        "endingVersion": ending_version,
+        "columns": columns,
+        "deduplicationMode": mode,
+        "splits": splits,
+        **{f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()},
+    }
+    options = {name: text for name, text in given.items() if text is not None}
+    for name, text in settings:
+        if name in options:  # Alike but for case is for the parser to see.
+            raise click.UsageError(f"'{name}' is given twice.")
+        options[name] = text
+    plan = ReadPlan.parse(options)
+    text = explain_read(plan if consumer is None else _behind(plan, consumer))
+    if as_json:
+        print_rows(list(_sections(text)), (), as_json=True)
+    else:
+        click.echo(escaped_lines(text))
+
+
+def _sections(text: str) -> Iterator[dict[str, Any]]:
+    """Yield each line at the margin, with the facts and the other lines that stand below it."""
+    for section in re.split(r"\n(?! )", text):
+        title, *below = section.splitlines()
+        named = [_FACT.fullmatch(line) for line in below]
+        facts = {found["name"]: found["value"] for found in named if found is not None}
+        lines = [line.strip() for line, found in zip(below, named, strict=True) if found is None]
+        yield {"title": title, "facts": facts, "lines": lines}
+
+
+def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:
+    """Return a plan of tables that begin where a consumer has yet to read."""
+    inputs: list[InputOptions] = []
+    for each in with_found_inputs(plan).inputs:
+        with about("input", each.name):
+            behind = {
+                "startingVersion": str(_version_behind(open_table(each.of_table()), consumer))
+            }
+        inputs.append(replace(each, own={**each.own, **behind}))
+    return replace(plan, inputs=tuple(inputs))
+
+
+def _version_behind(table: Table, consumer: str) -> int:
+    """Return the first version with changes that a consumer has yet to read."""
+    held = {lease.consumer: lease.version for lease in table.consumers()}
+    if consumer not in held:
+        raise OptionError.invalid(
+            "--consumer",
+            consumer,
+            "the name of a lease",
+            hint="'upsertflow consumers' shows the consumers that hold one.",
+        )
+    return held[consumer] + 1
+
+
+def _keys(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, pa.Array]:
+    """Return keys as columns of texts: several of one column, or one of several."""
+    if len(names) == 1:
+        return {names[0]: pa.array(values, pa.string())}
+    if len(names) != len(values):
+        raise SchemaError(
+            f"the key is {', '.join(names)}: expected {len(names)} values, found {len(values)}.",
+            hint="give a value for each; of several keys: --filter.",
+        )
+    return {name: pa.array([value]) for name, value in zip(names, values, strict=True)}
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        values = [_values(column) for column in batch.columns]
+        for row in zip(*values, strict=True):
+            yield dict(zip(batch.schema.names, row, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except OverflowError:  # A date or time of a year that Python does not know, and Spark does.
+        values = column.cast(pa.string()).to_pylist()
+    return values
+
+
+@upsertflow.command()
+@on_table
+@version_option
+@filter_option
+@limit_option(20)
+@json_option
+def snapshot(
+    path: str,
+    storage: Mapping[str, str],
+    version: int | None,
+    condition: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show some rows of the table, in no particular order."""
+    found = open_in(path, storage).scan(filter=condition, version=version)
+    print_data(list(islice(_rows(found), limit)), found.schema.names, as_json=as_json)
+
+
+@upsertflow.command(cls=ValuesCommand)
+@on_table
+@click.argument("values", metavar="KEY...", nargs=-1, required=True)
+@version_option
+@json_option
+def get(
+    path: str,
+    storage: Mapping[str, str],
+    values: tuple[str, ...],
+    version: int | None,
+    as_json: bool,
+) -> None:
+    """Show the rows of some keys.
+
+    KEY is one key or several, where the key is one column. Of several columns it is one key: a
+    value for each of them, in their order. A KEY that begins with '-' and is no number follows
+    '--'.
+    """
+    table = open_in(path, storage)
+    keys = _keys(table.schema.keys, values)
+    found = table.get(keys, version=version)
+    print_data(list(_rows(found.to_batches())), found.column_names, as_json=as_json)
+
+
+@upsertflow.command(cls=ValuesCommand)
+@on_table
+@click.argument("values", metavar="[KEY]...", nargs=-1)
+@filter_option
+@json_option
+def delete(
+    path: str,
+    storage: Mapping[str, str],
+    values: tuple[str, ...],
+    condition: str | None,
+    as_json: bool,
+) -> None:
+    """Delete the rows of some keys, or those of a filter, as one version.
+
+    KEY is as of `get`. What lies in older versions goes by `expire` and `vacuum`.
+    """
+    table = open_in(path, storage)
+    keys = _keys(table.schema.keys, values) if values else None
+    commit = table.delete(keys, filter=condition)
+    rows = 0 if commit is None else Counters.from_json(commit.counters).deletes
+    facts = {"deleted": rows, "version": None if commit is None else commit.version}
+    print_facts(facts, as_json=as_json)
+
+
+@upsertflow.command()
+@on_table
+@click.option("--from", "lower", type=int, help="The first version. Default: the oldest.")
+@click.option("--to", "last", type=int, help="The last version. Default: the newest.")
+@limit_option(20)
+@json_option
+def changes(
+    path: str,
+    storage: Mapping[str, str],
+    lower: int | None,
+    last: int | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show what some versions changed."""
+    table = open_in(path, storage)
+    first = first_wanted(table.log, version=EARLIEST if lower is None else lower, name="--from")
+    upper = upper_wanted(table.log, version=last, name="--to")
+    require_ordered(first or 0, upper, name="--to", may_be_empty=last is None)
+    found = table.scan_changes(first or 0, upper)
+    print_data(list(islice(_rows(found), limit)), found.schema.names, as_json=as_json)
+
+
+@upsertflow.command(cls=ValuesCommand)
+@click.argument("path", shell_complete=folders)
+@click.argument("value")
+@storage_options
+@click.option("--column", help="Look at this column alone, and not at bytes.")
+@json_option
+def find(
+    path: str, value: str, storage: Mapping[str, str], column: str | None, as_json: bool
+) -> None:
+    """Show which files below PATH hold VALUE, whatever version they are of; exit with 1 if any do.
+
+    PATH is a table, the root of many, or any other folder. Every file is read. Texts are found
+    within longer ones, all other values where they are equal.
+    """
+    with progress("find", as_json=as_json) as told:
+        store = open_store(path, storage)
+        found = [asdict(each) for each in sightings(store, value, column=column, told=told)]
+    if found or as_json:
+        print_rows(found, ("path", "column", "values"), as_json=as_json)
+    if found:
+        click.get_current_context().exit(1)
+    if not as_json:
+        print_facts({"files_with_it": 0}, as_json=False)

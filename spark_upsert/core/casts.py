@@ -1,0 +1,705 @@
+"""Dates and timestamps in other units, all within the years 0001 to 9999 of UTC.
+
+A time without a zone is taken as one of UTC. A date is that of the zone that a time has.
+
+The one door of every conversion of user data: a value of the other type, or an error.
+
+    found, bad = try_convert(column, pa.decimal128(38, 2))   # null where bad
+    found = convert(column, pa.decimal128(38, 2))            # `UnfitError` if one is bad
+
+Arrow's casts trust what they are given: some read or write beyond a number, some wrap, some take
+what SQL, Python and Spark do not (``0x10``, the year 0000). So nothing else casts what came from
+outside; `tests/unit/test_one_door.py` holds the list of the casts of our own columns.
+
+===================  =====================================================================
+into                 what is bad
+===================  =====================================================================
+decimal              what has other digits than `Rounding` allows, or too many; see `decimals`
+whole number         a fraction unless rounded, what is out of range, NaN
+float                a text that is no number or beyond the type, a whole number that the float
+                     cannot tell from its neighbours (unless rounded). Decimals become the
+                     nearest, each NaN the same one, also of a column that has the type already
+date, timestamp      the years before 0001 and after 9999, in UTC: Python cannot read them. Also
+                     of a column that has the type already
+text                 nothing of a decimal, whose digits are all written: ``0.0000001``; nor of a
+                     UUID, which becomes its canonical text
+boolean              a number other than 0 and 1
+bytes, others        what Arrow says is
+===================  =====================================================================
+
+Bytes become a number as their text does. A number has no unit of time: it becomes no date, time or
+duration, nor does one become a number, and a timestamp becomes no time of day.
+
+A float becomes a decimal by its shortest text, rounded half up: no float is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core import decimals
+from spark_upsert.core.keys import Mask, is_text
+from spark_upsert.core.reasons import Rounding, shown
+from spark_upsert.core.schema import BOOL8, UUID, storage_type
+from spark_upsert.core.soundness import is_sound, require_offsets, unsound_rows
+from spark_upsert.core.timestamps import DAYS_MAX, DAYS_MIN, times
+
+_SECONDS = 86_400
+_PER_DAY = {
+    "s": _SECONDS,
+    "ms": _SECONDS * 1_000,
+    "us": _SECONDS * 1_000_000,
+    "ns": _SECONDS * 1_000_000_000,
+}
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+def converted(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    """Return dates or timestamps as others, and which are none.
+
+    Bad are those of other years, and unless they are rounded, which is down, what the unit is too
+    coarse for: a timestamp is a date only at midnight.
+    """
+    if pa.types.is_date64(type_) and values.type != type_:
+        days, bad = converted(values, pa.date32(), rounding)
+        return pc.cast(days, type_), bad
+    if pa.types.is_date(type_) and getattr(values.type, "tz", None) not in (None, "UTC"):
+        values = pc.local_timestamp(values)
+    own, other = _per_day(values.type), _per_day(type_)
+    least, most = max(DAYS_MIN * own, _LEAST), min((DAYS_MAX + 1) * own - 1, _MOST)
+    if other > own:  # In nanoseconds there are no other years than 1677 to 2262.
+        least, most = max(least, -(_MOST // (other // own))), min(most, _MOST // (other // own))
+    numbers = values.view(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
+    bad = np.zeros(len(values), dtype=np.bool_)
+    bounds = pc.min_max(numbers)
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    is_inside = low is None or least <= low <= high <= most
+    if is_inside and values.type == type_:
+        return values, bad
+    ints = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not is_inside:
+        bad = (ints < least) | (ints > most)
+        ints = np.where(bad, 0, ints)
+    if other >= own:
+        ints = ints * (other // own)
+    else:
+        whole = ints // (own // other)
+        if rounding is Rounding.EXACT:
+            bad |= whole * (own // other) != ints
+        ints = whole
+    kind = pa.int32() if pa.types.is_date32(type_) else pa.int64()
+    mask = ~np.asarray(values.is_valid()) | bad
+    return pa.array(ints.astype(kind.to_pandas_dtype()), kind, mask=mask).view(type_), bad
+
+
+def _per_day(type_: pa.DataType) -> int:
+    if pa.types.is_timestamp(type_):
+        return _PER_DAY[type_.unit]
+    return _PER_DAY["ms"] if pa.types.is_date64(type_) else 1
+
+
+Datum = Any
+"""A `pyarrow.Array`, `ChunkedArray` or `Scalar`: pyarrow has no types."""
+
+
+class UnfitError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped.
+    """A value is no value of the type that it is to have.
+
+    One of Arrow's errors, because it stands where Arrow's own casts fail.
+    """
+
+
+def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXACT) -> Datum:
+    """Return values in another type: an array, several chunks or a scalar, as given.
+
+    Raises
+    ------
+    UnfitError
+        One of them is no value of the type; says which.
+    pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError
+        As Arrow's cast, for types that the table above leaves to it.
+    """
+    if isinstance(values, pa.Scalar):
+        return convert(pa.repeat(values, 1), type_, rounding)[0]
+    if isinstance(values, pa.ChunkedArray):
+        chunks = [convert(chunk, type_, rounding) for chunk in values.chunks]
+        return pa.chunked_array(chunks, type_)
+    found, bad = try_convert(values, type_, rounding)
+    if bad.any():
+        raise UnfitError(_reason(values, type_, int(np.argmax(bad))))
+    return found
+
+
+def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -> Datum:
+    """Return decimals rounded to some digits behind the point, in the type that Spark gives them.
+
+    Parameters
+    ----------
+    values : pyarrow.Array, ChunkedArray or Scalar
+        Decimals.
+    places : int
+        Negative: before the point.
+    rounding : Rounding
+
+    Raises
+    ------
+    UnfitError
+        One then has more digits than 38.
+    """
+    if isinstance(values, pa.Scalar):
+        return rounded(pa.repeat(values, 1), places, rounding)[0]
+    type_ = decimals.rounded_type(values.type, places)
+    if isinstance(values, pa.ChunkedArray):
+        return pa.chunked_array([rounded(each, places, rounding) for each in values.chunks], type_)
+    found, bad = decimals.round_at(values, places, type_, rounding)
+    if bad.any():
+        raise UnfitError(_reason(values, type_, int(np.argmax(bad))))
+    return found
+
+
+def try_convert(
+    values: pa.Array, type_: pa.DataType, rounding: Rounding = Rounding.EXACT
+) -> tuple[pa.Array, Mask]:
+    """Return an array in another type, and which of its values are none of that type.
+
+    Parameters
+    ----------
+    values : pyarrow.Array, shape (n,)
+        What stands under nulls counts for nothing.
+    type_ : pyarrow.DataType
+    rounding : Rounding
+
+    Returns
+    -------
+    tuple of (pyarrow.Array, numpy.ndarray of bool)
+        Null where the value is bad; a nested value may be null inside only.
+
+    Notes
+    -----
+    An array that has the type already is returned as it is, but for its times, which are checked,
+    and its floats, in which every NaN gets the same bits.
+    """
+    if _is_uuid(values.type) and kind_of(type_) == "text":
+        values = _texts_of_uuids(values.storage)
+    values = _without_extension(values)
+    if pa.types.is_dictionary(values.type):
+        return _of_dictionary(values, type_, rounding)
+    sound = is_sound(values)
+    if sound and values.type == type_ and not _is_examined(type_):
+        return values, _none(values)
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), type_), _none(values)
+    nested = next((rule for is_kind, rule in _NESTED if is_kind(type_)), None)
+    if nested is not None:
+        if any(map(pa.types.is_run_end_encoded, _inner_types(values.type))):
+            raise pa.ArrowNotImplementedError(f"run-end encoded values in {values.type}")
+        require_offsets(values)
+        return nested(values, type_, rounding)
+    if not sound:
+        unsound = unsound_rows(values)
+        found, bad = try_convert(_without(values, unsound), type_, rounding)
+        return found, bad | unsound
+    rule = _RULES.get((kind_of(values.type), kind_of(type_)))
+    if rule is not None:
+        return rule(values, type_, rounding)
+    _require_unit(values.type, type_)
+    found = pc.cast(values, type_)
+    is_examined = kind_of(type_) in _EXAMINED
+    return try_convert(found, type_) if is_examined else (found, _none(values))
+
+
+def _without(values: pa.Array, rows: Mask) -> pa.Array:
+    """Return values with nulls at some rows."""
+    return values.take(pa.array(np.arange(len(values)), mask=rows))
+
+
+def readable(values: pa.Array) -> tuple[pa.Array, Mask]:
+    """Return values that Python can read, in their storage type, and which had to be left out.
+
+    Those are times of other years, and values that are none of their type.
+    """
+    return try_convert(values, storage_type(values.type))
+
+
+def _reason(values: pa.Array, type_: pa.DataType, row: int) -> str:
+    """Return why a value is none of a type."""
+    return f"{_shown(values[row])} is no {type_}{range_of(type_)}"
+
+
+def _shown(value: pa.Scalar) -> str:
+    text = shown_value(value)
+    return shown(repr(text) if is_text(value.type) else text)
+
+
+def shown_value(value: pa.Scalar) -> str:
+    """Return a text for a value, also for one that Python does not have."""
+    if isinstance(value, pa.DictionaryScalar | pa.ExtensionScalar):
+        return shown_value(value.value)
+    try:
+        return str(value.as_py())
+    except UnicodeDecodeError:
+        return bytes(value.as_buffer()).decode(errors="backslashreplace")
+    except (ValueError, OverflowError):
+        since = " since 1970" if kind_of(value.type) in ("date", "time") else ""
+        return f"{value.value} ({value.type}{since})"
+
+
+def range_of(type_: pa.DataType) -> str:
+    """Return what values a type has, in brackets; nothing if all are alike."""
+    if pa.types.is_decimal(type_):
+        whole = type_.precision - type_.scale
+        return f" ({whole} digits before the point, {type_.scale} behind it)"
+    if pa.types.is_integer(type_):
+        least, most = decimals.bounds_of(type_)
+        return f" (a whole number from {least} to {most})"
+    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        return " (of the years 0001 to 9999)"
+    if pa.types.is_time(type_):
+        return " (within a day)"
+    return " (in UTF-8)" if pa.types.is_string(type_) else ""
+
+
+def _inner_types(type_: pa.DataType) -> list[pa.DataType]:
+    """Return the types that are directly in a nested one."""
+    if pa.types.is_map(type_):
+        return [type_.key_type, type_.item_type]
+    return [type_.field(index).type for index in range(type_.num_fields)]
+
+
+# -- nested types ----------------------------------------------------------------------------
+
+
+def _struct(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    if not pa.types.is_struct(values.type):
+        raise pa.ArrowTypeError(f"{values.type} is no {type_}")
+    names = [field.name for field in values.type]
+    places = {name: index for index, name in enumerate(names)}
+    is_same = names == [field.name for field in type_]
+    if len(places) < len(names) and not is_same:
+        raise pa.ArrowTypeError(f"{values.type} has two fields of one name")
+    extra = places.keys() - {field.name for field in type_}
+    if extra:
+        raise pa.ArrowTypeError(f"{type_} has no field '{min(extra)}' of {values.type}")
+    # Without what stands under a struct that is null.
+    given = values.flatten()
+    parts, bad = [], _none(values)
+    for index, field in enumerate(type_):
+        if field.name in places:
+            place = index if is_same else places[field.name]  # A name may be there twice.
+            part, bad_part = try_convert(given[place], field.type, rounding)
+            bad |= bad_part
+        else:
+            part = pa.nulls(len(values), field.type)
+        parts.append(part)
+    return _struct_of(parts, values, type_), bad
+
+
+def _struct_of(parts: list[pa.Array], like: pa.Array, type_: pa.DataType) -> pa.Array:
+    mask = like.is_null() if like.null_count else None
+    if not parts:
+        bits = None if mask is None else pc.invert(mask).buffers()[1]
+        return pa.Array.from_buffers(type_, len(like), [bits])
+    return pa.StructArray.from_arrays(parts, fields=list(type_), mask=mask)
+
+
+def _list(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    item = getattr(values.type, "value_type", None)
+    if item is None:
+        raise pa.ArrowTypeError(f"{values.type} is no {type_}")
+    items, bad_items = try_convert(_items(values), type_.value_type, rounding)
+    offsets = _offsets(values)
+    mask = values.is_null() if values.null_count else None
+    found = pa.ListArray.from_arrays(
+        pa.array(offsets), items, type=pa.list_(type_.value_field), mask=mask
+    )
+    return found if found.type == type_ else pc.cast(found, type_), _holding(bad_items, offsets)
+
+
+def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    if not pa.types.is_map(values.type):
+        raise pa.ArrowTypeError(f"{values.type} is no {type_}")
+    pairs = _as_pairs(values)
+    (keys, bad), (items, bad_items) = (
+        try_convert(part, wanted, rounding)
+        for part, wanted in zip(
+            _items(pairs).flatten(), (type_.key_type, type_.item_type), strict=True
+        )
+    )
+    offsets = _offsets(pairs)
+    mask = values.is_null() if values.null_count else None
+    bad = bad | bad_items
+    if bad.any():  # A key is never null, so that a bad map has none of its pairs.
+        lost = _holding(bad, offsets)
+        return _map(_without_maps(values, lost), type_, rounding)[0], lost
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, items, type_, mask=mask), _none(values)
+
+
+def _as_pairs(maps: pa.Array) -> pa.Array:
+    """Return maps as lists of structs, without a cast.
+
+    A cast refuses a null struct whose fields are declared as not null, as Spark declares them.
+    """
+    pairs = maps.values
+    return pa.Array.from_buffers(
+        pa.list_(pairs.type), len(maps), maps.buffers()[:2], offset=maps.offset, children=[pairs]
+    )
+
+
+def _items(lists: pa.Array) -> pa.Array:
+    """Return the items of all lists. Arrow makes no empty array of an extension type."""
+    return lists.flatten() if pc.max(pc.list_value_length(lists)).as_py() else lists.values[:0]
+
+
+def _without_maps(maps: pa.Array, lost: Mask) -> pa.Array:
+    """Return maps, null where they are lost. Arrow chooses no rows of an extension type."""
+    kept = ~lost & maps.is_valid().to_numpy(zero_copy_only=False)
+    bits = pa.array(np.concatenate([np.zeros(maps.offset, np.bool_), kept])).buffers()[1]
+    return pa.Array.from_buffers(
+        maps.type, len(maps), [bits, maps.buffers()[1]], offset=maps.offset, children=[maps.values]
+    )
+
+
+def _offsets(values: pa.Array) -> np.ndarray:
+    """Return where each list ends among the items of all, which begin at 0."""
+    lengths = pc.fill_null(pc.list_value_length(values), 0)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise pa.ArrowInvalid(f"{offsets[-1]} items of lists are too many for one array")
+    return offsets.astype(np.int32)
+
+
+def _holding(bad: Mask, offsets: np.ndarray) -> Mask:
+    """Return which lists hold a bad item."""
+    lists = np.zeros(len(offsets) - 1, dtype=np.bool_)
+    lists[np.searchsorted(offsets, np.flatnonzero(bad), side="right") - 1] = True
+    return lists
+
+
+_Rule = Callable[[pa.Array, pa.DataType, Rounding], tuple[pa.Array, Mask]]
+
+_NESTED: tuple[tuple[Callable[[pa.DataType], bool], _Rule], ...] = (
+    (pa.types.is_struct, _struct),
+    (pa.types.is_map, _map),
+    (lambda type_: pa.types.is_list(type_) or pa.types.is_large_list(type_), _list),
+)
+
+
+# -- texts -----------------------------------------------------------------------------------
+
+_INTEGER = r"\A[+-]?[0-9]+\z"
+_SHORT_INTEGER = r"\A-?[0-9]{1,18}\z"
+_BOOLEAN = r"\A(?i:true|false|1|0)\z"
+_INFINITE = r"\A[+-]?(?i:inf|infinity)\z"
+_FLOAT = (
+    r"\A(?:[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|"
+    r"[+-]?(?i:inf|infinity|nan))\z"
+)
+
+
+def _integers_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    if pc.all(pc.match_substring_regex(texts, _SHORT_INTEGER), min_count=0).as_py():
+        return _integers_of_integers(pc.cast(texts, pa.int64()), type_, Rounding.EXACT)
+    is_integer = pc.match_substring_regex(texts, _INTEGER)
+    wide, bad = decimals.from_texts(
+        pc.if_else(is_integer, texts, None), pa.decimal128(20, 0), Rounding.EXACT
+    )
+    found, bad_range = decimals.to_integers(wide, type_, Rounding.EXACT)
+    return found, bad | bad_range | ~_filled(is_integer)
+
+
+def _floats_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    is_number = pc.match_substring_regex(texts, _FLOAT)
+    found = pc.cast(pc.if_else(is_number, texts, None), type_)
+    bad = ~_filled(is_number)
+    is_large = pc.is_inf(found).fill_null(False)
+    if pc.any(is_large, min_count=0).as_py():
+        is_large = pc.and_not(is_large, pc.match_substring_regex(texts, _INFINITE))
+        bad |= np.asarray(is_large.fill_null(False))
+        found = pc.if_else(pa.array(bad), None, found)
+    return found, bad
+
+
+def _booleans_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    is_known = pc.match_substring_regex(texts, _BOOLEAN)
+    return pc.cast(pc.if_else(is_known, texts, None), type_), ~_filled(is_known)
+
+
+def _booleans_of_numbers(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    if pa.types.is_float16(numbers.type):
+        numbers = pc.cast(numbers, pa.float32())
+    is_known = pc.is_in(numbers, pa.array([0, 1], numbers.type))
+    is_known = pc.or_(is_known, numbers.is_null())
+    return pc.cast(pc.if_else(is_known, numbers, None), type_), ~_filled(is_known)
+
+
+def _times_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    if pa.types.is_date(type_):
+        between = pa.date32()
+    else:
+        between = pa.timestamp("us", None if type_.tz is None else "UTC")
+    found, bad = times(texts, between)
+    found, unfit = try_convert(found, type_)
+    return found, bad | unfit
+
+
+def _of_text(rule: _Rule) -> _Rule:
+    """Return a rule for texts of any layout."""
+    return lambda texts, type_, rounding: rule(
+        texts if pa.types.is_string(texts.type) else pc.cast(texts, pa.string()), type_, rounding
+    )
+
+
+_HYPHENS = (8, 13, 18, 23)
+_DIGITS = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_PLACES = np.setdiff1d(np.arange(36), _HYPHENS)
+"""The digits of a UUID in its canonical text (RFC 9562)."""
+
+
+def _is_uuid(type_: pa.DataType) -> bool:
+    return isinstance(type_, pa.BaseExtensionType) and type_.extension_name == UUID
+
+
+def _texts_of_uuids(values: pa.Array) -> pa.Array:
+    """Return UUIDs of 16 bytes each as their canonical texts."""
+    count, first = len(values), values.offset
+    data = np.frombuffer(values.buffers()[1], dtype=np.uint8)[16 * first : 16 * (first + count)]
+    digits = np.stack([data >> 4, data & 15], axis=1).reshape(count, 32)
+    texts = np.full((count, 36), ord("-"), dtype=np.uint8)
+    texts[:, _PLACES] = _DIGITS[digits]
+    offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int64) * 36)
+    buffers = [None, offsets, pa.py_buffer(texts)]
+    found = pc.cast(pa.Array.from_buffers(pa.large_string(), count, buffers), pa.string())
+    return pc.if_else(values.is_valid(), found, None) if values.null_count else found
+
+
+def _of_bytes(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    return try_convert(pc.cast(values, pa.string()), type_, rounding)
+
+
+# -- numbers ---------------------------------------------------------------------------------
+
+
+def _integers_of_integers(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    (least, most), (low, high) = decimals.bounds_of(type_), decimals.bounds_of(numbers.type)
+    fits = [pc.less_equal(numbers, pa.scalar(most, numbers.type))] if high > most else []
+    fits += [pc.greater_equal(numbers, pa.scalar(least, numbers.type))] if low < least else []
+    bad = _none(numbers)
+    for each in fits:
+        bad |= ~_filled(each)
+    if bad.any():
+        numbers = pc.if_else(pa.array(bad), None, numbers)
+    return pc.cast(numbers, type_), bad
+
+
+def _floats_of_integers(
+    numbers: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    if rounding is not Rounding.EXACT:
+        return pc.cast(numbers, type_, safe=False), _none(numbers)
+    digits = np.finfo(type_.to_pandas_dtype()).nmant + 1
+    least, most = decimals.bounds_of(numbers.type)
+    bad = _none(numbers)
+    if most > 1 << digits:
+        bad |= ~_filled(pc.less_equal(numbers, 1 << digits))
+        bad |= ~_filled(pc.greater_equal(numbers, -1 << digits)) if least < 0 else False
+        numbers = pc.if_else(pa.array(bad), None, numbers) if bad.any() else numbers
+    return pc.cast(numbers, type_, safe=False), bad
+
+
+def _floats_of_decimals(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    """Return the nearest floats: through the text, which is read so."""
+    return pc.cast(pc.cast(numbers, pa.string()), type_), _none(numbers)
+
+
+def _texts_of_decimals(numbers: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
+    return pc.cast(decimals.to_texts(numbers), type_), _none(numbers)
+
+
+def _decimals_of_floats(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    return decimals.from_texts(pc.cast(numbers, pa.string()), type_, Rounding.HALF_UP)
+
+
+def _integers_of_floats(
+    numbers: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    valid = np.asarray(numbers.is_valid())
+    given = np.where(valid, numbers.to_numpy(zero_copy_only=False), 0).astype(np.float64)
+    whole = _WHOLE[rounding](given)
+    least, most = decimals.bounds_of(type_)
+    # Floats that are powers of two, which the greatest integer need not be.
+    bad = ~((whole >= float(least)) & (whole < float(most + 1)))
+    if rounding is Rounding.EXACT:
+        bad |= whole != given
+    found = np.where(bad, 0, whole).astype(type_.to_pandas_dtype())
+    return pa.array(found, type_, mask=~valid | bad), bad
+
+
+def _half_up(numbers: np.ndarray) -> np.ndarray:
+    whole = np.trunc(numbers)
+    return whole + np.copysign(np.abs(numbers - whole) >= 0.5, numbers)
+
+
+_WHOLE: dict[Rounding, Callable[[np.ndarray], np.ndarray]] = {
+    Rounding.EXACT: np.trunc,
+    Rounding.DOWN: np.trunc,
+    Rounding.CEILING: np.ceil,
+    Rounding.FLOOR: np.floor,
+    Rounding.HALF_UP: _half_up,
+}
+
+
+def _floats_of_floats(
+    numbers: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    found = _with_one_nan(pc.cast(numbers, type_, safe=False))
+    if type_.bit_width >= numbers.type.bit_width or rounding is not Rounding.EXACT:
+        return found, _none(numbers)
+    is_lost = pc.and_not(pc.is_inf(found), pc.is_inf(numbers))
+    bad = np.array(is_lost.fill_null(False))
+    return pc.if_else(pa.array(bad), None, found) if bad.any() else found, bad
+
+
+def _with_one_nan(numbers: pa.Array) -> pa.Array:
+    """Return floats in which every NaN has the same bits: readers of SQL see one NaN."""
+    is_nan = pc.is_nan(numbers)
+    if not pc.any(is_nan, min_count=0).as_py():
+        return numbers
+    return pc.if_else(is_nan, pa.scalar(float("nan"), numbers.type), numbers)
+
+
+def _decimals_of_integers(
+    numbers: pa.Array, type_: pa.DataType, _: Rounding
+) -> tuple[pa.Array, Mask]:
+    return decimals.from_integers(numbers, type_)
+
+
+# -- which rule ------------------------------------------------------------------------------
+
+_KINDS: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+    ("text", pa.types.is_string),
+    ("text", pa.types.is_large_string),
+    ("text", pa.types.is_string_view),
+    ("decimal", pa.types.is_decimal),
+    ("integer", pa.types.is_integer),
+    ("float", pa.types.is_floating),
+    ("boolean", pa.types.is_boolean),
+    ("date", pa.types.is_date),
+    ("time", pa.types.is_timestamp),
+    ("time of day", pa.types.is_time),
+    ("duration", pa.types.is_duration),
+    ("bytes", pa.types.is_binary),
+    ("bytes", pa.types.is_large_binary),
+    ("bytes", pa.types.is_binary_view),
+    ("bytes", pa.types.is_fixed_size_binary),
+)
+
+_RULES: dict[tuple[str, str], _Rule] = {
+    ("text", "decimal"): _of_text(decimals.from_texts),
+    ("text", "integer"): _of_text(_integers_of_texts),
+    ("text", "float"): _of_text(_floats_of_texts),
+    ("text", "boolean"): _of_text(_booleans_of_texts),
+    ("text", "date"): _of_text(_times_of_texts),
+    ("text", "time"): _of_text(_times_of_texts),
+    ("bytes", "decimal"): _of_bytes,
+    ("bytes", "integer"): _of_bytes,
+    ("bytes", "float"): _of_bytes,
+    ("bytes", "boolean"): _of_bytes,
+    ("integer", "boolean"): _booleans_of_numbers,
+    ("float", "boolean"): _booleans_of_numbers,
+    ("decimal", "decimal"): decimals.from_decimals,
+    ("decimal", "integer"): decimals.to_integers,
+    ("decimal", "float"): _floats_of_decimals,
+    ("decimal", "text"): _texts_of_decimals,
+    ("integer", "integer"): _integers_of_integers,
+    ("integer", "decimal"): _decimals_of_integers,
+    ("integer", "float"): _floats_of_integers,
+    ("float", "decimal"): _decimals_of_floats,
+    ("float", "integer"): _integers_of_floats,
+    ("float", "float"): _floats_of_floats,
+    ("date", "date"): converted,
+    ("date", "time"): converted,
+    ("time", "date"): converted,
+    ("time", "time"): converted,
+}
+
+
+_NUMBERS = frozenset({"integer", "float", "decimal"})
+_TIMES = frozenset({"date", "time", "time of day", "duration"})
+
+
+def _require_unit(given: pa.DataType, type_: pa.DataType) -> None:
+    """Refuse pairs that Arrow casts by a unit that nobody named, or by dropping the date."""
+    one, other = kind_of(given), kind_of(type_)
+    if one != other and {one, other} <= _NUMBERS | _TIMES:
+        raise pa.ArrowTypeError(f"{given} is no {type_}")
+
+
+@cache
+def kind_of(type_: pa.DataType) -> str:
+    """Return the kind of a type that is not nested, as the table of rules names it."""
+    return next((name for name, is_kind in _KINDS if is_kind(type_)), "other")
+
+
+@cache
+def _is_examined(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_is_examined(field.type) for field in type_)
+    if pa.types.is_map(type_):
+        return _is_examined(type_.key_type) or _is_examined(type_.item_type)
+    if hasattr(type_, "value_type"):
+        return _is_examined(type_.value_type)
+    return kind_of(type_) in _EXAMINED
+
+
+_EXAMINED = ("date", "time", "float")
+"""Kinds whose values are looked through although they have their type."""
+
+
+def _without_extension(values: pa.Array) -> pa.Array:
+    """Return plain values of an extension type, of a view, or of run-end encoded ones."""
+    if isinstance(values, pa.ExtensionArray):
+        if values.type.extension_name == BOOL8:  # Arrow takes all integers but 0 for true.
+            return pc.not_equal(values.storage, 0)
+        return _without_extension(values.storage)
+    if pa.types.is_string_view(values.type):  # Arrow takes no rows of views.
+        return pc.cast(values, pa.string())
+    if pa.types.is_binary_view(values.type):
+        return pc.cast(values, pa.binary())
+    return pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
+
+
+def _of_dictionary(
+    values: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    """Return the values of a dictionary's indices; each entry is converted once.
+
+    Arrow has no kernel that takes from views, which Polars has in its dictionaries.
+    """
+    entries, bad_entries = try_convert(values.dictionary, type_, rounding)
+    bad = _none(values)
+    if bad_entries.any():
+        bad = np.asarray(pa.array(bad_entries).take(values.indices).fill_null(False))
+    return entries.take(values.indices), bad
+
+
+def _none(values: pa.Array) -> Mask:
+    return np.zeros(len(values), dtype=np.bool_)
+
+
+def _filled(found: pa.Array) -> Mask:
+    """Return what is true or null."""
+    return np.asarray(found.fill_null(True).to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -1,0 +1,458 @@
+"""Many whole numbers of any width at once: limbs of 32 bits in 64, the lowest first.
+
+    limbs[i, n] < 2**32,    number[n] = sum of limbs[i, n] * 2**(32 * i)
+
+Numbers have no sign. Every limb leaves room for a carry, so that numpy's wrapping is never met.
+The decimals of Arrow are such numbers in two's complement (`taken_apart`, `put_together`).
+
+Decimals out of texts, numbers and other decimals: exactly, or rounded as was asked.
+
+A number fits ``DECIMAL(p, s)`` if, rounded to ``s`` digits behind the point, it is below
+``10**(p - s)``. What does not fit is bad, whatever stands around it.
+
+Arrow's own kernels see only what is known to fit. They believe an exponent before they look at it
+(``1e-9999999`` reads memory that is not there), multiply beyond 128 bits without a word
+(``78418803888720.81917`` as DECIMAL(38, 38) is 0.13), and round within the precision that the
+input has (0.97 of DECIMAL(2, 2) becomes 0.0).
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.keys import Mask
+from spark_upsert.core.reasons import Rounding
+
+Limbs = npt.NDArray[np.uint64]
+"""Shape (limbs, numbers)."""
+
+_BITS = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_STEP_DIGITS = 9
+"""The digits of the largest power of ten below 2**32."""
+
+
+def taken_apart(column: pa.Array) -> tuple[Limbs, Mask]:
+    """Return the absolute numbers of decimals, 0 for null, and which of them are negative."""
+    count = len(column)
+    width = column.type.bit_width // 32
+    data = column.buffers()[1] if count else None
+    words = np.frombuffer(data or b"", "<u4")[column.offset * width :][: count * width]
+    limbs = np.ascontiguousarray(words.reshape(count, width).T).astype(np.uint64)
+    if column.null_count:
+        limbs *= np.asarray(column.is_valid()).astype(np.uint64)
+    negative = limbs[-1] >> np.uint64(31) != 0
+    _negate(limbs, negative)
+    return limbs, negative
+
+
+def put_together(limbs: Limbs, negative: Mask, valid: Mask, type_: pa.DataType) -> pa.Array:
+    """Return decimals, given numbers that fit; null where they are not valid."""
+    width = type_.bit_width // 32
+    own = np.zeros((width, limbs.shape[1]), dtype=np.uint64)
+    own[: len(limbs)] = limbs[:width]
+    _negate(own, negative)
+    words = np.ascontiguousarray(own.astype("<u4").T)
+    bits = None if valid.all() else pa.array(valid).buffers()[1]
+    return pa.Array.from_buffers(type_, limbs.shape[1], [bits, pa.py_buffer(words)])
+
+
+def _negate(limbs: Limbs, where: Mask) -> None:
+    """Negate numbers in two's complement, in place."""
+    if not where.any():
+        return
+    flip = where.astype(np.uint64) * _LOW
+    carry = where.astype(np.uint64)
+    for limb in limbs:
+        total = (limb ^ flip) + carry
+        limb[:] = total & _LOW
+        carry = total >> _BITS
+
+
+def limbs_of_integers(
+    numbers: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
+) -> tuple[Limbs, Mask]:
+    """Return the absolute values of integers of 64 bits, and which of them are negative."""
+    negative = numbers < 0
+    words = numbers.view(np.uint64)
+    limbs = np.stack([words & _LOW, words >> _BITS])
+    _negate(limbs, negative)
+    return limbs, negative
+
+
+def integers_of_limbs(limbs: Limbs, negative: Mask) -> npt.NDArray[np.uint64]:
+    """Return numbers that fit into 64 bits, the negative ones in two's complement."""
+    words = (limbs[1] << _BITS) | limbs[0]
+    return np.where(negative, ~words + np.uint64(1), words)
+
+
+def multiply_add(limbs: Limbs, factor: int, plus: Limbs | int = 0) -> None:
+    """Multiply by a factor below 2**32 and add numbers below 2**32, in place."""
+    carry = np.asarray(plus, dtype=np.uint64)
+    for limb in limbs:
+        total = limb * np.uint64(factor) + carry
+        limb[:] = total & _LOW
+        carry = total >> _BITS
+
+
+def scale_up(limbs: Limbs, digits: int) -> None:
+    """Multiply by a power of ten, in place."""
+    for step in _steps(digits):
+        multiply_add(limbs, 10**step)
+
+
+def scale_down(limbs: Limbs, digits: int) -> tuple[Mask, Mask]:
+    """Divide by a power of ten, in place.
+
+    Returns
+    -------
+    tuple of (numpy.ndarray of bool, numpy.ndarray of bool)
+        Where something is left, and where that is half of the power or more.
+    """
+    is_left = np.zeros(limbs.shape[1], dtype=np.bool_)
+    is_half = is_left
+    for step in _steps(digits):
+        divisor = np.uint64(10**step)
+        rest = np.zeros(limbs.shape[1], dtype=np.uint64)
+        for limb in limbs[::-1]:
+            total = (rest << _BITS) | limb
+            limb[:] = total // divisor
+            rest = total - limb * divisor
+        is_left = is_left | (rest != 0)
+        # The highest digits that are cut off decide: the power is even.
+        is_half = rest >= np.uint64(10**step // 2)
+    return is_left, is_half
+
+
+def at_least(limbs: Limbs, bound: int) -> Mask:
+    """Return which numbers are not below a bound."""
+    if bound >> 32 * len(limbs):
+        return np.zeros(limbs.shape[1], dtype=np.bool_)
+    found = np.ones(limbs.shape[1], dtype=np.bool_)
+    for index, limb in enumerate(limbs):
+        word = np.uint64(bound >> 32 * index & 0xFFFFFFFF)
+        found = (limb > word) | ((limb == word) & found)
+    return found
+
+
+def widened(limbs: Limbs, count: int) -> Limbs:
+    """Return numbers with a given count of limbs at least."""
+    if len(limbs) >= count:
+        return limbs
+    more = np.zeros((count - len(limbs), limbs.shape[1]), dtype=np.uint64)
+    return np.concatenate([limbs, more])
+
+
+def _steps(digits: int) -> list[int]:
+    """Return powers of ten below 2**32 that make up one: those of the lowest digits first."""
+    whole, rest = divmod(digits, _STEP_DIGITS)
+    return [_STEP_DIGITS] * whole + [rest] * (rest > 0)
+
+
+_NUMBER = (
+    r"\A(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]+))?\z"
+)
+
+_EXPONENT_DIGITS = 10
+"""An exponent of more digits is beyond any text that Arrow can hold: out of every range."""
+
+_SHORT_CHARS = 200
+"""Longer numbers are shortened one by one first, at some 10 us each."""
+
+_BLOCK_CHARS = 4 << 20
+"""How many characters are taken apart at once, at some 40 bytes of memory each."""
+
+DIGITS_MAX = 38
+"""The precision of Spark's widest decimals, and of ours."""
+
+_INTEGER_DIGITS = 20
+"""Digits of the greatest integer of 64 bits."""
+
+_FLAT = np.array([10**n for n in range(_STEP_DIGITS)], dtype=np.float64)
+
+
+def from_texts(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    """Return the numbers that texts write, ``[+-] digits [. digits] [e [+-] digits]`` in ASCII.
+
+    Parameters
+    ----------
+    texts : pyarrow.Array of string, shape (n,)
+    type_ : pyarrow.DataType
+        A decimal.
+    rounding : Rounding
+
+    Returns
+    -------
+    tuple of (pyarrow.Array, numpy.ndarray of bool)
+        Null where the text is null or bad, and which are bad.
+    """
+    is_plain = pc.match_substring_regex(texts, _plain(type_)).fill_null(True)
+    bad = np.zeros(len(texts), dtype=np.bool_)
+    if pc.all(is_plain, min_count=0).as_py():
+        return pc.cast(texts, type_), bad
+    found = pc.cast(pc.if_else(is_plain, texts, None), type_)
+    places = np.flatnonzero(~is_plain.to_numpy(zero_copy_only=False))
+    others = texts.take(pa.array(places))
+    pieces = [found]
+    for block in _blocks(others):
+        column, bad[places[block]] = _written(others[block], type_, rounding)
+        pieces.append(column)
+    order = np.arange(len(texts))
+    order[places] = len(texts) + np.arange(len(places))
+    return pa.concat_arrays(pieces).take(pa.array(order)), bad
+
+
+def _plain(type_: pa.DataType) -> str:
+    """Return what texts look like that fit whatever their digits are."""
+    whole, fraction = type_.precision - type_.scale, type_.scale
+    # Arrow wants a digit before the point, and there may be no room for one but zero.
+    before = f"[0-9]{{1,{whole}}}" if whole > 0 and fraction >= 0 else "0"
+    return rf"\A-?{before}" + (rf"(?:\.[0-9]{{1,{fraction}}})?\z" if fraction > 0 else r"\z")
+
+
+def _blocks(texts: pa.Array) -> list[slice]:
+    """Return texts in pieces of some bytes each."""
+    reached = np.cumsum(pc.binary_length(texts).to_numpy(zero_copy_only=False).astype(np.int64))
+    ends = np.unique(np.searchsorted(reached, np.arange(0, reached[-1], _BLOCK_CHARS)) + 1)
+    cuts = np.unique([0, *ends, len(texts)])
+    return [slice(int(a), int(b)) for a, b in pairwise(cuts)]
+
+
+def _written(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    """Return what texts write, whatever their form; those that write no number are bad."""
+    is_long = pc.greater(pc.binary_length(texts), _SHORT_CHARS)
+    if pc.any(is_long).as_py():
+        kept = [_shortened(text) for text in texts.filter(is_long).to_pylist()]
+        texts = pc.replace_with_mask(texts, is_long, pa.array(kept, texts.type))
+    parts = pc.extract_regex(texts, _NUMBER)
+    sign, whole, fraction, exponent = (pc.struct_field(parts, i).fill_null("") for i in range(4))
+    digits = pc.binary_join_element_wise(whole, fraction, "")
+    bad = ~np.asarray(pc.and_(parts.is_valid(), pc.greater(pc.binary_length(digits), 0)))
+    point = pc.binary_length(whole).to_numpy() + _exponents(exponent) + type_.scale
+    numbers, is_left, is_half, beyond = _digits(digits, point, type_.precision)
+    negative = np.asarray(pc.equal(sign, "-"))
+    bad |= beyond | _rounded(numbers, negative, is_left, is_half, rounding)
+    bad |= at_least(numbers, 10**type_.precision)
+    numbers[:, bad] = 0
+    return put_together(numbers, negative, ~bad, type_), bad
+
+
+def _exponents(texts: pa.Array) -> npt.NDArray[np.int64]:
+    """Return exponents, those of more digits than any text has as one that is out of range."""
+    digits = pc.utf8_ltrim(texts, characters="+-0")
+    is_large = pc.greater(pc.binary_length(digits), _EXPONENT_DIGITS)
+    digits = pc.if_else(is_large, f"1{'0' * _EXPONENT_DIGITS}", digits)
+    numbers = pc.cast(pc.if_else(pc.equal(digits, ""), "0", digits), pa.int64()).to_numpy()
+    return np.where(np.asarray(pc.starts_with(texts, "-")), -numbers, numbers)
+
+
+def _digits(
+    texts: pa.Array, point: npt.NDArray[np.int64], precision: int
+) -> tuple[Limbs, Mask, Mask, Mask]:
+    """Return the numbers that digits before a point are, and what stands behind it.
+
+    Parameters
+    ----------
+    texts : pyarrow.Array of string, shape (n,)
+        Nothing but digits.
+    point : numpy.ndarray of int64, shape (n,)
+        How many of them stand before the point; may be beyond either end.
+    precision : int
+
+    Returns
+    -------
+    tuple of (numpy.ndarray, three numpy.ndarray of bool)
+        The numbers; where something stands behind the point; where that is a half or more; and
+        where the number surely has more digits than the precision (else it still may).
+    """
+    count, steps = len(texts), precision // _STEP_DIGITS + 1
+    offsets = np.frombuffer(texts.buffers()[1], np.int32, count + 1, texts.offset * 4)
+    chars = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    digits = chars - np.uint8(ord("0"))
+    rows = np.repeat(np.arange(count), np.diff(offsets))
+    places = np.flatnonzero(digits)
+    rows, digits = rows[places], digits[places]
+    # The power of ten that a digit stands for.
+    powers = point[rows] - 1 - (places - (offsets[:-1] - offsets[0])[rows])
+    masks = np.zeros((3, count), dtype=np.bool_)
+    masks[0][rows[powers < 0]] = True
+    masks[1][rows[(powers == -1) & (digits >= 5)]] = True
+    masks[2][rows[powers >= steps * _STEP_DIGITS]] = True
+    inside = (powers >= 0) & (powers < steps * _STEP_DIGITS)
+    rows, digits, powers = rows[inside], digits[inside], powers[inside]
+    # Of nine digits each, for which a double has room.
+    sums = np.bincount(
+        rows * steps + powers // _STEP_DIGITS,
+        weights=digits * _FLAT[powers % _STEP_DIGITS],
+        minlength=count * steps,
+    )
+    numbers = np.zeros((steps, count), dtype=np.uint64)
+    for step in sums.astype(np.uint64).reshape(count, steps).T[::-1]:
+        multiply_add(numbers, 10**_STEP_DIGITS, step)
+    return numbers, masks[0], masks[1], masks[2]
+
+
+def _shortened(text: str) -> str:
+    """Return a long number in few digits, of which all that matters are the first."""
+    match = re.fullmatch(_NUMBER.removeprefix(r"\A").removesuffix(r"\z"), text, re.ASCII)
+    if match is None:
+        return ""
+    sign, whole, fraction, exponent = match.groups(default="")
+    written = (whole + fraction).lstrip("0")
+    if not written:
+        return "0" if whole or fraction else ""
+    # One more digit stands for all that are cut off: they decide whether something is left.
+    kept = written[: _SHORT_CHARS // 2] + ("1" if written[_SHORT_CHARS // 2 :].strip("0") else "")
+    digits = exponent.lstrip("+-0")[: _EXPONENT_DIGITS + 1] or "0"
+    power = -int(digits) if exponent.startswith("-") else int(digits)
+    return f"{sign}0.{kept}e{power + len(written) - len(fraction)}"
+
+
+def from_decimals(
+    numbers: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    """Return decimals in another precision and scale; results as `from_texts`."""
+    shift = type_.scale - numbers.type.scale
+    is_room = type_.precision - type_.scale >= numbers.type.precision - numbers.type.scale
+    if shift >= 0 and is_room:
+        return pc.cast(numbers, type_), np.zeros(len(numbers), dtype=np.bool_)
+    limbs, negative = taken_apart(numbers)
+    limbs, bad = _rescaled(limbs, negative, shift, type_.precision, rounding)
+    return put_together(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
+
+
+_PLAIN_SCALE = 6
+"""Arrow writes small numbers of more digits behind the point with an exponent."""
+
+
+def to_texts(numbers: pa.Array) -> pa.Array:
+    """Return decimals with all their digits, as many behind the point as the type has."""
+    scale = numbers.type.scale
+    if scale <= _PLAIN_SCALE:
+        return pc.cast(numbers, pa.string())
+    # The same bytes without a point, which is put in by hand.
+    whole = pa.decimal128(DIGITS_MAX, 0) if numbers.type.bit_width == 128 else pa.decimal256(76, 0)
+    unscaled = pa.Array.from_buffers(whole, len(numbers), numbers.buffers(), offset=numbers.offset)
+    text = pc.cast(unscaled, pa.string())
+    sign = pc.if_else(pc.starts_with(text, "-"), "-", "")
+    digits = pc.utf8_lpad(pc.utf8_ltrim(text, "-"), scale + 1, "0")
+    before = pc.utf8_slice_codeunits(digits, 0, -scale)
+    behind = pc.utf8_slice_codeunits(digits, -scale)
+    return pc.binary_join_element_wise(sign, before, ".", behind, "")
+
+
+def from_integers(numbers: pa.Array, type_: pa.DataType) -> tuple[pa.Array, Mask]:
+    """Return integers as decimals; results as `from_texts`."""
+    is_unsigned = pa.types.is_unsigned_integer(numbers.type)
+    words = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+    limbs, negative = limbs_of_integers(words.astype(np.uint64 if is_unsigned else np.int64))
+    limbs, bad = _rescaled(limbs, negative, type_.scale, type_.precision, Rounding.EXACT)
+    return put_together(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
+
+
+def to_integers(numbers: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    """Return decimals as integers; results as `from_texts`."""
+    least, most = bounds_of(type_)
+    limbs, negative = taken_apart(numbers)
+    limbs, bad = _rescaled(limbs, negative, -numbers.type.scale, _INTEGER_DIGITS, rounding)
+    bad |= np.where(negative, at_least(limbs, 1 - least), at_least(limbs, most + 1))
+    limbs[:, bad] = 0
+    words = integers_of_limbs(widened(limbs, 2), negative & ~bad)
+    found = words.astype(type_.to_pandas_dtype())
+    return pa.array(found, type_, mask=~_is_valid(numbers) | bad), bad
+
+
+def rounded_type(type_: pa.DataType, places: int) -> pa.DataType:
+    """Return the decimals that ROUND gives: a digit more, which rounding may need.
+
+    Source: Spark, ``RoundBase.dataType`` (mathExpressions.scala).
+    """
+    whole = type_.precision - type_.scale + 1
+    if places < 0:
+        return pa.decimal128(min(max(whole, 1 - places), DIGITS_MAX), 0)
+    scale = min(type_.scale, places)
+    return pa.decimal128(min(whole + scale, DIGITS_MAX), scale)
+
+
+def round_at(
+    numbers: pa.Array, places: int, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
+    """Return decimals rounded to some digits behind the point, or if negative before it.
+
+    Parameters
+    ----------
+    numbers : pyarrow.Array
+    places : int
+    type_ : pyarrow.DataType
+        Decimals of a scale of ``max(places, 0)`` or less, as `rounded_type` or narrower.
+    rounding : Rounding
+
+    Returns
+    -------
+    tuple of (pyarrow.Array, numpy.ndarray of bool)
+        As `from_texts`: bad is what then has too many digits.
+    """
+    limbs, negative = taken_apart(numbers)
+    # Beyond the digits that there are, more places change nothing.
+    places = max(places, -2 * DIGITS_MAX)
+    shift = min(places - numbers.type.scale, 0)
+    limbs, bad = _rescaled(limbs, negative, shift, type_.precision, rounding)
+    left = type_.scale - numbers.type.scale - shift
+    limbs, more = _rescaled(limbs, negative, left, type_.precision, Rounding.EXACT)
+    bad |= more
+    return put_together(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
+
+
+def bounds_of(type_: pa.DataType) -> tuple[int, int]:
+    """Return the least and the greatest integer of a type."""
+    bounds = np.iinfo(type_.to_pandas_dtype())
+    return int(bounds.min), int(bounds.max)
+
+
+def _rescaled(
+    limbs: Limbs, negative: Mask, shift: int, precision: int, rounding: Rounding
+) -> tuple[Limbs, Mask]:
+    """Return numbers times ``10**shift``, 0 where they have more digits than the precision."""
+    if shift >= 0:
+        bad = at_least(limbs, 10 ** max(precision - shift, 0))
+        limbs[:, bad] = 0
+        if shift < precision:  # Else all are 0.
+            limbs = widened(limbs, precision // _STEP_DIGITS + 1)
+            scale_up(limbs, shift)
+        return limbs, bad
+    is_left, is_half = scale_down(limbs, -shift)
+    bad = _rounded(limbs, negative, is_left, is_half, rounding)
+    bad |= at_least(limbs, 10**precision)
+    limbs[:, bad] = 0
+    return limbs, bad
+
+
+def _rounded(
+    limbs: Limbs, negative: Mask, is_left: Mask, is_half: Mask, rounding: Rounding
+) -> Mask:
+    """Round numbers by what is left of them, in place; return which must not be rounded."""
+    match rounding:
+        case Rounding.EXACT:
+            return is_left
+        case Rounding.HALF_UP:
+            up = is_half
+        case Rounding.CEILING:
+            up = is_left & ~negative
+        case Rounding.FLOOR:
+            up = is_left & negative
+        case Rounding.DOWN:
+            up = np.zeros_like(is_left)
+    if up.any():
+        multiply_add(limbs, 1, up.astype(np.uint64))
+    return np.zeros_like(is_left)
+
+
+def _is_valid(array: pa.Array) -> Mask:
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)

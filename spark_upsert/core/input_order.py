@@ -1,0 +1,336 @@
+"""The random numbers of the seeded order: WyRand, as exact as a file format.
+
+The state is one 64-bit number, at first the seed, and all arithmetic is modulo 2**64:
+
+    state += 0x2d358dccaa6c78a5
+    t      = state * (state XOR 0x8bb84b93962eacc9)      all 128 bits
+    raw    = low(t) XOR high(t)
+
+A draw below a bound n takes raw numbers r until low(r * n) >= (2**64 - n) mod n, and is
+high(r * n): every outcome is equally likely. States go up by a constant, so that any number of
+raw numbers is computed at once, and the state behind them is known beforehand.
+
+Source: fastrand 2.3.0, ``Rng::u64`` and ``Rng::usize`` on a 64-bit machine. That package promises
+the same numbers for no other version; here the algorithm is fixed, because checkpoints hold its
+state. Rejected: numpy's own generators, because their bounded draws may change between versions.
+
+The exact orders: which input gives the next row, as pure functions of counts.
+
+An order is a small state. Given how many rows each input still has, `advance` says which input
+gives each of the next rows, and what the state is behind them. Neither time nor the content of a
+row decides anything, and a cut decides nothing either:
+
+    advance(s, rows, m + n)  ==  advance(s, rows, m), then advance of what is left by n
+
+so that many small batches give the sequence of one big one. That holds as long as the counts are
+those of complete inputs; of an input that grows, the sequence depends on when its rows were seen.
+
+A caller never needs the whole count of a long input. With a limit m, all counts from m on mean the
+same: an input with m rows left cannot run dry before the last of m rows is given, and an order
+forgets an input that ran dry. So ``min(rows, m)`` is enough, and a lower bound is enough if it is
+at least m.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+"""An array of 64-bit numbers."""
+
+SEED_END = 1 << 64
+"""Seeds and states are below."""
+
+_MASK = SEED_END - 1
+_STEP = 0x2D358DCCAA6C78A5
+_STEPS = np.uint64(_STEP)
+_MIXER = np.uint64(0x8BB84B93962EACC9)
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(0xFFFF_FFFF)
+
+
+def raw_numbers(state: int, count: int) -> tuple[Words, int]:
+    """Return the next raw numbers, and the state behind them.
+
+    Parameters
+    ----------
+    state : int
+        From 0 up to 2**64 - 1.
+    count : int
+        How many numbers.
+    """
+    # Arrays wrap around silently, where numbers of numpy would warn.
+    states = np.arange(1, count + 1, dtype=np.uint64)
+    states *= _STEPS
+    states += np.uint64(state)
+    high, low = _product(states, states ^ _MIXER)
+    low ^= high
+    return low, (state + count * _STEP) & _MASK
+
+
+def draws(state: int, bound: int, count: int) -> tuple[Words, int]:
+    """Return the next draws, and the state behind the last one.
+
+    A draw consumes at least one raw number, also below the bound 1, where the outcome is certain.
+
+    Parameters
+    ----------
+    state : int
+        From 0 up to 2**64 - 1.
+    bound : int
+        From 1 up to 2**64 - 1; draws are below it.
+    count : int
+        How many draws.
+    """
+    if not 0 < bound < SEED_END:
+        raise ValueError(f"no draw is below {bound}")
+    if bound == 1:
+        return np.zeros(count, dtype=np.uint64), (state + count * _STEP) & _MASK
+    threshold = np.uint64((SEED_END - bound) % bound)
+    drawn: list[Words] = []
+    missing = count
+    while missing > 0:
+        # What is missing is consumed in any case, so that no state must be taken back.
+        numbers, state = raw_numbers(state, missing)
+        high, low = _product(numbers, np.uint64(bound))
+        taken = high[low >= threshold]
+        drawn.append(taken)
+        missing -= len(taken)
+    return np.concatenate(drawn) if drawn else np.zeros(0, dtype=np.uint64), state
+
+
+def _product(left: Words, right: Any) -> tuple[Words, Words]:
+    """Return the high and the low words of products; ``right`` may be one number."""
+    left_low, left_high = left & _LOW_HALF, left >> _HALF
+    right_low, right_high = right & _LOW_HALF, right >> _HALF
+    middle = left_high * right_low
+    # None of these sums exceeds 2**64 - 1, which is (2**32 - 1)**2 + 2 * (2**32 - 1).
+    carried = (left_low * right_low >> _HALF) + (middle & _LOW_HALF) + left_low * right_high
+    high = left_high * right_high + (middle >> _HALF) + (carried >> _HALF)
+    return high, left * right
+
+
+Counts = npt.NDArray[np.int64]
+"""Rows of each input, in the order in which the inputs were declared."""
+
+Picks = npt.NDArray[np.int64]
+"""The index of the input that gives the k-th row."""
+
+PICKS_AT_ONCE = 1 << 16
+"""Length of the arrays that a long order comes in: 512 KiB each."""
+
+_FEWEST_DRAWS = 64
+"""Draws that are made at once where inputs run dry often; it doubles where they do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Concat:
+    """Input 0 to its end, then input 1, and so on. It has no state but the rows that are left."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRobin:
+    """One row of each input in turn; an input without rows is passed over.
+
+    Parameters
+    ----------
+    cursor : int
+        The input that is asked first. It is taken modulo the number of inputs.
+    """
+
+    cursor: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.cursor) is not int or self.cursor < 0:
+            raise ValueError(f"a cursor counts from 0, found {self.cursor!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"cursor": self.cursor}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeded:
+    """For each row one draw among the inputs that still have rows, also if it is one only.
+
+    Parameters
+    ----------
+    state : int
+        State of the generator (`wyrand`); at first the seed. From 0 up to 2**64 - 1.
+    """
+
+    state: int
+
+    def __post_init__(self) -> None:
+        if type(self.state) is not int or not 0 <= self.state < SEED_END:
+            raise ValueError(f"a generator's state is from 0 up to 2**64 - 1, found {self.state!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        # As text, because readers of JSON may take numbers for doubles.
+        return {"random": str(self.state)}
+
+
+Order = Concat | RoundRobin | Seeded
+"""The state of an exact order: a value with a JSON form, which a checkpoint may keep."""
+
+
+def order_from_json(record: Mapping[str, Any]) -> Order:
+    """Rebuild what ``to_json`` gave.
+
+    Raises
+    ------
+    ValueError
+        It is no state of an order.
+    """
+    fields = dict(record)
+    match fields:
+        case {"cursor": int(cursor)} if len(fields) == 1:
+            return RoundRobin(cursor=cursor)
+        case {"random": str(text)} if len(fields) == 1 and text.isascii() and text.isdigit():
+            return Seeded(state=int(text))
+    if not fields:
+        return Concat()
+    raise ValueError(f"{fields!r} is no state of an order")
+
+
+def advance(
+    order: Order, remaining: Sequence[int] | Counts, limit: int | None = None
+) -> tuple[Picks, Order]:
+    """Return which input gives each of the next rows, and the order behind them.
+
+    Parameters
+    ----------
+    remaining : sequence of int, shape (n,)
+        Rows that each input still has. With a limit, any count from the limit on stands for all
+        of them, so that ``min(rows, limit)`` is enough.
+    limit : int or None
+        How many rows at most; None: all of them, in one array.
+
+    Returns
+    -------
+    picks : array of int64, shape (min(limit, sum(remaining)),)
+        Indices of inputs. Each input occurs at most as often as it has rows.
+    order : Order
+        To go on with, and the same rows less those that were picked.
+    """
+    counts = np.asarray(remaining, dtype=np.int64)
+    if counts.ndim != 1 or (counts < 0).any() or (limit is not None and limit < 0):
+        raise ValueError(f"rows are counted from 0, found {remaining!r} and the limit {limit!r}")
+    if limit is not None:
+        counts = np.minimum(counts, limit)
+    rows = int(counts.sum())
+    rows = rows if limit is None else min(rows, limit)
+    if rows == 0:
+        return np.zeros(0, dtype=np.int64), order
+    match order:
+        case Concat():
+            return _concat(counts, rows), order
+        case RoundRobin():
+            return _round_robin(order, counts, rows)
+        case Seeded():
+            return _seeded(order, counts, rows)
+        case _:
+            assert_never(order)
+
+
+def iter_picks(
+    order: Order, remaining: Sequence[int] | Counts, limit: int | None = None
+) -> Iterator[tuple[Picks, Order]]:
+    """Yield what `advance` returns piece by piece: memory is bounded, whatever the counts.
+
+    Yields
+    ------
+    picks : array of int64
+        At most `PICKS_AT_ONCE`, and never none.
+    order : Order
+        Behind those.
+    """
+    left = np.array(remaining, dtype=np.int64)
+    rows = int(left.sum()) if limit is None else limit
+    while rows > 0:
+        picks, order = advance(order, left, min(rows, PICKS_AT_ONCE))
+        if not len(picks):
+            return
+        left -= rows_of_inputs(picks, len(left))
+        rows -= len(picks)
+        yield picks, order
+
+
+def spend(
+    order: Order, remaining: Sequence[int] | Counts, limit: int | None = None
+) -> tuple[Counts, Order]:
+    """Return how many of the next rows each input gives, and the order behind them.
+
+    It is what a plan needs of `advance`, in bounded memory.
+    """
+    taken = np.zeros(len(remaining), dtype=np.int64)
+    for picks, behind in iter_picks(order, remaining, limit):
+        taken += rows_of_inputs(picks, len(taken))
+        order = behind
+    return taken, order
+
+
+def rows_of_inputs(picks: Picks, inputs: int) -> Counts:
+    """Return how often each of so many inputs is picked."""
+    return np.bincount(picks, minlength=inputs).astype(np.int64, copy=False)
+
+
+def _concat(counts: Counts, rows: int) -> Picks:
+    before = np.cumsum(counts) - counts
+    return np.repeat(np.arange(len(counts)), np.clip(rows - before, 0, counts))
+
+
+def _round_robin(order: RoundRobin, counts: Counts, rows: int) -> tuple[Picks, Order]:
+    # The k-th row of an input is in round k, and a round goes once around, from the cursor on.
+    cursor = order.cursor % len(counts)
+    around = np.roll(np.arange(len(counts)), -cursor)
+    # Only so many rounds as the rows need: inputs may be many, and each of them long.
+    rounds = bisect_left(range(rows), rows, key=lambda most: int(np.minimum(counts, most).sum()))
+    counts = np.minimum(counts, rounds)[around]
+    ends = np.cumsum(counts)
+    round_of_row = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
+    picks = np.repeat(around, counts)[np.argsort(round_of_row, kind="stable")[:rows]]
+    return picks, RoundRobin(cursor=(int(picks[-1]) + 1) % len(counts))
+
+
+def _seeded(order: Seeded, counts: Counts, rows: int) -> tuple[Picks, Order]:
+    state = order.state
+    ready = np.flatnonzero(counts)
+    left = counts[ready]
+    picked: list[Picks] = []
+    at_once = _FEWEST_DRAWS
+    while rows > 0:
+        # As long as no input runs dry, the bound stays, and draws are made many at once.
+        count = min(rows, at_once if len(ready) > 1 else rows)
+        words, behind = draws(state, len(ready), count)
+        drawn = words.astype(np.int64)
+        given = np.bincount(drawn, minlength=len(ready))
+        at_once *= 2
+        if (given >= left).any():
+            length = _until_one_is_dry(drawn, given, left)
+            if length < count:
+                drawn, at_once = drawn[:length], max(_FEWEST_DRAWS, length)
+                given = np.bincount(drawn, minlength=len(ready))
+                behind = draws(state, len(ready), length)[1]
+        state = behind
+        picked.append(ready[drawn])
+        rows -= len(drawn)
+        left = left - given
+        ready, left = ready[left > 0], left[left > 0]
+    return np.concatenate(picked), Seeded(state=state)
+
+
+def _until_one_is_dry(drawn: Picks, given: Counts, left: Counts) -> int:
+    """Return how many of some draws are made until the first input has no row left."""
+    places = np.argsort(drawn, kind="stable")
+    begins = np.cumsum(given) - given
+    dry = np.flatnonzero(given >= left)
+    return int(places[begins[dry] + left[dry] - 1].min()) + 1

@@ -1,0 +1,342 @@
+"""The key hash, version 1: part of the file format.
+
+Runs are sorted by a 64-bit hash of the key, so that the hash must never change. It is a
+seeded sum of mixed words, cheap in numpy and independent of the machine:
+
+    mix(z)  = the finaliser of splitmix64
+    s(j)    = mix(seed + (j + 1) * G)                       one constant per key column
+    k(j, i) = mix(s(j) + (i + 1) * G)                       one constant per word of it
+    part(j) = s(j) + L * G + sum_i mix(w(i) XOR k(j, i))    L = length in bytes, w = its words
+    hash    = mix(sum_j part(j))                            all modulo 2**64
+
+with ``G = 0x9E3779B97F4A7C15``. Words are little-endian, the last one padded with zeros.
+
+==========================  =============================================================
+type                        words and length
+==========================  =============================================================
+integers, dates, times      the value sign-extended to 64 bits; L = 8
+timestamps                  microseconds since 1970 as 64 bits; L = 8
+boolean                     0 or 1; L = 8
+float32, float64            bits of the float64; -0.0 becomes 0.0, every NaN the same; L = 8
+decimal                     low half, then high half of the 128-bit integer; L = 16
+string, binary              the bytes, eight to a word; L = their number
+null                        part(j) = mix(NOT s(j))
+==========================  =============================================================
+
+A table may have the upper half of its hashes from the first ``n`` key columns alone (version 2):
+
+    hash    = upper 32 bits of mix(sum_{j < n} part(j)), lower 32 bits of mix(sum_j part(j))
+
+so that the keys that begin with some values lie in one range of hashes (`prefix_ends`), which can
+be cut where there are many of them.
+
+The bytes of a key that could not be decoded are hashed as one ``binary`` column with the
+seed XOR `RAW_KEY_SEED`, so that they are spread apart from good keys of the same bytes.
+
+Widening an integer or a float leaves the hash as it is. Equal hashes of different keys are
+expected and resolved by comparing keys. Test vectors: ``docs/format.md``.
+
+Rejected: Python's ``hash`` (differs between processes), library hashes (undocumented, may
+change), a chained hash (a sum lets long texts be hashed word by word in any order), and a whole
+hash from the prefix alone (equal hashes are never parted, and are told apart one by one: a group
+of a million keys would be one of a million collisions).
+
+A range of hashes: what a slice, a split, a job and a read are bounded by.
+
+Half-open, within the hashes there are, and checked once, when it is made:
+
+    0 <= first <= end <= 2**64.
+
+An empty range holds nothing, is covered by every range and overlaps none. `lower` and `upper`
+are words for epochs (`core.precedence`); a range of hashes has a `first` and an `end`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.keys import (
+    Positions,
+    Text,
+    Words,
+    fixed_words,
+    is_text,
+    keep_low_bytes,
+    text_of,
+    validity,
+)
+
+HASH_VERSION = 1
+PREFIXED_VERSION = 2
+"""The version of a hash that has the hash of the first key columns as its upper half."""
+HASH_BITS = 64
+HASH_END = 1 << HASH_BITS
+"""The exclusive upper bound of all hashes."""
+
+RAW_KEY_SEED = 0xA5A5A5A5A5A5A5A5
+"""Turns the seed of a table into that of its undecodable keys."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
+_MASK = HASH_END - 1
+
+_HALF = np.uint64(32)
+_LOWER = np.uint64((1 << 32) - 1)
+
+_BLOCK_ROWS = 1 << 14
+"""Rows hashed at once: 128 KiB a word column, so that the passes stay in the cache."""
+
+_SHORT_WORDS = 8
+"""Texts up to this many words are hashed column-wise, one pass per word; the rest flat."""
+
+_FLAT_WORDS = 1 << 20
+"""Words of long texts that are expanded at once: 8 MiB, whatever the length of a text."""
+
+
+_MERGED_PIECES = 64
+"""Below so many sorted pieces, a merge of them is faster than a sort."""
+
+
+def mix(words: Words) -> Words:
+    """Return the splitmix64 finaliser of each word."""
+    z = words ^ (words >> np.uint64(30))
+    z *= _M1
+    z ^= z >> np.uint64(27)
+    z *= _M2
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def _mix_one(value: int) -> int:
+    return int(mix(np.array([value & _MASK], dtype=np.uint64))[0])
+
+
+def _word_key(column_key: int, index: int) -> int:
+    return _mix_one(column_key + (index + 1) * _GOLDEN)
+
+
+def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Words:
+    """Return the 64-bit hash of each composite key.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array, each of length n
+        The key columns in the order of the table's key; types as `words.is_hashable` allows.
+    seed : int
+        The table's seed, 0 <= seed < 2**64.
+    prefix : int
+        How many leading columns, fewer than all, the upper half of the hash is made of; 0 for all.
+
+    Returns
+    -------
+    numpy.ndarray of uint64, shape (n,)
+    """
+    count = len(columns[0])
+    hashes = np.empty(count, dtype=np.uint64)
+    for begin in range(0, count, _BLOCK_ROWS):
+        block = [column.slice(begin, _BLOCK_ROWS) for column in columns]
+        hashes[begin : begin + _BLOCK_ROWS] = _hash_block(block, seed, prefix)
+    return hashes
+
+
+def order_of(hashes: Words) -> Positions:
+    """Return the places of hashes in ascending order; equal ones stay as they stand.
+
+    Hashes are uniform, so that a count by their upper 16 bits brings each close to its place: a
+    third of the time of a sort. Some sorted pieces, one behind the other, are merged instead.
+    """
+    if np.count_nonzero(hashes[1:] < hashes[:-1]) < _MERGED_PIECES:
+        return np.argsort(hashes, kind="stable")
+    order = np.argsort((hashes >> np.uint64(48)).astype(np.uint16), kind="stable")
+    return order[np.argsort(hashes[order], kind="stable")]
+
+
+def prefix_ends(columns: Sequence[pa.Array], *, seed: int) -> tuple[Words, Words]:
+    """Return the first and the last hash that keys may have that begin with some values.
+
+    Parameters
+    ----------
+    columns : sequence of pyarrow.Array, each of length n
+        The values of the leading key columns, as many as the hash has its upper half from.
+    seed : int
+    """
+    upper = hash_keys(columns, seed=seed) & ~_LOWER
+    return upper, upper | _LOWER
+
+
+def is_injective(types: Sequence[pa.DataType]) -> bool:
+    """Return whether different keys of these types, none of them null, never share a hash.
+
+    So it is for one column of one word: each step of the formula is then a bijection.
+    """
+    return len(types) == 1 and not is_text(types[0]) and not pa.types.is_decimal(types[0])
+
+
+def _hash_block(columns: Sequence[pa.Array], seed: int, prefix: int) -> Words:
+    total = np.zeros(len(columns[0]), dtype=np.uint64)
+    upper: Words | None = None
+    for index, column in enumerate(columns):
+        if prefix and index == prefix:
+            upper = mix(total)
+        column_key = _mix_one(seed + (index + 1) * _GOLDEN)
+        parts = _text_part if is_text(column.type) else _fixed_part
+        part = parts(column, column_key)
+        valid = validity(column)
+        if valid is not None:
+            part = np.where(valid, part, np.uint64(_mix_one(~column_key)))
+        total += part
+    whole = mix(total)
+    return whole if upper is None else (upper & ~_LOWER) | (whole & _LOWER)
+
+
+def _fixed_part(column: pa.Array, column_key: int) -> Words:
+    words = fixed_words(column)[::-1]
+    length = 8 * len(words)
+    part = np.full(len(column), (column_key + length * _GOLDEN) & _MASK, dtype=np.uint64)
+    for index, word in enumerate(words):
+        part += mix(word ^ np.uint64(_word_key(column_key, index)))
+    return part
+
+
+def _text_part(column: pa.Array, column_key: int) -> Words:
+    text = text_of(column)
+    part = text.lengths.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(column_key)
+    longest = int(text.lengths.max(initial=0))
+    for index in range(min(-(-longest // 8), _SHORT_WORDS)):
+        key = np.uint64(_word_key(column_key, index))
+        left = text.lengths - 8 * index
+        if bool((left > 0).all()):
+            part += mix(keep_low_bytes(text.loads[text.starts + 8 * index], left) ^ key)
+        else:
+            rows = np.flatnonzero(left > 0)
+            words = keep_low_bytes(text.loads[text.starts[rows] + 8 * index], left[rows])
+            part[rows] += mix(words ^ key)
+    if longest > 8 * _SHORT_WORDS:
+        _add_long_words(part, text, column_key)
+    return part
+
+
+def _add_long_words(part: Words, text: Text, column_key: int) -> None:
+    """Add the words beyond the first `_SHORT_WORDS`, many texts or one huge text at a time."""
+    rows = np.flatnonzero(text.lengths > 8 * _SHORT_WORDS)
+    counts = -(-text.lengths[rows] // 8) - _SHORT_WORDS
+    ends = np.cumsum(counts)
+    total = int(ends[-1])
+    for begin in range(0, total, _FLAT_WORDS):
+        flat = np.arange(begin, min(begin + _FLAT_WORDS, total))
+        owner = np.searchsorted(ends, flat, side="right")
+        index = flat - (ends[owner] - counts[owner]) + _SHORT_WORDS
+        row = rows[owner]
+        words = keep_low_bytes(
+            text.loads[text.starts[row] + 8 * index], text.lengths[row] - 8 * index
+        )
+        keys = mix((index + 1).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(column_key))
+        firsts = np.flatnonzero(np.diff(owner, prepend=-1))
+        part[row[firsts]] += np.add.reduceat(mix(words ^ keys), firsts)
+
+
+_DIGITS_MAX = len(f"{HASH_END:x}")
+
+
+@dataclass(frozen=True, slots=True)
+class HashRange:
+    """Hashes ``first <= h < end``; all of them by default."""
+
+    first: int = 0
+    end: int = HASH_END
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.end <= HASH_END:
+            raise ValueError(f"no range of hashes goes from {self.first} to {self.end}")
+
+    @classmethod
+    def spanning(cls, first: int, last: int) -> HashRange:
+        """Return the range of two hashes and all between them."""
+        return cls(int(first), int(last) + 1)
+
+    @classmethod
+    def from_json(cls, record: Sequence[Any]) -> HashRange:
+        """Rebuild a range from its hexadecimal digits."""
+        first, end = record
+        return cls(hash_number(first), hash_number(end))
+
+    def to_json(self) -> list[str]:
+        """Return both bounds as 16 hexadecimal digits; the end of all hashes has 17."""
+        return [f"{self.first:016x}", f"{self.end:016x}"]
+
+    def __repr__(self) -> str:
+        return f"[{self.first:016x}, {self.end:016x})"
+
+    def __contains__(self, hash_: int) -> bool:
+        return self.first <= hash_ < self.end
+
+    @property
+    def last(self) -> int:
+        """The greatest hash of a range that is not empty."""
+        return self.end - 1
+
+    @property
+    def width(self) -> int:
+        """How many hashes there are in the range."""
+        return self.end - self.first
+
+    @property
+    def is_empty(self) -> bool:
+        return self.first == self.end
+
+    def covers(self, other: HashRange) -> bool:
+        """Return whether every hash of another range is in this one."""
+        return other.is_empty or (self.first <= other.first and other.end <= self.end)
+
+    def overlaps(self, other: HashRange) -> bool:
+        """Return whether some hash is in both ranges."""
+        return max(self.first, other.first) < min(self.end, other.end)
+
+    def intersect(self, other: HashRange) -> HashRange:
+        """Return the hashes of both ranges."""
+        first = max(self.first, other.first)
+        return HashRange(first, max(first, min(self.end, other.end)))
+
+    def without(self, other: HashRange) -> tuple[HashRange, ...]:
+        """Return what is left when another range is taken away: up to two pieces, none empty."""
+        if not self.overlaps(other):
+            return () if self.is_empty else (self,)
+        below = HashRange(self.first, max(self.first, other.first))
+        above = HashRange(min(self.end, other.end), self.end)
+        return tuple(piece for piece in (below, above) if not piece.is_empty)
+
+    def split_at(self, hash_: int) -> tuple[HashRange, HashRange]:
+        """Return the hashes below ``first <= hash_ <= end``, and those from there on."""
+        return HashRange(self.first, hash_), HashRange(hash_, self.end)
+
+    def cut(self, count: int) -> list[HashRange]:
+        """Cut the range into ``count >= 1`` neighbours; their widths differ by one at most."""
+        bounds = [self.first + self.width * index // count for index in range(count + 1)]
+        return [HashRange(first, end) for first, end in pairwise(bounds)]
+
+    def rows_of(self, hashes: npt.NDArray[np.uint64]) -> tuple[int, int]:
+        """Return the positions ``[start, stop)`` of ascending hashes that are in the range."""
+        if self.is_empty:
+            return 0, 0
+        # By the last hash: the end of all hashes does not fit into 64 bits.
+        start = np.searchsorted(hashes, np.uint64(self.first), side="left")
+        stop = np.searchsorted(hashes, np.uint64(self.last), side="right")
+        return int(start), int(stop)
+
+
+ALL_HASHES = HashRange()
+
+
+def hash_number(digits: Any) -> int:
+    """Return a bound of hashes from its hexadecimal digits."""
+    if type(digits) is not str or len(digits) > _DIGITS_MAX:
+        raise ValueError(f"{digits!r:.80} is no bound of hashes")
+    return int(digits, 16)

@@ -1,0 +1,272 @@
+"""Merge engines: what several commands of one key become.
+
+Each engine is a semigroup on the entries of a key: merging is associative, so that a stash, a
+compaction and a read may merge any neighbours first.
+
+===============  ==============================================================================
+engine           the row of a key
+===============  ==============================================================================
+deduplicate      the command with the greatest order key (the default)
+first-row        the command with the smallest order key; deletes are refused
+partial-update   per column the last value that is not null, by the column's own order key; a
+                 delete forgets the values before it
+aggregation      per column an aggregate of all values that are not null; deletes are refused
+===============  ==============================================================================
+
+The first two *choose* an entry and the last two *fold* all of them (`table.state.fold`). Of
+those, ``partial-update`` and all aggregates with an order key are commutative and do not depend on
+batching; ``sum`` counts a row again that is delivered again under another batch, and sums of
+floats that are added up in another order may differ in their last bits. A sum that does not fit
+into its column is an error of the write, never wrapped.
+
+A table of *contributions* aggregates, too, and knows which of its sums counts the rows behind an
+entry (`MergeEngine.multiplicity`). There an entry of nothing but zero sums is no row, and the table
+takes each step of its source once (`core.merge_engines`).
+
+A **kept table** is such a table of a grouped view: its contributions, in the columns that tell them
+apart.
+
+Each entry is the sum of the rows' contributions to it. Part 0 is the group itself; part ``i`` has
+an entry for each value of the ``i``-th column of which the smallest or greatest is wanted. One more
+entry, the *marker*, says up to which position of the view's inputs the table is:
+
+===========  =======  ==========================================================================
+column       type     meaning
+===========  =======  ==========================================================================
+*group*               the columns of the group
+``_part``    int32    0 the group, ``i`` a value of it, `MARKER_PART` the marker; never null
+``_v<i>``    any      the value; null but in part ``i``
+``n``        int64    how many rows are behind the entry
+*sums*                as `views.grouping.Grouping` says
+``_from``    string   of the marker: the position before the newest step
+``_to``      string   of the marker: the position behind it
+===========  =======  ==========================================================================
+
+All but the last two are the key or sums, so that the engine ``aggregation`` folds them. The marker
+comes in the same epoch as the contributions of its step, hence a table is at one position at every
+version, and takes each step once (`table.write.moves`).
+
+Source: the merge engines of Apache Paimon's primary-key tables; the order key per column is
+its sequence group. Ours keeps late values of columns that nothing newer has set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from spark_upsert.core.names import find_columns
+from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, did_you_mean
+
+CONTRIBUTIONS = "contributions"
+"""The log's name of the engine of a table of contributions (`MergeEngine.multiplicity`)."""
+
+CONTRIBUTIONS_VERSION = 2
+"""The form of an engine in the log, which says nothing of it if it is 1. Raise it with every engine
+or rule that readers of before would take for something else: they refuse what is above theirs."""
+
+ORDERS_VERSION = 3
+"""The form of the engine of a table with an order that was widened, or with columns that have an
+order of their own: before it, a delete was compared with those orders."""
+
+
+PART = "_part"
+FROM = "_from"
+TO = "_to"
+
+MARKER_PART = -1
+GROUP_PART = 0
+
+
+class Engine(Enum):
+    """How the commands of a key are merged."""
+
+    DEDUPLICATE = "deduplicate"
+    FIRST_ROW = "first-row"
+    PARTIAL_UPDATE = "partial-update"
+    AGGREGATION = "aggregation"
+
+
+class Rule(Enum):
+    """How the values of a column are folded; nulls never count."""
+
+    LAST = "last_non_null"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    COLLECT = "collect"
+    """The set of all values, as a sorted list."""
+
+
+@dataclass(frozen=True)
+class MergeEngine:
+    """A table's engine and the rules of its columns."""
+
+    kind: Engine = Engine.DEDUPLICATE
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    """For `Engine.AGGREGATION`: the columns with a rule other than `Rule.LAST`."""
+    column_order: Mapping[str, str] = field(default_factory=dict)
+    """For `Rule.LAST`: the order column of the rows, where it is not the ``sequenceBy`` one."""
+    multiplicity: str | None = None
+    """For a table of contributions: the sum that counts the rows behind an entry."""
+    has_null_for_overflow: bool = False
+    """For a read: a sum that does not fit is NULL, and not an error. It stands in no log."""
+
+    def __str__(self) -> str:
+        """The options that ask for it: ``aggregation aggregate.n=sum``."""
+        rules = [f"aggregate.{column}={rule.value}" for column, rule in self.rules.items()]
+        order = [f"sequenceBy.{column}={other}" for column, other in self.column_order.items()]
+        counted = [f"multiplicity={self.multiplicity}"] if self.multiplicity else []
+        return " ".join([self.kind.value, *rules, *order, *counted])
+
+    @property
+    def folds(self) -> bool:
+        """Whether entries are folded instead of chosen."""
+        return self.kind in (Engine.PARTIAL_UPDATE, Engine.AGGREGATION)
+
+    @property
+    def takes_deletes(self) -> bool:
+        """Whether a command may be a tombstone."""
+        return self.kind in (Engine.DEDUPLICATE, Engine.PARTIAL_UPDATE)
+
+    def rule(self, column: str) -> Rule:
+        """Return the rule of a value column."""
+        return self.rules.get(column, Rule.LAST)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that stands in the log."""
+        record: dict[str, Any] = {
+            "kind": self.kind.value,
+            "rules": {column: rule.value for column, rule in self.rules.items()},
+            "column_order": dict(self.column_order),
+        }
+        if self.multiplicity is not None:
+            # A kind of its own: an older release would else fold such a table as any other, show
+            # what has cancelled out as rows, and write into it without a marker.
+            counted = {"kind": CONTRIBUTIONS, "multiplicity": self.multiplicity}
+            record |= {"version": CONTRIBUTIONS_VERSION, **counted}
+        if self.column_order:
+            record["version"] = ORDERS_VERSION
+        return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any] | None) -> MergeEngine:
+        """Rebuild an engine; a table of an older release deduplicates.
+
+        Raises
+        ------
+        NewerFormatError
+            It is one that a newer release knows.
+        """
+        if record is None:
+            return cls()
+        version = record.get("version", 1)
+        if type(version) is not int or version < 1:
+            raise ValueError(f"{version!r:.80} is no version of a merge engine")
+        if version > ORDERS_VERSION:
+            raise NewerFormatError.of("the table's merge engine", version, ORDERS_VERSION)
+        is_counted = record["kind"] == CONTRIBUTIONS
+        counted = record.get("multiplicity")
+        if is_counted and type(counted) is not str:
+            raise ValueError(f"{counted!r:.80} is no column that counts rows")
+        return cls(
+            kind=Engine.AGGREGATION if is_counted else Engine(record["kind"]),
+            rules={column: Rule(rule) for column, rule in record["rules"].items()},
+            column_order=record["column_order"],
+            multiplicity=counted,
+        )
+
+    @classmethod
+    def chosen(
+        cls, kind: Engine, rules: Mapping[str, Rule], order: Mapping[str, str]
+    ) -> MergeEngine:
+        """Build an engine from the options ``mergeEngine``, ``aggregate.*``, ``sequenceBy.*``."""
+        for given, option, own in (
+            (rules, "aggregate", Engine.AGGREGATION),
+            (order, "sequenceBy", Engine.PARTIAL_UPDATE),
+        ):
+            if given and kind is not own:
+                raise OptionError.conflict(
+                    f"{option}.{next(iter(given))}",
+                    f"mergeEngine={kind.value}",
+                    hint=f"use mergeEngine={own.value}, or drop the option.",
+                )
+        return cls(kind, dict(rules), dict(order))
+
+    def resolved(self, columns: Sequence[str], rows: Sequence[str]) -> MergeEngine:
+        """Return the engine with its names as the table and the rows spell them."""
+
+        def own(names: Iterable[str]) -> tuple[str, ...]:
+            return find_columns(names, columns, role="column of an option")
+
+        sources = find_columns(self.column_order.values(), rows, role="sequenceBy column")
+        return MergeEngine(
+            self.kind,
+            dict(zip(own(self.rules), self.rules.values(), strict=True)),
+            dict(zip(own(self.column_order), sources, strict=True)),
+            self.multiplicity and own([self.multiplicity])[0],
+        )
+
+    def check(self, columns: pa.Schema, keys: Sequence[str], order: Sequence[pa.Field]) -> None:
+        """Raise if rules or orders do not fit the columns of a table."""
+        values = dict.fromkeys(name for name in columns.names if name not in keys)
+        for column, rule in self.rules.items():
+            self._require_value(column, values)
+            type_ = columns.field(column).type
+            if rule is Rule.SUM and not _is_summable(type_):
+                raise SchemaError(
+                    f"column '{column}' is {type_}, which has no sum.",
+                    hint="sum integers, floats or decimals, or choose another aggregate.",
+                    column=column,
+                )
+            if rule in (Rule.MAX, Rule.MIN) and pa.types.is_nested(type_):
+                raise SchemaError(
+                    f"column '{column}' is {type_}, which has no order.",
+                    hint="use aggregate last_non_null for nested columns.",
+                    column=column,
+                )
+        counted = self.multiplicity
+        if counted is not None:
+            self._require_value(counted, values)
+            if self.rule(counted) is not Rule.SUM or columns.field(counted).type != pa.int64():
+                raise SchemaError(
+                    f"column '{counted}' counts rows; expected a sum of int64, found "
+                    f"{self.rule(counted).value} of {columns.field(counted).type}.",
+                    hint="let a view make the table ('keep').",
+                    column=counted,
+                )
+        for column in self.column_order:
+            self._require_value(column, values)
+        if self.column_order and len(order) != 1:
+            raise OptionError.missing(
+                "sequenceBy",
+                "the order of deletes and of all columns without their own; exactly one column "
+                "goes with 'sequenceBy.<column>'",
+            )
+
+    def _require_value(self, column: str, values: Collection[str]) -> None:
+        if column not in values:
+            raise OptionError(
+                f"an option names the column '{column}', which is not a value column.",
+                hint=did_you_mean(column, values),
+                column=column,
+            )
+
+
+DEDUPLICATE = MergeEngine()
+"""The default engine."""
+
+
+def _is_summable(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal128(type_)
+    )
+
+
+def value_column(part: int) -> str:
+    """Return the name of the column that holds the values of a part."""
+    return f"_v{part}"

@@ -1,0 +1,331 @@
+"""The one rule by which the entries of a key are compared: which of them wins.
+
+Entries are compared by their order key, their epoch and their place, which is the order of
+(epoch, task, position). The first that differs decides; what the table's scope says:
+
+========  ===============  ==================================================================
+scope     compared by      the winner of a key
+========  ===============  ==================================================================
+table     order, epoch     the greatest order key; of equal ones that of the latest epoch
+epoch     epoch, order     that of the latest epoch; in it the greatest order key
+arrival   place            the latest entry
+========  ===============  ==================================================================
+
+Entries that are equal then are of one epoch. Within one task, the later row wins. Between tasks no
+row is later, and the greater content wins, by an order that means nothing but is always the same,
+so that a retry with other numbers of tasks decides the same. With `Ties.FIRST` an earlier epoch,
+and an earlier row of a task, wins between equal order keys; with the engine ``first-row`` the
+smallest order key does, and the earliest epoch or place that is compared.
+
+So the rule is a total order of the entries of one task, and of entries of which no two are of one
+task and epoch (equal contents cannot be told apart and do not matter): the winner does not depend
+on which entries are compared first. It is no total order of the rows of several tasks, because
+places and contents could decide in a circle. So each task reduces its own rows first. A compaction,
+a look-up and a reader of changes may then compare the rest in any grouping.
+
+Contents are looked at in ties only: a total order pays nothing for them. The rule knows
+nothing of runs; `table.state.resolve`, `table.state.lookup`, the changelog and the outcomes of
+commands bring the arrays.
+
+Epochs, intervals of them, and how a stash that feeds a table compares them with frontiers.
+
+An **epoch** is logical time: the version of the table that made the changes visible. The **upper**
+of a table is the first epoch that is not sealed, always exclusive; ``since`` is the first epoch
+with a state that can still be read exactly. At all times
+
+    0 <= since <= upper,   and both only advance.
+
+For a stash that feeds the table, with input frontier ``i`` and persisted frontier ``p``, a
+command at ``ts`` is *eligible* exactly when ``ts == p < i``. A command with ``ts < p`` is
+already durable and must be dropped; putting it back would hold the frontier for ever.
+
+Source: Materialize, ``upsert_continual_feedback_v2.rs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, NewType
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.keys import Mask, Positions, Signs, Words, keep_greatest, ordered_words
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import Scope, TableSchema, Ties
+
+NONE = -1
+"""In place of a position: there is none."""
+
+OrderOf = Callable[[Positions], Sequence[pa.Array]]
+"""Gives the columns of the order keys of some entries."""
+
+EpochOf = Callable[[Positions], Words]
+"""Gives the epochs of some entries."""
+
+ContentOf = Callable[[Positions], Sequence[Words]]
+"""Gives words by which the contents of some entries are put in order."""
+
+Same = Callable[[Positions], Mask]
+"""Tells which of some pairs have equal contents."""
+
+
+class By(Enum):
+    """A criterion by which entries are compared."""
+
+    ORDER = "order"
+    EPOCH = "epoch"
+    PLACE = "place"
+
+
+class Equals(NamedTuple):
+    """Verdicts on pairs of entries by content; neither holds where their order keys differ."""
+
+    are_duplicates: Mask
+    """Pairs with equal contents, too."""
+    are_tied: Mask
+    """Pairs with different contents."""
+
+
+class Standing(NamedTuple):
+    """How entries stand against older ones of their keys."""
+
+    win: Mask
+    """Entries that take effect. An entry that neither does nor is a duplicate is *stale*."""
+    are_duplicates: Mask
+    """Entries that repeat the older one: no effect."""
+    are_tied: Mask
+    """Entries with the order key of the older entry and another content, whichever wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precedence:
+    """The rule of one table."""
+
+    scope: Scope
+    ties: Ties
+    first_row: bool
+    """Whether the engine is ``first-row``."""
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Precedence:
+        """Return the rule of a table."""
+        return cls(schema.scope, schema.ties, schema.engine.kind is Engine.FIRST_ROW)
+
+    @property
+    def criteria(self) -> tuple[tuple[By, bool], ...]:
+        """The criteria, each with whether the greater wins; the first that differs decides."""
+        last = not self.first_row
+        match self.scope:
+            case Scope.TABLE:
+                return (By.ORDER, last), (By.EPOCH, self.later_wins_ties)
+            case Scope.EPOCH:
+                return (By.EPOCH, last), (By.ORDER, last)
+            case Scope.ARRIVAL:
+                return ((By.PLACE, last),)
+
+    @property
+    def later_wins_ties(self) -> bool:
+        """Whether the later of two entries with equal order keys wins."""
+        return self.ties is not Ties.FIRST
+
+    @property
+    def has_order(self) -> bool:
+        """Whether there are order keys: otherwise nothing is tied or a duplicate."""
+        return self.scope is not Scope.ARRIVAL
+
+    @property
+    def order_reaches_back(self) -> bool:
+        """Whether order keys are compared with those of earlier epochs."""
+        return self.scope is Scope.TABLE
+
+    @property
+    def newest_wins(self) -> bool:
+        """Whether an entry wins over all of earlier epochs, whatever the two say."""
+        return not (self.order_reaches_back or self.first_row)
+
+    # -- many entries ------------------------------------------------------------------
+
+    def best_of_groups(
+        self,
+        members: Positions,
+        firsts: Positions,
+        *,
+        order: OrderOf,
+        epochs: EpochOf | None = None,
+        contents: ContentOf | None = None,
+    ) -> Positions:
+        """Return the winner of each group of entries.
+
+        Parameters
+        ----------
+        members : numpy.ndarray of int64
+            The entries' places, group by group, in any order within a group.
+        firsts : numpy.ndarray of int64
+            Where each group begins among the members.
+        order : callable
+            Gives their order keys.
+        epochs : callable, optional
+            Gives their epochs; needed where a group is of several.
+        contents : callable, optional
+            Gives what breaks the ties of one epoch. None if the entries are of one task: then
+            their places do.
+        """
+        best = keep_greatest(self._ranks(members, order, epochs), firsts)
+        if np.count_nonzero(best) == len(firsts):
+            decided: Positions = members[best]
+            return decided
+        if contents is None:
+            return self.one_of_tied(members, best, firsts)
+        _keep_greatest_contents(members, firsts, best, contents)
+        return _earliest(members, best, firsts)
+
+    def _ranks(self, members: Positions, order: OrderOf, epochs: EpochOf | None) -> Iterator[Words]:
+        """Yield words, most significant first; of two entries that with the greater ones wins."""
+        for by, greater_wins in self.criteria:
+            for word in _words(by, members, order, epochs):
+                yield word if greater_wins else ~word
+
+    def one_of_tied(self, places: Positions, candidate: Mask, firsts: Positions) -> Positions:
+        """Return the latest candidate of each group, or the earliest, as ties say; or `NONE`."""
+        if self.later_wins_ties:
+            latest: Positions = np.maximum.reduceat(np.where(candidate, places, NONE), firsts)
+            return latest
+        return _earliest(places, candidate, firsts)
+
+    # -- two entries -------------------------------------------------------------------
+
+    def compare(self, *, order: Signs, epoch: Signs | int, place: Signs | int) -> Signs:
+        """Return +1 where the first of two entries wins, -1 where the other does, 0 in a tie.
+
+        Parameters
+        ----------
+        order, epoch, place : array of int8, or one number
+            How the first compares with the other in each of them: -1, 0 or +1. Only the `criteria`
+            are looked at.
+        """
+        signs = {By.ORDER: order, By.EPOCH: epoch, By.PLACE: place}
+        result = np.zeros(len(order), dtype=np.int8)
+        for by, greater_wins in self.criteria:
+            sign = signs[by] if greater_wins else -signs[by]
+            result = np.where(result == 0, sign, result)
+        return result
+
+    def against_older(self, order: Signs, same: Same, arrived: Same | None = None) -> Standing:
+        """Return how entries stand against ones of earlier epochs.
+
+        Parameters
+        ----------
+        order : numpy.ndarray of int8
+            How their order keys compare; looked at only if these reach back.
+        same, arrived : callable
+            As of `equals`.
+        """
+        win = self.compare(order=order, epoch=1, place=1) > 0
+        if not self.order_reaches_back:
+            nothing = np.zeros(len(order), dtype=np.bool_)
+            return Standing(win, nothing, nothing)
+        duplicates, tied = self.equals(order, same, arrived)
+        return Standing(win & ~duplicates, duplicates, tied)
+
+    def equals(self, order: Signs, same: Same, arrived: Same | None = None) -> Equals:
+        """Tell duplicates from ties, where order keys are equal.
+
+        Parameters
+        ----------
+        order : numpy.ndarray of int8
+            How the order keys of each pair compare.
+        same : callable
+            Tells which pairs have equal contents; it is asked about those of equal order keys.
+        arrived : callable
+            Tells in which pairs one stands where it arrived, as errors do: it is tied with nothing.
+            It is asked about those of equal order keys and other contents. None if ties are not
+            wanted.
+        """
+        duplicates, tied = (np.zeros(len(order), dtype=np.bool_) for _ in range(2))
+        equal = np.flatnonzero(order == 0)
+        if self.has_order and len(equal):
+            duplicates[equal] = same(equal)
+            others = equal[~duplicates[equal]]
+            tied[others] = True if arrived is None else ~arrived(others)
+        return Equals(duplicates, tied)
+
+
+NEW_CONTENTS = Precedence(Scope.ARRIVAL, Ties.LAST, first_row=False)
+"""The rule by which an overwrite meets what it replaces: all of it wins."""
+
+
+def _words(by: By, members: Positions, order: OrderOf, epochs: EpochOf | None) -> Iterator[Words]:
+    match by:
+        case By.ORDER:
+            for column in order(members):
+                yield from ordered_words(column)
+        case By.EPOCH:
+            if epochs is not None:
+                yield epochs(members)
+        case By.PLACE:
+            yield members.astype(np.uint64)
+
+
+def _keep_greatest_contents(
+    members: Positions, firsts: Positions, candidate: Mask, contents: ContentOf
+) -> None:
+    """Leave the candidates with the greatest content of each group."""
+    counts = np.diff(firsts, append=len(members))
+    rivals = np.add.reduceat(candidate.astype(np.int64), firsts) > 1
+    tied = np.flatnonzero(np.repeat(rivals, counts) & candidate)
+    if len(tied):
+        group = np.repeat(np.arange(len(firsts)), counts)[tied]
+        begins = np.flatnonzero(np.diff(group, prepend=-1))
+        candidate[tied] = keep_greatest(contents(members[tied]), begins)
+
+
+def _earliest(places: Positions, candidate: Mask, firsts: Positions) -> Positions:
+    beyond = np.iinfo(np.int64).max
+    earliest: Positions = np.minimum.reduceat(np.where(candidate, places, beyond), firsts)
+    return np.where(earliest == beyond, NONE, earliest)
+
+
+Epoch = NewType("Epoch", int)
+
+
+class Fate(Enum):
+    """The fate of a stashed command at a seal."""
+
+    DROP = "drop"
+    EMIT = "emit"
+    KEEP = "keep"
+
+
+def fate_of(epoch: Epoch, *, state_upper: Epoch, input_upper: Epoch) -> Fate:
+    """Decide the fate of a stashed command; pure, total, and the only copy of the rule."""
+    if epoch < state_upper:
+        return Fate.DROP
+    if epoch == state_upper and epoch < input_upper:
+        return Fate.EMIT
+    return Fate.KEEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Epochs ``lower <= epoch < upper``."""
+
+    lower: Epoch
+    upper: Epoch
+
+    def __post_init__(self) -> None:
+        if self.upper < self.lower:
+            raise ValueError(f"upper {self.upper} is before lower {self.lower}")
+
+    def __contains__(self, epoch: Epoch) -> bool:
+        return self.lower <= epoch < self.upper
+
+    def __repr__(self) -> str:
+        return f"[{self.lower}, {self.upper})"
+
+    @classmethod
+    def at(cls, epoch: int) -> Interval:
+        """Return the interval that holds one epoch."""
+        return cls(lower=Epoch(epoch), upper=Epoch(epoch + 1))

@@ -1,0 +1,329 @@
+"""Values that a caller looks up in a column, as an Arrow array of the column's type.
+
+They come as Arrow, numpy, pandas, Polars or Python objects. Each value is converted alone: first
+into the Arrow type that it has by itself, then by the checked `convert`. So a value in a list means
+the same as in an Arrow table, whatever its neighbours are. A look-up is stricter than a write: a
+number that would be rounded is refused, because it would find, or delete, the row of another value.
+
+Rejected: ``pa.array(values, type)``, which makes 1 of 1.5 and a date of 12:30, and
+``pa.array(values)`` for values of several types, which follows the first of them.
+
+Whole numbers and durations that a caller passes as arguments in Python.
+
+Records of a table store them, and readers of records accept integers only. So a public method
+converts such an argument here before it uses it: a value with ``__index__`` (``int``, integers of
+numpy) becomes an ``int``. Floats are refused even if they have no fraction, because large ones
+skip integers, and so are truth values.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.casts import UnfitError, convert, kind_of, try_convert
+from spark_upsert.core.reasons import Quoted
+from spark_upsert.errors import OptionError
+
+T = TypeVar("T")
+
+_UNIFORM = frozenset({bool, float, str, bytes, date})
+"""Types of which Arrow makes one array without a look at each value."""
+
+_ONE_VALUE = (str, bytes, bytearray, memoryview, Mapping, pa.Scalar, np.generic)
+"""Types that are one value, although they have a length or elements."""
+
+_POWER_MAX = 400
+"""Larger powers of ten are out of range for every number; their text could be of any length."""
+
+_INT64_END = 1 << 63
+
+_POLARS_OBJECT = "Object"
+
+
+def is_many(given: Any) -> bool:
+    """Return whether an argument holds several values: a sequence, a set, an array or a column."""
+    if isinstance(given, _ONE_VALUE):
+        return False
+    if isinstance(given, np.ndarray):
+        return given.ndim > 0
+    return _is_arrow(given) or isinstance(given, Iterable)
+
+
+def array_of(values: Any, type_: pa.DataType) -> pa.Array:
+    """Return several values as one Arrow array.
+
+    Parameters
+    ----------
+    values : pyarrow.Array, pyarrow.ChunkedArray, numpy.ndarray, column of a frame, or iterable
+        None and the missing values of pandas become null.
+    type_ : pyarrow.DataType
+        The type of a column without nested values.
+
+    Raises
+    ------
+    UnfitError
+        A value equals none of the type, or has no type in Arrow.
+    pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError
+        As `convert`.
+    """
+    if _is_column(values):
+        return _equal_to(_checked(_array_of_column, values, type(values).__name__), type_)
+    listed = list(values)
+    kinds = set(map(type, listed))
+    if len(kinds) == 1 and kinds <= _UNIFORM:
+        return _array_of_plain(listed, type_)
+    if kinds == {int} and max(map(abs, listed)) < _INT64_END:
+        return _array_of_plain(listed, type_)
+    places: dict[_Group, list[int]] = {}
+    for place, value in enumerate(listed):
+        places.setdefault(_group_of(value), []).append(place)
+    arrays = [pa.nulls(0, type_)]
+    arrays += [rule([listed[at] for at in group], type_) for (rule, _), group in places.items()]
+    order = np.argsort(np.array([at for group in places.values() for at in group], np.int64))
+    return pa.concat_arrays(arrays).take(pa.array(order))
+
+
+# -- columns ---------------------------------------------------------------------------------
+
+
+def _is_arrow(given: Any) -> bool:
+    return hasattr(given, "__arrow_c_array__") or hasattr(given, "__arrow_c_stream__")
+
+
+def object_columns(frame: Any) -> list[str]:
+    """Return the columns of a frame of Polars that hold Python objects.
+
+    Polars gives their addresses to Arrow, as binary values of eight bytes.
+    """
+    types = zip(getattr(frame, "columns", ()), getattr(frame, "dtypes", ()), strict=False)
+    return [str(name) for name, type_ in types if str(type_) == _POLARS_OBJECT]
+
+
+def _is_column(values: Any) -> bool:
+    """Return whether values have one type already, other than objects of Python."""
+    has_objects = str(getattr(values, "dtype", "")) in ("object", _POLARS_OBJECT)
+    return (_is_arrow(values) or hasattr(values, "__array__")) and not has_objects
+
+
+def _array_of_column(values: Any) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    if not hasattr(values, "__arrow_c_array__") and hasattr(values, "__arrow_c_stream__"):
+        values = pa.chunked_array(values)
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)
+
+
+# -- equal values ----------------------------------------------------------------------------
+
+
+_TIMES = ("date", "time", "time of day", "duration")
+
+_UNEQUAL = frozenset(
+    {
+        *((kind, "text") for kind in ("boolean", "float", "decimal", *_TIMES)),
+        *(("boolean", kind) for kind in ("integer", "float")),
+    }
+)
+"""Kinds of values, and kinds of columns with values that a write makes of them: a look-up of
+``True`` or ``1.0`` does not mean ``1`` or ``'1'``."""
+
+_ROUNDED = frozenset({("float", "float"), ("float", "decimal"), ("decimal", "float")})
+
+
+def _equal_to(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return the values of a type that equal values of another type, or raise `UnfitError`."""
+    given = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    kinds = kind_of(given), kind_of(type_)
+    if kinds in _UNEQUAL:
+        raise UnfitError(f"{given} is no {type_}")
+    found = convert(values, type_)
+    if kinds in _ROUNDED and given != type_:
+        values = convert(values, given)  # Without a dictionary.
+        rounded = pc.and_not(pc.invert(_is_same(values, found)), pc.is_null(values))
+        if pc.any(rounded).as_py():
+            _refuse(values.filter(rounded).slice(0, 1).to_pylist(), type_)
+    return found
+
+
+def _is_same(values: pa.Array, found: pa.Array) -> pa.Array:
+    """Return whether numbers are equal, or have the same shortest text: 0.1 of 32 and 64 bits."""
+    back, _ = try_convert(convert(found, pa.string()), values.type)
+    is_same = pc.equal(back, values).fill_null(False)
+    if pa.types.is_decimal(values.type):
+        return is_same
+    is_nan = pc.is_nan(values).fill_null(False)
+    wide = convert(found, pa.float64())
+    return pc.or_(pc.or_(is_same, is_nan), pc.equal(wide, convert(values, pa.float64())))
+
+
+# -- values of Python ------------------------------------------------------------------------
+
+_Rule: TypeAlias = Callable[[Sequence[Any], pa.DataType], pa.Array]
+_Group: TypeAlias = tuple[_Rule, Any]
+"""A rule, and a hashable key of the values that the rule may convert together."""
+
+
+def _group_of(value: Any) -> _Group:
+    kind = type(value)
+    if value is None or kind.__name__ in ("NAType", "NaTType"):
+        return _array_of_missing, None
+    if isinstance(value, np.generic) and not isinstance(value, str | bytes):
+        return _array_of_numpy, value.dtype
+    if isinstance(value, pa.Scalar):
+        return _array_of_plain, value.type
+    if isinstance(value, datetime):
+        # By identity: not all time zones have a hash. Nanoseconds are a part that pandas has.
+        has_nanoseconds = bool(getattr(value, "nanosecond", 0))
+        rule = _array_of_nanoseconds if has_nanoseconds else _array_of_times
+        return rule, (kind, id(value.tzinfo))
+    if isinstance(value, Decimal):
+        return _array_of_decimals, None
+    if isinstance(value, int) and not -_INT64_END <= value < _INT64_END:
+        return _array_of_large_integers, None
+    if isinstance(value, time) and value.tzinfo is not None:
+        return _refuse, None
+    return _array_of_plain, kind
+
+
+def _checked(make: Callable[[Any], T], values: Any, quoted: Any) -> T:
+    """Return what Arrow, numpy or pandas makes of values, or raise `UnfitError`."""
+    try:
+        return make(values)
+    except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+        raise UnfitError(f"{Quoted(quoted)!r} has no type in Arrow: {error}") from error
+
+
+def _array_of_missing(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    return pa.nulls(len(values), type_)
+
+
+def _array_of_plain(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    return _equal_to(_checked(pa.array, values, values[0]), type_)
+
+
+def _array_of_numpy(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    array = np.array(values, values[0].dtype)
+    return _equal_to(_checked(pa.array, array, values[0]), type_)
+
+
+def _array_of_times(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    if hasattr(values[0], "to_pydatetime"):  # Of pandas, whose units Arrow does not read.
+        times = _checked(lambda given: [each.to_pydatetime() for each in given], values, values[0])
+        return _array_of_plain(times, type_)
+    return _array_of_plain(values, type_)
+
+
+def _array_of_nanoseconds(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return times of pandas in UTC: with nanoseconds, the date of no zone is exact."""
+    numbers = np.array([value.to_datetime64() for value in values], "datetime64[ns]")
+    zone = None if values[0].tzinfo is None else "UTC"
+    return convert(pa.array(numbers).view(pa.timestamp("ns", zone)), type_)
+
+
+def _array_of_decimals(values: Sequence[Decimal], type_: pa.DataType) -> pa.Array:
+    """Return decimals by their text: Arrow believes an exponent, whatever memory it takes."""
+    is_whole = pa.types.is_integer(type_)
+    if not (is_whole or pa.types.is_decimal(type_) or pa.types.is_floating(type_)):
+        _refuse(values, type_)
+    for value in values:
+        if not value.is_finite() or abs(value.adjusted()) > _POWER_MAX:
+            _refuse([value], type_)
+    texts = [format(value, "f") for value in values]
+    if is_whole:
+        texts = [text.rstrip("0").rstrip(".") if "." in text else text for text in texts]
+    found = convert(pa.array(texts, pa.string()), type_)
+    if pa.types.is_floating(type_):
+        shortest = convert(found, pa.string()).to_pylist()
+        for value, text in zip(values, shortest, strict=True):
+            if Decimal(text) != value:
+                _refuse([value], type_)
+    return found
+
+
+def _array_of_large_integers(values: Sequence[int], type_: pa.DataType) -> pa.Array:
+    """Return integers beyond 64 bits, which no float tells apart from their neighbours."""
+    if pa.types.is_floating(type_) or any(abs(value) >> 1024 for value in values):
+        _refuse(values, type_)
+    return _array_of_decimals([Decimal(value) for value in values], type_)
+
+
+def _refuse(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    raise UnfitError(f"{Quoted(values[0])!r} is no {type_}")
+
+
+WHOLE_MAX: Final = 2**63 - 1
+"""The largest integer that a record of a table may contain."""
+
+DURATION_MS_MAX: Final = 253_402_300_800_000
+"""The longest duration in milliseconds: the year 9999, counted from 1970."""
+
+
+def whole_argument(name: str, value: Any, *, least: int = 0, most: int = WHOLE_MAX) -> int:
+    """Return an argument as an integer within bounds.
+
+    Parameters
+    ----------
+    name : str
+        The name of the argument, for the error.
+    value : object
+        The argument as the caller passed it.
+    least, most : int
+        The bounds, both included.
+
+    Raises
+    ------
+    OptionError
+        The value is no integer, or out of bounds.
+    """
+    number = _integer(value)
+    if number is None or not least <= number <= most:
+        raise _unfit(name, value, f"a whole number from {least} to {most}", least, most)
+    return number
+
+
+def version_argument(name: str, value: Any) -> int:
+    """Return a version as an integer of any sign; the log refuses versions that it lacks."""
+    return whole_argument(name, value, least=-WHOLE_MAX)
+
+
+def optional(convert: Callable[..., int], name: str, value: Any, **bounds: int) -> int | None:
+    """Return an argument as one of the other functions does, or None if the caller passed None."""
+    return None if value is None else convert(name, value, **bounds)
+
+
+def duration_argument(name: str, value: Any, *, least: int = 0) -> int:
+    """Return a duration in milliseconds as an integer; raises as `whole_argument`."""
+    number = _integer(value)
+    if number is None or not least <= number <= DURATION_MS_MAX:
+        expected = f"a whole number of milliseconds from {least} to {DURATION_MS_MAX}"
+        raise _unfit(name, value, expected, least, DURATION_MS_MAX)
+    return number
+
+
+def _integer(value: Any) -> int | None:
+    """Return the integer that a value is; None for all else, truth values included."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _unfit(name: str, value: Any, expected: str, least: int, most: int) -> OptionError:
+    number = None
+    if isinstance(value, timedelta):
+        number = value // timedelta(milliseconds=1)
+    elif isinstance(value, float) and value.is_integer():
+        number = int(value)
+    is_inside = number is not None and least <= number <= most
+    hint = f"give {name}={number}, an int." if is_inside else ""
+    return OptionError.invalid(name, Quoted(value), expected, hint=hint)

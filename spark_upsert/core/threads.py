@@ -1,0 +1,316 @@
+"""Several threads for one call: numpy and Arrow release the interpreter while they work.
+
+A task of Spark has one core and uses none of this; plain Python may ask for more
+(``Table.open(path, threads=4)``).
+
+How much a batch holds on its way into a merge: so many rows at most, and so many bytes.
+
+Every producer that makes batches of something else (files, tuples of Python) keeps both bounds, and
+a merge cuts what still exceeds them. A slice keeps the whole batch that it is of in memory, so that
+a cut behind the producer bounds what is handed over, and only the producer what is held. A single
+row that is larger goes alone.
+
+Calls of several threads, carried out together by the first of them.
+
+The first caller *leads*: it carries out its own call and those that wait behind it, while others
+come and wait. When it is done, the first of those leads. So there is no thread of our own to start,
+to end or to lose, and a lone caller is not delayed: its call is carried out at once. Where another
+call waits already, a leader waits for more: until no call came for `SLICE_S`, or its *window* is
+over.
+
+    waiting = leader, second, third | fourth, ...        in the order in which they came
+              ------ one round -----   ------ the next: fourth leads
+
+Rejected: a thread that commits for all (it has to be ended, and a lone caller pays two switches of
+threads), and a window for all (it delays the lone caller).
+
+Source: group commit as of LevelDB, ``DBImpl::Write`` (the first writer in the queue writes for
+those behind it); the slices and the window are those of slopus/topics.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from spark_upsert.errors import ContentionError
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+ROWS_PER_THREAD = 1 << 14
+"""Fewer rows are worked upon faster than they are handed to another thread."""
+
+
+def useful_threads(rows: int, threads: int) -> int:
+    """Return how many of some threads are worth their while for so many rows."""
+    return max(1, min(threads, rows // ROWS_PER_THREAD))
+
+
+def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
+    """Yield what a function makes of each item, in the order of the items.
+
+    Parameters
+    ----------
+    threads : int
+        How many items are worked upon at once, and how many outcomes wait at most. Each works
+        in the context of the caller.
+    """
+    if threads <= 1:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Out]] = deque()
+        for item in items:
+            if len(waiting) == threads:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(copy_context().run, function, item))
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def beside(work: Callable[[], Out], *, rows: int) -> Iterator[Callable[[], Out]]:
+    """Do some work on rows while the block runs, and lend what waits for its outcome.
+
+    It is for work that mostly waits for a storage, which a task of one core does well to begin
+    early. With few rows it is done when its outcome is asked for, or not at all. The block does not
+    end before the work, which is done in the context of the caller.
+    """
+    if rows < ROWS_PER_THREAD:
+        yield work
+        return
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(copy_context().run, work).result
+
+
+HAND_OFF_ROWS = 2048
+"""Rows of a batch: its overhead is small by then, and it still lies in the cache."""
+
+BATCH_BYTES = 1 << 20
+"""Bytes of a batch: some kilobytes a row before they bind rather than the rows."""
+
+
+def portions(
+    batch: Any, *, rows_max: int = HAND_OFF_ROWS, bytes_max: int = BATCH_BYTES
+) -> Iterator[Any]:
+    """Yield a batch in portions within both bounds, without a copy; an empty one has none.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        Or what measures and is cut like one.
+    rows_max, bytes_max : int
+        Bounds of a portion; one of a single row may have more bytes.
+    """
+    rows, size = batch.num_rows, batch.nbytes
+    most = rows_within(bytes_max, size, rows, rows_max=rows_max)
+    if rows <= most:
+        if rows:
+            yield batch
+        return
+    for start in range(0, rows, most):
+        part = batch.slice(start, most)
+        if part.num_rows == 1 or part.nbytes <= bytes_max:
+            yield part
+        else:  # Some rows are larger than others.
+            yield from portions(part, rows_max=-(-part.num_rows // 2), bytes_max=bytes_max)
+
+
+def rows_within(bytes_max: int, size: int, rows: int, *, rows_max: int = HAND_OFF_ROWS) -> int:
+    """Return how many rows fit into some bytes, if so many of them have a size: one at least."""
+    if size <= bytes_max:
+        return rows_max
+    return max(1, min(rows_max, bytes_max * rows // size))
+
+
+SLICE_S = 0.0005
+"""How long a leader that waits for more goes without a new call before it begins."""
+
+WAITING_MAX = 4096
+"""Most calls that wait; a further caller waits for room. Each is a thread and holds its rows."""
+
+
+@dataclass(eq=False, slots=True)
+class _Ticket(Generic[In, Out]):
+    """One call that waits."""
+
+    call: In
+    is_leading: bool = False
+    is_done: bool = False
+    outcome: Out | None = None
+    error: BaseException | None = None
+    woken: threading.Event = field(default_factory=threading.Event)
+
+
+class SharedCalls(Generic[In, Out]):
+    """A place where the calls of several threads meet. Safe for threads.
+
+    Parameters
+    ----------
+    carry_out : callable
+        Takes the calls of a round, in the order in which they came, and returns an outcome for
+        each. It is never called by two threads at once. What it raises, each caller gets.
+    joins : callable
+        Takes the calls of a round and the one behind them, and returns whether that joins them;
+        if not, the round ends before it.
+    window_s : callable, optional
+        Returns how long a leader waits for more at most, if it is not alone.
+    clock, wait : callable, optional
+        The clock never goes back; ``wait(arrived, seconds)`` waits for another call and returns
+        whether one came.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[In]], Sequence[Out]],
+        *,
+        joins: Callable[[Sequence[In], In], bool] = lambda _round, _call: True,
+        window_s: Callable[[], float] = lambda: SLICE_S,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[threading.Condition, float], bool] = threading.Condition.wait,
+    ) -> None:
+        self._carry_out = carry_out
+        self._joins = joins
+        self._window_s = window_s
+        self._clock = clock
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._waiting: deque[_Ticket[In, Out]] = deque()
+        self._is_led = False
+        self._leader: int | None = None
+        """The thread that carries out a round."""
+
+    @property
+    def waiting_count(self) -> int:
+        """How many calls wait, without those that are being carried out."""
+        return len(self._waiting)
+
+    def call(self, call: In) -> Out:
+        """Have a call carried out, by this thread or by one that came before.
+
+        Raises
+        ------
+        ContentionError
+            The thread that led was interrupted; whether the call took effect is not known.
+        """
+        if self._leader == threading.get_ident():  # From within a round: no other thread will.
+            return self._carry_out([call])[0]
+        ticket: _Ticket[In, Out] = _Ticket(call)
+        try:
+            self._enter(ticket)
+            if not ticket.is_leading:
+                ticket.woken.wait()
+        except BaseException:  # This thread was interrupted, and waits no more.
+            self._leave(ticket)
+            raise
+        if not ticket.is_done:
+            self._lead()
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.outcome  # type: ignore[return-value]  # Done and no error: it has one.
+
+    def _enter(self, ticket: _Ticket[In, Out]) -> None:
+        with self._lock:
+            while len(self._waiting) >= WAITING_MAX:
+                self._room.wait()
+            self._waiting.append(ticket)
+            if self._is_led:
+                self._arrived.notify()
+            else:
+                self._is_led = ticket.is_leading = True
+
+    def _leave(self, ticket: _Ticket[In, Out]) -> None:
+        """Take back a call that no leader has begun to carry out."""
+        with self._lock:
+            if ticket not in self._waiting:
+                return
+            self._waiting.remove(ticket)
+            self._room.notify()
+            if ticket.is_leading:
+                self._pass_on()
+
+    def _lead(self) -> None:
+        """Carry out a round, of which this thread's call is the first."""
+        round_: list[_Ticket[In, Out]] = []
+        try:
+            with self._lock:
+                self._gather()
+                round_ = self._taken()
+                self._leader = threading.get_ident()
+            outcomes = self._carry_out([ticket.call for ticket in round_])
+            assert len(outcomes) == len(round_)
+            for ticket, outcome in zip(round_, outcomes, strict=True):
+                ticket.outcome = outcome
+        except BaseException as error:
+            for ticket in round_[1:]:
+                ticket.error = told_to_another(error)
+            raise
+        finally:
+            with self._lock:
+                self._leader = None
+                if not round_:  # Interrupted before it began.
+                    self._waiting.popleft()
+                self._pass_on()
+            for ticket in round_:
+                ticket.is_done = True
+                ticket.woken.set()
+
+    def _gather(self) -> None:
+        """Wait for more calls, unless this one is alone."""
+        if len(self._waiting) == 1:
+            return
+        end_s = self._clock() + self._window_s()
+        while (left_s := end_s - self._clock()) > 0:
+            if not self._wait(self._arrived, min(SLICE_S, left_s)):
+                return
+
+    def _taken(self) -> list[_Ticket[In, Out]]:
+        """Take the calls of a round from those that wait."""
+        round_ = [self._waiting.popleft()]
+        calls = [round_[0].call]
+        while self._waiting and self._joins(calls, self._waiting[0].call):
+            round_.append(self._waiting.popleft())
+            calls.append(round_[-1].call)
+        self._room.notify(len(round_))
+        return round_
+
+    def _pass_on(self) -> None:
+        """Let the first waiting call lead."""
+        self._is_led = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].is_leading = True
+            self._waiting[0].woken.set()
+
+
+def told_to_another(error: BaseException) -> Exception:
+    """Return the error of one thread as another one may raise it.
+
+    Each raises its own: a traceback grows where it is raised.
+    """
+    if isinstance(error, Exception):
+        try:
+            told = copy.copy(error)
+        except Exception:  # noqa: BLE001 - an error of others may not be made to be copied
+            return error
+        told.__cause__ = error
+        return told
+    unknown = ContentionError(
+        "the thread that carried out this call for others was interrupted "
+        f"({type(error).__name__}); whether it took effect cannot be told from here.",
+        hint="do it again, if that does no harm: an append with a transaction is applied once, "
+        "however often it is repeated.",
+    )
+    unknown.__cause__ = error
+    return unknown

@@ -1,0 +1,289 @@
+"""The actions of a commit in a Delta log, and the state that they come to.
+
+The state of a mirror is its own log and nothing else: the version of the table that it shows, and
+the token of that version, are application transactions (`txn`), which survive checkpoints. A commit
+that touches files and carries no such transaction is one of others.
+
+    state(n) = applied(state(n - 1), actions of n)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert._version import __version__
+from spark_upsert.delta.types import has_plain_times, schema_text
+from spark_upsert.table.log.manifest import TableVersion
+
+DeltaAction: TypeAlias = Mapping[str, Any]
+"""One line of a commit: the name of an action and its fields."""
+
+APP = "upsertflow:"
+TOKEN_APP = "upsertflow-token:"
+
+GUARD = "upsertflow"
+"""A feature that nobody knows: writers that keep to the protocol refuse the table, readers do not
+look at it."""
+
+_FEED = "delta.enableChangeDataFeed"
+RETENTION = "delta.deletedFileRetentionDuration"
+
+_TOUCHES = frozenset({"add", "remove", "cdc", "protocol", "metaData"})
+"""Actions that change what readers see."""
+
+
+def token_number(token: str) -> int:
+    """Return a version's token as a number of 63 bits, which a `txn` can hold."""
+    digest = hashlib.blake2b(token.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """A commit of others."""
+
+    version: int
+    operation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A version of a table, as the log of its mirror tells it."""
+
+    table_id: str
+    version: int
+    token: int | None
+    """`token_number` of the version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaState:
+    """The state of a Delta log at one version."""
+
+    version: int
+    shown: Shown | None = None
+    """The version that the last commit of a publisher shows; None if none ever published here."""
+    live: Mapping[str, DeltaAction] = field(default_factory=dict)
+    """The fields of the `add` of each live file, by its path."""
+    protocol: DeltaAction = field(default_factory=dict)
+    metadata: DeltaAction = field(default_factory=dict)
+    time_ms: int = 0
+    """The in-commit timestamp of the last commit that has one."""
+    last_id: str = ""
+    """The `txnId` of the last commit."""
+    foreign: Foreign | None = None
+    """The first commit of others behind the last one that was ours."""
+    checkpoint: int | None = None
+    """The version of the last checkpoint that is known."""
+    removed: tuple[DeltaAction, ...] = ()
+    """The fields of the removals since that checkpoint."""
+
+    @property
+    def columns_text(self) -> str:
+        """The schema, as it stands in the metadata."""
+        return str(self.metadata.get("schemaString", ""))
+
+
+def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaAction]) -> DeltaState:
+    """Return the state behind one more commit; pure.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, AttributeError
+        The commit is none.
+    """
+    found = state or DeltaState(version=-1)
+    if version != found.version + 1:
+        raise ValueError(f"version {version} behind version {found.version}")
+    live, numbers, tokens = dict(found.live), dict[str, int](), dict[str, int]()
+    protocol, metadata = found.protocol, found.metadata
+    time_ms, last_id, operation = found.time_ms, "", "a commit without a name"
+    touches, removed = False, list(found.removed)
+    for action in actions:
+        [(name, fields)] = action.items()
+        touches |= name in _TOUCHES
+        match name:
+            case "commitInfo":
+                time_ms = int(fields.get("inCommitTimestamp") or time_ms)
+                last_id = str(fields.get("txnId") or "")
+                operation = str(fields.get("operation") or operation)
+            case "txn":
+                app, number = fields["appId"], int(fields["version"])
+                if app.startswith(TOKEN_APP):
+                    tokens[app.removeprefix(TOKEN_APP)] = number
+                elif app.startswith(APP):
+                    numbers[app.removeprefix(APP)] = number
+            case "protocol":
+                protocol = fields
+            case "metaData":
+                metadata = fields
+            case "remove":
+                live.pop(fields["path"], None)
+                removed.append(fields)
+            case "add":
+                live.pop(fields["path"], None)
+                live[fields["path"]] = fields
+    shown, foreign = found.shown, found.foreign
+    if numbers:
+        # Who takes a place over is the only one shown there from then on.
+        [(table_id, number)] = numbers.items()
+        shown = Shown(table_id=table_id, version=number, token=tokens.get(table_id))
+        foreign = None
+    elif touches and foreign is None:
+        foreign = Foreign(version=version, operation=operation)
+    return DeltaState(
+        version=version,
+        shown=shown,
+        live=live,
+        protocol=protocol,
+        metadata=metadata,
+        time_ms=time_ms,
+        last_id=last_id,
+        foreign=foreign,
+        checkpoint=found.checkpoint,
+        removed=tuple(removed),
+    )
+
+
+def parsed(data: bytes) -> list[DeltaAction]:
+    """Return the actions of a commit; raises ValueError."""
+    return [json.loads(line) for line in data.splitlines() if line.strip()]
+
+
+def rendered(actions: Iterable[DeltaAction]) -> bytes:
+    """Return actions as a commit, one line each."""
+    lines = (json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in actions)
+    return "\n".join(lines).encode() + b"\n"
+
+
+# -- actions --------------------------------------------------------------------------------
+
+
+def commit_info(
+    before: int | None,
+    place: TableVersion,
+    *,
+    time_ms: int,
+    operation: str,
+    id_: str,
+) -> DeltaAction:
+    """Return the first action of a commit; times stand here, because in-commit timestamps are on.
+
+    Parameters
+    ----------
+    before : int, optional
+        The version that was shown before.
+    place : TableVersion
+        The version that is shown behind it.
+    """
+    parameters = {"to": str(place.version), "token": place.token}
+    if before is not None:
+        parameters = {"from": str(before), **parameters}
+    return {
+        "commitInfo": {
+            "timestamp": time_ms,
+            "inCommitTimestamp": time_ms,
+            "operation": operation,
+            "operationParameters": parameters,
+            "engineInfo": f"upsertflow/{__version__}",
+            "isBlindAppend": False,
+            "txnId": id_,
+        }
+    }
+
+
+def transactions(place: TableVersion, now_ms: int) -> list[DeltaAction]:
+    """Return the actions that say which version is shown."""
+    return [
+        {"txn": {"appId": f"{app}{place.table_id}", "version": number, "lastUpdated": now_ms}}
+        for app, number in ((APP, place.version), (TOKEN_APP, token_number(place.token)))
+    ]
+
+
+def protocol_of(columns: pa.Schema, *, guard: bool) -> DeltaAction:
+    """Return the protocol that a mirror of some columns needs.
+
+    The features that readers must know are as few as can be: each more closes the mirror to some.
+    """
+    plain_times = ["timestampNtz"] if any(has_plain_times(f.type) for f in columns) else []
+    own = ["deletionVectors", "inCommitTimestamp", "changeDataFeed", *plain_times]
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors", *plain_times],
+        "writerFeatures": [*own, *([GUARD] if guard else [])],
+    }
+
+
+def metadata_of(
+    columns: pa.Schema,
+    before: DeltaAction,
+    *,
+    id_: str,
+    now_ms: int,
+    retention_ms: int,
+    change_feed: bool,
+) -> DeltaAction:
+    """Return the metadata of a mirror; its id and birth stay as they were."""
+    retention = f"interval {retention_ms // 1000} seconds"
+    return {
+        "id": before.get("id", id_),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema_text(columns),
+        "partitionColumns": [],
+        "configuration": {
+            "delta.enableDeletionVectors": "true",
+            "delta.enableInCommitTimestamps": "true",
+            RETENTION: retention,
+            "delta.logRetentionDuration": retention,
+            **({_FEED: "true"} if change_feed else {}),
+        },
+        "createdTime": before.get("createdTime", now_ms),
+    }
+
+
+def has_feed(metadata: DeltaAction) -> bool:
+    """Return whether a table says that it has a change feed."""
+    configuration = metadata.get("configuration") or {}
+    return str(configuration.get(_FEED, "")).lower() == "true"
+
+
+def removal(add: DeltaAction, *, now_ms: int, data_change: bool) -> DeltaAction:
+    """Return the action that takes a live file away, with the vector that it has."""
+    fields = {
+        "path": add["path"],
+        "deletionTimestamp": now_ms,
+        "dataChange": data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": add.get("partitionValues") or {},
+        "size": add["size"],
+    }
+    kept = {name: add[name] for name in ("stats", "deletionVector") if add.get(name) is not None}
+    return {"remove": {**fields, **kept}}
+
+
+def addition(
+    path: str,
+    *,
+    bytes: int,
+    written_ms: int,
+    stats: str,
+    vector: DeltaAction | None,
+    data_change: bool,
+) -> DeltaAction:
+    """Return the action that makes a file live."""
+    fields = {
+        "path": path,
+        "partitionValues": {},
+        "size": bytes,
+        "modificationTime": written_ms,
+        "dataChange": data_change,
+        "stats": stats,
+    }
+    return {"add": fields if vector is None else {**fields, "deletionVector": vector}}

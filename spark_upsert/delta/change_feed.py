@@ -1,0 +1,224 @@
+"""The change feed of a mirror: what its readers see as the changes of a commit.
+
+One file for a commit that changed rows, with the table's own changes: those from the version that
+was shown before to the one that is shown now, no key twice. A commit that changed no row has none,
+and says so by its flags (`dataChange`), so that a compaction is no change to anyone who follows.
+
+Where the table's changes are expired, the files of the mirror tell: what dies and what comes stands
+in the vectors before the step and behind it. Both sides are matched by key, and equal pairs are no
+change. A reader that is given no feed would compare the files itself, and delta-rs is wrong there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.keys import Mask, Positions, identical_rows, sort_words
+from spark_upsert.core.schema import CHANGE_TYPE, TableSchema
+from spark_upsert.delta.actions import DeltaAction
+from spark_upsert.delta.deletion_vectors import Vector
+from spark_upsert.delta.parquet_files import in_columns, write_parquet
+from spark_upsert.delta.upkeep import FEED_FOLDER
+from spark_upsert.errors import DataLossError
+from spark_upsert.store import Store
+from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.read import read_changes
+from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.state.snapshot import CHUNK_ROWS
+
+ROWS_MAX = 1 << 20
+"""Rows that are matched at once. Of more, the files are read again for each share of the keys."""
+
+Chosen: TypeAlias = Callable[[int, int], Mask]
+"""Returns which of the rows ``start <= i < stop`` of a file are meant."""
+
+
+class WrittenFeed(NamedTuple):
+    """The changes of a step."""
+
+    has_changes: bool
+    """Whether any row changed."""
+    action: DeltaAction | None
+    """The action that names the file, if there is one."""
+
+
+def write_feed(
+    log: Log, table: Store, target: Store, before: int, head: Manifest
+) -> WrittenFeed | None:
+    """Write the changes behind one version up to another one; None if they are expired."""
+    try:
+        changes = _changes(log, table, before, head)
+        first = next(changes, None)
+    except DataLossError:
+        return None
+    return _written(target, [] if first is None else chain([first], changes), before, head)
+
+
+def write_compared(
+    target: Store,
+    before: int,
+    head: Manifest,
+    gone: Sequence[RowsOfFile],
+    come: Sequence[RowsOfFile],
+) -> WrittenFeed:
+    """Write the changes from the rows that were live before alone to those that are live now."""
+    return _written(target, compared(target, head.schema, gone, come), before, head)
+
+
+def _written(
+    target: Store, changes: Iterable[pa.RecordBatch], before: int, head: Manifest
+) -> WrittenFeed:
+    changes = iter(changes)
+    first = next(changes, None)
+    if first is None:
+        return WrittenFeed(has_changes=False, action=None)
+    path = f"{FEED_FOLDER}/cdc-{secrets.token_hex(16)}.parquet"
+    told = {"upsertflow.versions": f"{before + 1} to {head.version}"}
+    size, _ = write_parquet(target, path, first.schema, chain([first], changes), told)
+    fields = {"path": path, "partitionValues": {}, "size": size, "dataChange": False}
+    return WrittenFeed(has_changes=True, action={"cdc": fields})
+
+
+def _changes(log: Log, table: Store, before: int, head: Manifest) -> Iterator[pa.RecordBatch]:
+    names = tuple(head.schema.columns.names)
+    options = ChangeOptions(columns=names, deduplication=Deduplication.NET_CHANGES)
+    for stretch in cut_into_stretches(log, before + 1, head.upper, head.schema, net=True):
+        for batch in read_changes(table, stretch, options):
+            yield _without_nullability(batch.select([*names, CHANGE_TYPE]))
+
+
+def _without_nullability(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch of which each column may be null, as Delta's schema says."""
+    fields = [field.with_nullable(True) for field in batch.schema]
+    return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+
+
+# -- by the files ---------------------------------------------------------------------------
+
+
+class RowsOfFile(NamedTuple):
+    """Some rows of a twin."""
+
+    path: str
+    row_count: int
+    chosen: Chosen
+
+    @classmethod
+    def live(cls, path: str, vector: Vector) -> RowsOfFile:
+        """Return the rows that are not dead."""
+        return cls(path, vector.rows - vector.count, lambda a, b: ~vector.is_dead(a, b))
+
+    @classmethod
+    def dead_by(cls, path: str, one: Vector, other: Vector) -> RowsOfFile:
+        """Return the rows that are dead by one vector, and not by the other."""
+        steps = range(0, one.rows, CHUNK_ROWS)
+
+        def chosen(start: int, stop: int) -> Mask:
+            return one.is_dead(start, stop) & ~other.is_dead(start, stop)
+
+        counts = (np.count_nonzero(chosen(at, min(at + CHUNK_ROWS, one.rows))) for at in steps)
+        return cls(path, sum(map(int, counts)), chosen)
+
+
+def compared(
+    target: Store, schema: TableSchema, gone: Sequence[RowsOfFile], come: Sequence[RowsOfFile]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes from some rows to others, with their types, no key twice.
+
+    Parameters
+    ----------
+    target : Store
+        Where the files lie.
+    schema : TableSchema
+        The table's, behind the changes.
+    gone, come : sequence of RowsOfFile
+        The rows that were live before alone, and those that are live behind alone; a key may be
+        once among each.
+    """
+    shares = 1 + sum(each.row_count for each in (*gone, *come)) // ROWS_MAX
+    for share in range(shares):
+        old, new = (
+            _read(target, schema, files, share=share, shares=shares) for files in (gone, come)
+        )
+        for batch in _difference(schema, old, new).to_batches(max_chunksize=CHUNK_ROWS):
+            if batch.num_rows:
+                yield batch
+
+
+def _read(
+    target: Store, schema: TableSchema, files: Sequence[RowsOfFile], *, share: int, shares: int
+) -> pa.Table:
+    """Return the chosen rows of files whose keys belong to a share of all keys."""
+    found = []
+    for file in files:
+        at = 0
+        twin = pq.ParquetFile(pa.BufferReader(target.map(file.path)))
+        for batch in twin.iter_batches(batch_size=CHUNK_ROWS):
+            chosen = file.chosen(at, at + batch.num_rows)
+            at += batch.num_rows
+            rows = in_columns(batch.filter(pa.array(chosen)), _nullable(schema.columns))
+            if shares > 1 and rows.num_rows:
+                keys = [rows.column(name) for name in schema.keys]
+                own = hash_keys(keys, seed=schema.hash_seed) % np.uint64(shares) == share
+                rows = rows.filter(pa.array(own))
+            found.append(rows)
+    return pa.Table.from_batches(found, schema=_nullable(schema.columns)).combine_chunks()
+
+
+def _nullable(columns: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in columns])
+
+
+def _difference(schema: TableSchema, old: pa.Table, new: pa.Table) -> pa.Table:
+    before, behind = _pairs(schema, old, new)
+    columns = [
+        [_whole(side.column(name)).take(pa.array(at)) for name in schema.columns.names]
+        for side, at in ((old, before), (new, behind))
+    ]
+    differ = ~identical_rows(*columns)
+    parts = (
+        ("delete", old, _others(before, old.num_rows)),
+        ("update_preimage", old, before[differ]),
+        ("update_postimage", new, behind[differ]),
+        ("insert", new, _others(behind, new.num_rows)),
+    )
+    found = []
+    for kind, side, at in parts:
+        rows = side.take(pa.array(at))
+        found.append(rows.append_column(CHANGE_TYPE, pa.repeat(kind, len(at))))
+    return pa.concat_tables(found)
+
+
+def _pairs(schema: TableSchema, old: pa.Table, new: pa.Table) -> tuple[Positions, Positions]:
+    """Return where the keys are that both sides have."""
+    words = sort_words(
+        [pa.concat_arrays([_whole(side.column(key)) for side in (old, new)]) for key in schema.keys]
+    )
+    order = np.lexsort(words[::-1])  # Stable: of equal keys the old one is first.
+    same = np.ones(max(0, len(order) - 1), dtype=np.bool_)
+    for word in words:
+        lined = word[order]
+        same &= lined[1:] == lined[:-1]
+    at = np.flatnonzero(same)
+    return order[at], order[at + 1] - old.num_rows
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def _others(positions: Positions, count: int) -> Positions:
+    """Return the positions below a count that are not among some."""
+    is_other = np.ones(count, dtype=np.bool_)
+    is_other[positions] = False
+    return np.flatnonzero(is_other)

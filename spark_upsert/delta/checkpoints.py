@@ -1,0 +1,380 @@
+"""Checkpoints of a mirror's log, and checksums of its versions: readers take them for its commits.
+
+A checkpoint is the state in one Parquet file, classic and in one part. It has the live files and
+the tombstones that are younger than the retention. Tombstones are many, because each commit
+replaces the vectors of many files; so they are never held as objects: the next checkpoint takes
+those of the last one as columns, without the old ones, and adds what was removed since. What it
+cannot hold is the time of its commit, which stands in the commit itself.
+
+A checksum, ``_delta_log/<n>.crc`` in Delta's protocol, is one JSON object beside a commit that sums
+its version up. Spark takes protocol, metadata and the time of the commit from it, and runs a job
+for them otherwise: a tenth of the time until a new version is seen (ADR 84). One that is not there
+costs a reader the replay; a wrong one would be a wrong table, so that `check` compares it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_upsert.delta.actions import (
+    APP,
+    TOKEN_APP,
+    DeltaAction,
+    DeltaState,
+    Shown,
+    parsed,
+    rendered,
+)
+from spark_upsert.errors import CorruptionError
+from spark_upsert.store import Store
+from spark_upsert.store.records import checked_data
+
+HINT_PATH = "_delta_log/_last_checkpoint"
+
+CHECKSUM = re.compile(r"_delta_log/(\d{20})\.crc")
+"""The names of checksums."""
+
+_MAP = pa.map_(pa.string(), pa.string())
+_VECTOR = pa.struct(
+    {
+        "storageType": pa.string(),
+        "pathOrInlineDv": pa.string(),
+        "offset": pa.int32(),
+        "sizeInBytes": pa.int32(),
+        "cardinality": pa.int64(),
+    }
+)
+_ADD = pa.struct(
+    {
+        "path": pa.string(),
+        "partitionValues": _MAP,
+        "size": pa.int64(),
+        "modificationTime": pa.int64(),
+        "dataChange": pa.bool_(),
+        "stats": pa.string(),
+        "tags": _MAP,
+        "deletionVector": _VECTOR,
+    }
+)
+_REMOVE = pa.struct(
+    {
+        "path": pa.string(),
+        "deletionTimestamp": pa.int64(),
+        "dataChange": pa.bool_(),
+        "extendedFileMetadata": pa.bool_(),
+        "partitionValues": _MAP,
+        "size": pa.int64(),
+        "deletionVector": _VECTOR,
+    }
+)
+_TXN = pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()})
+_METADATA = pa.struct(
+    {
+        "id": pa.string(),
+        "format": pa.struct({"provider": pa.string(), "options": _MAP}),
+        "schemaString": pa.string(),
+        "partitionColumns": pa.list_(pa.string()),
+        "configuration": _MAP,
+        "createdTime": pa.int64(),
+    }
+)
+_PROTOCOL = pa.struct(
+    {
+        "minReaderVersion": pa.int32(),
+        "minWriterVersion": pa.int32(),
+        "readerFeatures": pa.list_(pa.string()),
+        "writerFeatures": pa.list_(pa.string()),
+    }
+)
+
+
+def checkpoint_path(version: int) -> str:
+    """Return where the checkpoint of a version lies, if it has one."""
+    return f"_delta_log/{version:020d}.checkpoint.parquet"
+
+
+def write_checkpoint(store: Store, state: DeltaState, tombstones: pa.Array, *, now_ms: int) -> None:
+    """Write the checkpoint of a state, and the hint to it.
+
+    Parameters
+    ----------
+    tombstones : pyarrow.Array
+        Of the last commits (`younger_tombstones`).
+    """
+    pieces = {
+        "protocol": pa.array([state.protocol], _PROTOCOL),
+        "metaData": pa.array([_with_pairs(state.metadata)], _METADATA),
+        "txn": pa.array(_transactions(state.shown, now_ms), _TXN),
+        "add": pa.array([_added(each) for each in state.live.values()], _ADD),
+        "remove": tombstones,
+    }
+    table = _one_below_the_other(pieces)
+
+    def encode() -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", store_schema=False)
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
+    files = table.select(["add", "remove"])
+    actions = table.num_rows - len(pieces["add"]) - len(tombstones)
+
+    def decode(data: bytes) -> tuple[DeltaState, pa.Table]:
+        # Files are compared as columns: ten thousand of them take half a second as objects.
+        read = _read(data, table.column_names)
+        return _state_of(read.slice(0, actions), state.version), read.select(files.column_names)
+
+    record = checked_data(
+        checkpoint_path(state.version), (_without_files(state), files), encode, decode
+    )
+    record.put(store)
+    hint = {
+        "version": state.version,
+        "size": table.num_rows,
+        "sizeInBytes": len(record.data),
+        "numOfAddFiles": len(state.live),
+    }
+    checked_data(
+        HINT_PATH,
+        state.version,
+        lambda: json.dumps(hint, separators=(",", ":")).encode(),
+        hinted_version,
+    ).put(store)
+
+
+def hinted_version(data: bytes) -> int:
+    """Return the version that a hint names; raises ValueError, KeyError or TypeError."""
+    return max(0, int(json.loads(data)["version"]))
+
+
+def _without_files(state: DeltaState) -> DeltaState:
+    """Return the part of a state that its checkpoint holds, but for the live files."""
+    metadata = {name: state.metadata.get(name) for name in (field.name for field in _METADATA)}
+    protocol = {field.name: state.protocol.get(field.name) for field in _PROTOCOL}
+    return DeltaState(
+        version=state.version,
+        shown=state.shown,
+        protocol={name: value for name, value in protocol.items() if value is not None},
+        metadata=_of_maps(metadata),
+        checkpoint=state.version,
+    )
+
+
+def checksum_path(version: int) -> str:
+    """Return where the checksum of a version lies, if it has one."""
+    return f"_delta_log/{version:020d}.crc"
+
+
+def checksum_of(state: DeltaState) -> dict[str, Any]:
+    """Return the checksum of a version.
+
+    Application transactions are left out: those of other tables, whose mirror was at the place
+    before, are not known here, and half of them would be worse than none. The protocol asks for
+    neither them, nor histograms, nor the files themselves, and no reader that was tried takes them.
+    """
+    vectors = [add["deletionVector"] for add in state.live.values() if add.get("deletionVector")]
+    return {
+        "txnId": state.last_id,
+        "tableSizeBytes": sum(add["size"] for add in state.live.values()),
+        "numFiles": len(state.live),
+        "numDeletedRecordsOpt": sum(vector["cardinality"] for vector in vectors),
+        "numDeletionVectorsOpt": len(vectors),
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "inCommitTimestampOpt": state.time_ms,
+        "metadata": state.metadata,
+        "protocol": state.protocol,
+    }
+
+
+def write_checksum(store: Store, state: DeltaState) -> None:
+    """Write the checksum of a state, which a commit of ours has made."""
+    sums: list[DeltaAction] = [checksum_of(state)]
+    checked_data(checksum_path(state.version), sums, lambda: rendered(sums), parsed).put(store)
+
+
+def younger_tombstones(
+    store: Store, checkpoint: int | None, removed: Sequence[DeltaAction], *, since_ms: int
+) -> pa.Array:
+    """Return the tombstones that are to stand in the next checkpoint.
+
+    Parameters
+    ----------
+    checkpoint : int, optional
+        The version of the last checkpoint.
+    removed : sequence of DeltaAction
+        The fields of the removals since.
+    since_ms : int
+        Older ones are left out.
+    """
+    fields = [field.name for field in _REMOVE]
+    own = [{name: each.get(name) for name in fields} for each in removed]
+    for each in own:
+        each["partitionValues"] = list((each["partitionValues"] or {}).items())
+    found = [pa.array(own, _REMOVE)]
+    if checkpoint is not None:
+        [old] = _read(store.read(checkpoint_path(checkpoint)), ["remove"]).columns
+        held = pa.concat_arrays(old.chunks) if old.num_chunks else pa.array([], _REMOVE)
+        found.insert(0, _cast(held.drop_null(), _REMOVE))
+    both = pa.concat_arrays(found)
+    return both.filter(pc.greater_equal(both.field("deletionTimestamp"), since_ms))
+
+
+def vectors_of(tombstones: pa.Array) -> list[DeltaAction]:
+    """Return the vectors of tombstones that lie in files."""
+    vectors = tombstones.field("deletionVector")
+    in_files = pc.fill_null(pc.equal(vectors.field("storageType"), "u"), False)
+    found: list[DeltaAction] = vectors.filter(in_files).to_pylist()
+    return found
+
+
+def read_checkpoint(store: Store, version: int) -> DeltaState:
+    """Return the state that a checkpoint holds; times and what is foreign are not in it.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    CorruptionError
+        It cannot be read.
+    """
+    data = store.read(checkpoint_path(version))  # Storage that fails is no damage.
+    try:
+        return _state_of(_read(data, ["protocol", "metaData", "txn", "add"]), version)
+    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
+        raise CorruptionError.in_file(
+            f"{store.url}/{checkpoint_path(version)}", "a checkpoint of Delta", repr(error)
+        ) from error
+
+
+def _state_of(actions: pa.Table, version: int) -> DeltaState:
+    """Return the state that the actions of a checkpoint make."""
+    rows = {name: _rows(actions[name]) for name in ("protocol", "metaData", "txn", "add")}
+    [protocol], [metadata] = rows["protocol"], rows["metaData"]
+    live = [_plain(each) for each in rows["add"]]
+    return DeltaState(
+        version=version,
+        shown=_shown(rows["txn"]),
+        live={each["path"]: each for each in live},
+        protocol={name: value for name, value in protocol.items() if value is not None},
+        metadata=_of_maps(metadata),
+        checkpoint=version,
+    )
+
+
+def _read(data: bytes, names: list[str]) -> pa.Table:
+    return pq.read_table(pa.BufferReader(data), columns=names).select(names)
+
+
+def _rows(column: pa.ChunkedArray) -> list[dict[str, Any]]:
+    return [
+        row for row in column.drop_null().to_pylist() if any(v is not None for v in row.values())
+    ]
+
+
+def _one_below_the_other(pieces: Mapping[str, pa.Array]) -> pa.Table:
+    """Return one row for each action, in which the columns of the others are null."""
+    count, at, columns = sum(map(len, pieces.values())), 0, {}
+    for name, piece in pieces.items():
+        before, behind = pa.nulls(at, piece.type), pa.nulls(count - at - len(piece), piece.type)
+        columns[name] = pa.concat_arrays([before, piece, behind])
+        at += len(piece)
+    return pa.table(columns)
+
+
+def _transactions(shown: Shown | None, now_ms: int) -> list[dict[str, Any]]:
+    if shown is None:
+        return []
+    numbers = [(APP, shown.version), *([] if shown.token is None else [(TOKEN_APP, shown.token)])]
+    return [
+        {"appId": f"{app}{shown.table_id}", "version": number, "lastUpdated": now_ms}
+        for app, number in numbers
+    ]
+
+
+def _shown(transactions: Iterable[Mapping[str, Any]]) -> Shown | None:
+    """Return which version is shown: that of the last table that was said to be."""
+    numbers = {each["appId"]: each["version"] for each in transactions}
+    own = [each for each in transactions if each["appId"].startswith(APP)]
+    if not own:
+        return None
+    last = max(own, key=lambda each: each["lastUpdated"] or 0)
+    table_id = last["appId"].removeprefix(APP)
+    token = numbers.get(f"{TOKEN_APP}{table_id}")
+    return Shown(table_id=table_id, version=last["version"], token=token)
+
+
+def _added(add: DeltaAction) -> dict[str, Any]:
+    """Return a live file as a row: a reader of the checkpoint sees no change of data."""
+    names = ("path", "size", "modificationTime", "stats", "deletionVector")
+    return {
+        **{name: add.get(name) for name in names},
+        "partitionValues": list((add.get("partitionValues") or {}).items()),
+        "dataChange": False,
+    }
+
+
+def _plain(add: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a checkpoint as the fields of an `add`.
+
+    A map of nothing reads as an empty list, and a vector that is not there perhaps as one of nulls.
+    """
+    found = {name: value for name, value in add.items() if value is not None}
+    found["partitionValues"] = dict(add.get("partitionValues") or {})
+    vector = add.get("deletionVector") or {}
+    found.pop("deletionVector", None)
+    if vector.get("storageType") is not None:
+        own = {name: value for name, value in vector.items() if value is not None}
+        found["deletionVector"] = own
+    return found
+
+
+def _with_pairs(metadata: DeltaAction) -> dict[str, Any]:
+    """Return metadata with maps as Arrow takes them."""
+    return {
+        **metadata,
+        "format": {
+            "provider": metadata["format"]["provider"],
+            "options": list((metadata["format"].get("options") or {}).items()),
+        },
+        "configuration": list((metadata.get("configuration") or {}).items()),
+    }
+
+
+def _of_maps(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return metadata of a checkpoint as it stands in a commit."""
+    found = {name: value for name, value in metadata.items() if value is not None}
+    form = found.get("format") or {}
+    found["format"] = {
+        "provider": form.get("provider"),
+        "options": dict(form.get("options") or {}),
+    }
+    found["configuration"] = dict(found.get("configuration") or {})
+    return found
+
+
+def _cast(column: pa.Array, type_: pa.StructType) -> pa.Array:
+    """Return a struct with the fields of a type, nulls where it lacks one."""
+    own = {column.type.field(i).name: i for i in range(column.type.num_fields)}
+    parts = [
+        _member(column.field(own[field.name]), field.type)
+        if field.name in own
+        else pa.nulls(len(column), field.type)
+        for field in type_
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(type_))
+
+
+def _member(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if pa.types.is_struct(type_):
+        mask = column.is_null()
+        cast = _cast(column, type_)
+        return pa.StructArray.from_arrays(cast.flatten(), fields=list(type_), mask=mask)
+    return column.cast(type_)

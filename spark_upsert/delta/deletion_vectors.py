@@ -1,0 +1,570 @@
+"""Deletion vectors: which rows of a file are dead, as Delta's readers take them.
+
+In memory a vector is a bit per row. In bytes it is a portable 32-bit roaring bitmap (a container
+for each 65 536 rows: an array, a bitmap or runs, whichever is smallest) behind a magic number and
+a map of one bucket. A file of vectors is a version byte, then for each vector its length and its
+CRC-32 around it, both big-endian, while the vector itself is little-endian:
+
+    file   = 01, (length: 4 bytes, vector, crc: 4 bytes)*
+    vector = d1d33964, buckets: 8 bytes, (bucket: 4 bytes, roaring bitmap)*
+
+Here nothing is read or written; a wrong bit would be a wrong row in each reader, silently, so that
+`delta.check` makes every vector anew from the manifest.
+
+Source: Delta's protocol, "Deletion Vector Format"; RoaringFormatSpec, "portable serialization".
+
+Which entries of a table's runs are dead: not the row of their key at a version.
+
+An entry is dead if it is no row (a tombstone, an error), if its slice was cut away, or if another
+entry wins its key by the table's own rule (`core.precedence`); a newer entry may lose to an older
+one. Where the engine folds, the newest run that has a key carries its row, and all older entries
+are dead; whether that row lives is asked of the folded entry, not of the carrier's own.
+
+    vector(run, version) is a function of the manifest of that version alone
+
+There are three ways to it. *By change*: what was dead stays dead, and the keys of the new runs are
+looked up in all runs. *By manifest*: all entries are settled, range by range, as a read does. The
+first costs what changed; the second makes no use of what was known, so that it checks the first.
+*By deaths*: the writers of the new runs say which entries lost, and nothing is looked up; it holds
+where as many rows live then as the table has (`delta.prepared_files`).
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.core.schema import DIFF, HASH, TableSchema, is_live
+from spark_upsert.store import Store
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.run.file import RUNS, RunFile, Span
+from spark_upsert.table.run.rows import Rows, RunPart
+from spark_upsert.table.state.fold import fold
+from spark_upsert.table.state.lookup import hits_of
+from spark_upsert.table.state.prepared import Deaths
+from spark_upsert.table.state.reduce import Hits, mechanism_of
+from spark_upsert.table.state.resolve import arrange, epochs_by_part
+from spark_upsert.table.state.snapshot import CHUNK_ROWS, Snapshot
+
+_Bytes: TypeAlias = npt.NDArray[np.uint8]
+_Words: TypeAlias = npt.NDArray[np.uint64]
+_Counts: TypeAlias = npt.NDArray[np.int64]
+
+_MAGIC = 1681511377
+_COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
+_CONTAINER_ROWS = 1 << 16
+_CONTAINER_BYTES = _CONTAINER_ROWS // 8
+_CONTAINER_WORDS = _CONTAINER_BYTES // 8
+_ARRAY_MAX = 4096
+"""Values of a container that is an array at most; with more a bitmap is smaller."""
+_OFFSETS_FROM = 4
+"""So many containers have offsets; fewer have none if one of them is of runs."""
+_GROUP = 256
+"""Containers that are unpacked at once: 16 MiB, a byte per row."""
+_DENSE = 16
+"""From one of so many rows on it is cheaper to go over all of them than to sort the chosen."""
+_HEAD = struct.Struct("<IQI")
+ROWS_MAX = 1 << 32
+"""One bucket holds so many rows; a run has fewer."""
+
+_POPCOUNT = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_Z85_DIGITS = {digit: value for value, digit in enumerate(_Z85)}
+
+
+class Vector:
+    """Which of a file's rows are dead: a bit per row.
+
+    Parameters
+    ----------
+    rows : int
+        How many rows the file has; none of them is dead yet.
+    """
+
+    def __init__(self, rows: int) -> None:
+        if not 0 <= rows < ROWS_MAX:
+            raise ValueError(f"a vector of {rows} rows")
+        self.rows = rows
+        self._bits: _Bytes = np.zeros(-(-rows // 64) * 8, dtype=np.uint8)
+
+    def __repr__(self) -> str:
+        return f"Vector({self.count:_} of {self.rows:_} dead)"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Vector):
+            return NotImplemented
+        return self.rows == other.rows and bool(np.array_equal(self._bits, other._bits))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def count(self) -> int:
+        """How many rows are dead."""
+        return int(_popcount(self._bits.view(np.uint64)).sum())
+
+    @property
+    def is_all(self) -> bool:
+        """Whether every row is dead."""
+        return self.count == self.rows
+
+    def copy(self) -> Vector:
+        """Return a vector of its own with the same bits."""
+        made = Vector(self.rows)
+        made._bits[:] = self._bits
+        return made
+
+    def mark(self, positions: Positions) -> None:
+        """Let the rows at some positions be dead; any order, and any number of times."""
+        if not len(positions):
+            return
+        if int(positions.min()) < 0 or int(positions.max()) >= self.rows:
+            raise ValueError(f"a position beyond {self.rows} rows")
+        if len(positions) * _DENSE > self.rows:
+            mask = np.zeros(8 * len(self._bits), dtype=np.bool_)
+            mask[positions] = True
+            self._bits |= np.packbits(mask, bitorder="little")
+            return
+        positions = np.sort(positions)
+        places = positions >> 3
+        bits = np.left_shift(1, positions & 7).astype(np.uint8)
+        begins = np.flatnonzero(np.append(True, places[1:] != places[:-1]))
+        self._bits[places[begins]] |= np.bitwise_or.reduceat(bits, begins)
+
+    def mark_range(self, start: int, stop: int) -> None:
+        """Let the rows ``start <= i < stop`` be dead."""
+        if not 0 <= start <= stop <= self.rows:
+            raise ValueError(f"rows {start} to {stop} of {self.rows}")
+        whole_start, whole_stop = -(-start // 8), stop // 8
+        if whole_start >= whole_stop:
+            self.mark(np.arange(start, stop, dtype=np.int64))
+            return
+        self._bits[whole_start:whole_stop] = 255
+        edges = (np.arange(start, whole_start * 8), np.arange(whole_stop * 8, stop))
+        self.mark(np.concatenate(edges).astype(np.int64))
+
+    def is_dead(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Return which of the rows ``start <= i < stop`` are dead."""
+        first = start // 8
+        bits = np.unpackbits(self._bits[first : -(-stop // 8)], bitorder="little")
+        return bits[start - first * 8 : stop - first * 8].astype(np.bool_)
+
+    def positions(self) -> Positions:
+        """Return the positions of the dead rows, ascending."""
+        step = _GROUP * _CONTAINER_ROWS
+        found = [
+            np.flatnonzero(self.is_dead(start, min(start + step, self.rows))) + start
+            for start in range(0, self.rows, step)
+        ]
+        return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+    def _take_over(self, first: int, bits: _Bytes) -> None:
+        """Let the rows be dead that a bitmap says, which stands for the bytes from one on."""
+        own = self._bits[first : first + len(bits)]
+        beyond = np.unpackbits(bits, bitorder="little")[max(0, self.rows - 8 * first) :]
+        if bool(beyond.any()):
+            raise ValueError(f"a position beyond {self.rows} rows")
+        own |= bits[: len(own)]
+
+    # -- bytes ---------------------------------------------------------------------------
+
+    def encoded(self) -> bytes:
+        """Return the vector as it stands in a file of vectors, or in the log."""
+        count = -(-self.rows // _CONTAINER_ROWS)
+        padded = np.zeros(count * _CONTAINER_BYTES, dtype=np.uint8)
+        padded[: len(self._bits)] = self._bits
+        words = padded.view("<u8").reshape(count, _CONTAINER_WORDS)
+        begins, ends = _run_ends(words)
+        cardinality = _popcount(words).sum(axis=1, dtype=np.int64)
+        run_counts = _popcount(begins).sum(axis=1, dtype=np.int64)
+        keys = np.flatnonzero(cardinality)
+        if not len(keys):
+            return _HEAD.pack(_MAGIC, 0, 0)[:12]
+        held, run_counts = cardinality[keys], run_counts[keys]
+        plain_bytes = np.where(held <= _ARRAY_MAX, 2 * held, _CONTAINER_BYTES)
+        is_run = 2 + 4 * run_counts < plain_bytes
+        is_array = ~is_run & (held <= _ARRAY_MAX)
+        pieces: dict[int, bytes] = {}
+        for at in np.flatnonzero(~is_run & ~is_array).tolist():
+            pieces[at] = words[keys[at]].tobytes()
+        _fill(pieces, np.flatnonzero(is_array), keys, words)
+        _fill_runs(pieces, np.flatnonzero(is_run), keys, begins, ends)
+        body = [pieces[at] for at in range(len(keys))]
+        header = _header(keys, held, is_run, [len(piece) for piece in body])
+        return b"".join((_HEAD.pack(_MAGIC, 1, 0), header, *body))
+
+    @classmethod
+    def decoded(cls, data: bytes, rows: int) -> Vector:
+        """Return the vector that some bytes are.
+
+        Raises
+        ------
+        ValueError
+            They are none, or one of more rows.
+        """
+        made = cls(rows)
+        try:
+            magic, buckets = struct.unpack_from("<IQ", data)
+            if magic != _MAGIC or buckets > 1:
+                raise ValueError(f"a vector begins with {data[:12].hex()}")
+            if buckets:
+                for key, kind, values in _containers(memoryview(data)[12:]):
+                    base = key * _CONTAINER_ROWS
+                    if kind == "runs":
+                        for begin, more in values.reshape(-1, 2).tolist():
+                            made.mark_range(base + begin, base + begin + more + 1)
+                    elif kind == "bitmap":
+                        made._take_over(base // 8, values)
+                    else:
+                        made.mark(values.astype(np.int64) + base)
+        except struct.error as error:
+            raise ValueError(f"a vector that ends after {len(data)} bytes") from error
+        return made
+
+
+def _popcount(words: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return how many bits are set in each word, or in parts of it that come to the same sum."""
+    counted = getattr(np, "bitwise_count", None)
+    if counted is not None:
+        return np.asarray(counted(words))
+    return _POPCOUNT[words.view(np.uint8)]
+
+
+def _run_ends(words: _Words) -> tuple[_Words, _Words]:
+    """Return the bits at which runs of dead rows begin, and those at which they end."""
+    one = np.uint64(1)
+    top = np.uint64(63)
+    before = words << one
+    before[:, 1:] |= words[:, :-1] >> top
+    behind = words >> one
+    behind[:, :-1] |= words[:, 1:] << top
+    return words & ~before, words & ~behind
+
+
+def _lows(words: _Words) -> npt.NDArray[np.uint16]:
+    """Return the places of all set bits, container by container, each within its own."""
+    data = words.view(np.uint8).reshape(-1)
+    # Most bytes of such containers are zero: only the others are unpacked.
+    places = np.flatnonzero(data.view(np.bool_))
+    at = np.flatnonzero(np.unpackbits(data[places], bitorder="little").view(np.bool_))
+    # A number of 16 bits is the place within a container, whatever stands above.
+    return (places.astype("<u2")[at >> 3] << 3 | (at & 7).astype("<u2")).astype("<u2")
+
+
+def _fill(pieces: dict[int, bytes], chosen: Positions, keys: Positions, words: _Words) -> None:
+    """Make arrays of some containers."""
+    for first in range(0, len(chosen), _GROUP):
+        some = chosen[first : first + _GROUP]
+        own = words[keys[some]]
+        ends = np.cumsum(_popcount(own).sum(axis=1, dtype=np.int64)).tolist()
+        values = _lows(own)
+        for at, start, stop in zip(some.tolist(), [0, *ends], ends, strict=False):
+            pieces[at] = values[start:stop].tobytes()
+
+
+def _fill_runs(
+    pieces: dict[int, bytes], chosen: Positions, keys: Positions, begins: _Words, ends: _Words
+) -> None:
+    """Make runs of some containers: their number, then where each begins and how much follows."""
+    for first in range(0, len(chosen), _GROUP):
+        some = chosen[first : first + _GROUP]
+        own = begins[keys[some]]
+        stops = np.cumsum(_popcount(own).sum(axis=1, dtype=np.int64)).tolist()
+        low, high = _lows(own), _lows(ends[keys[some]])
+        runs = np.column_stack([low, high - low]).astype("<u2")
+        for at, start, stop in zip(some.tolist(), [0, *stops], stops, strict=False):
+            pieces[at] = struct.pack("<H", stop - start) + runs[start:stop].tobytes()
+
+
+def _header(
+    keys: Positions, held: _Counts, is_run: npt.NDArray[np.bool_], sizes: list[int]
+) -> bytes:
+    """Return what stands before the containers."""
+    count, has_runs = len(keys), bool(is_run.any())
+    described = np.column_stack([keys, held - 1]).astype("<u2").tobytes()
+    if has_runs:
+        flags = np.packbits(is_run, bitorder="little").tobytes()
+        start = struct.pack("<I", _COOKIE_WITH_RUNS | (count - 1) << 16) + flags
+    else:
+        start = struct.pack("<II", _COOKIE, count)
+    if has_runs and count < _OFFSETS_FROM:
+        return start + described
+    begin = len(start) + len(described) + 4 * count
+    offsets = begin + np.cumsum([0, *sizes[:-1]])
+    return start + described + offsets.astype("<u4").tobytes()
+
+
+def _containers(data: memoryview) -> Iterator[tuple[int, str, npt.NDArray[Any]]]:
+    """Yield the containers of the one bucket: their key, kind and contents."""
+    _, cookie = struct.unpack_from("<II", data)
+    at, flags = 8, b""
+    if cookie & 0xFFFF == _COOKIE_WITH_RUNS:
+        count = (cookie >> 16) + 1
+        flags = bytes(data[at : at + -(-count // 8)])
+        at += len(flags)
+    elif cookie == _COOKIE:
+        [count] = struct.unpack_from("<I", data, at)
+        at += 4
+    else:
+        raise ValueError(f"a roaring bitmap begins with {cookie}")
+    described = np.frombuffer(data, "<u2", 2 * count, at).reshape(count, 2)
+    at += 4 * count
+    if not flags or count >= _OFFSETS_FROM:
+        at += 4 * count
+    for index, (key, less_one) in enumerate(described.tolist()):
+        if flags and flags[index // 8] >> index % 8 & 1:
+            [runs] = struct.unpack_from("<H", data, at)
+            yield key, "runs", np.frombuffer(data, "<u2", 2 * runs, at + 2).astype(np.int64)
+            at += 2 + 4 * runs
+        elif less_one < _ARRAY_MAX:
+            yield key, "array", np.frombuffer(data, "<u2", less_one + 1, at)
+            at += 2 * (less_one + 1)
+        else:
+            yield key, "bitmap", np.frombuffer(data, np.uint8, _CONTAINER_BYTES, at)
+            at += _CONTAINER_BYTES
+
+
+# -- files of vectors, and texts ---------------------------------------------------------------
+
+
+def file_of(vectors: Iterable[bytes]) -> tuple[bytes, list[int]]:
+    """Return a file of encoded vectors, and the offset of each: that of its length."""
+    pieces, offsets, at = [b"\1"], [], 1
+    for vector in vectors:
+        offsets.append(at)
+        framed = struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
+        pieces.append(framed)
+        at += len(framed)
+    return b"".join(pieces), offsets
+
+
+def in_file(data: bytes, offset: int, size: int) -> bytes:
+    """Return the encoded vector at an offset of a file of vectors.
+
+    Raises
+    ------
+    ValueError
+        There is none of that length and checksum.
+    """
+    vector = data[offset + 4 : offset + 4 + size]
+    framed = struct.pack(">I", size) + vector + struct.pack(">I", zlib.crc32(vector))
+    if data[:1] != b"\1" or data[offset : offset + size + 8] != framed:
+        raise ValueError(f"no vector of {size} bytes with its checksum stands at byte {offset}")
+    return vector
+
+
+def as_text(data: bytes) -> str:
+    """Return bytes as Z85, with zeros behind them up to a whole number of words."""
+    padded = data + bytes(-len(data) % 4)
+    powers = (85**4, 85**3, 85**2, 85, 1)
+    words = struct.iter_unpack(">I", padded)
+    return "".join(_Z85[word // power % 85] for [word] in words for power in powers)
+
+
+def from_text(text: str, size: int) -> bytes:
+    """Return the bytes that a Z85 text begins with; raises ValueError."""
+    if len(text) % 5 or not set(text) <= _Z85_DIGITS.keys():
+        raise ValueError(f"{text!r:.80} is no Z85")
+    found = b""
+    for at in range(0, len(text), 5):
+        word = 0
+        for digit in text[at : at + 5]:
+            word = word * 85 + _Z85_DIGITS[digit]
+        if word >= 1 << 32:
+            raise ValueError(f"{text!r:.80} is no Z85")
+        found += struct.pack(">I", word)
+    if not 0 <= size <= len(found):
+        raise ValueError(f"{size} bytes of {len(found)}")
+    return found[:size]
+
+
+def name_of(id_: uuid.UUID) -> str:
+    """Return the name of a file of vectors."""
+    return f"deletion_vector_{id_}.bin"
+
+
+Vectors = dict[str, Vector]
+"""The dead rows of runs, by the run's path."""
+
+
+class _Lined(NamedTuple):
+    """The entries of a range of hashes, lined up, and where each part of them lies."""
+
+    rows: Rows
+    spans: list[Span]
+    epochs: list[int]
+
+    def mark(self, vectors: Vectors, dead: Positions) -> None:
+        """Let some of the rows be dead; runs without a vector are left out."""
+        owners = self.rows.part_of(dead)
+        for index in np.unique(owners).tolist():
+            span = self.spans[index]
+            vector = vectors.get(span.run.file.path)
+            if vector is not None:
+                own = dead[owners == index]
+                vector.mark(own - self.rows.starts[index] + span.start)
+
+
+def files_of(manifest: Manifest) -> dict[str, RunFile]:
+    """Return the runs of a version, each once, by path."""
+    return {slice_.file.path: slice_.file for slice_ in manifest.slices}
+
+
+def by_manifest(store: Store, manifest: Manifest) -> Vectors:
+    """Return the dead entries of every run of a version, from nothing but the version."""
+    files = files_of(manifest)
+    vectors = {path: Vector(file.rows) for path, file in files.items()}
+    _mark_cut(store, manifest, vectors)
+    snapshot = Snapshot(store, manifest)
+    for chunk in snapshot.chunks():
+        lined = _lined(store, manifest, chunk)
+        lined.mark(vectors, np.flatnonzero(_settled(manifest.schema, lined)))
+        RUNS.settle(len(lined.rows))
+    return vectors
+
+
+def by_change(
+    store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
+) -> Vectors:
+    """Return the dead entries of runs, from those that were dead and the keys of new runs.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        The version that is wanted. No overwrite lies between it and what is known.
+    known : mapping of str to Vector
+        The vectors of runs at an older version. Runs of the manifest that are neither here nor new
+        are all dead, and stay so.
+    new : collection of str
+        Paths of the runs that the manifest gained since.
+    """
+    vectors = _begun(store, manifest, known, new)
+    for path in new:
+        for span in _spans_of(store, manifest, path):
+            for start in range(span.start, span.stop, CHUNK_ROWS):
+                chunk = Span(span.run, start, min(start + CHUNK_ROWS, span.stop))
+                _mark_by_keys(store, manifest, chunk, vectors)
+                RUNS.settle(len(chunk))
+    return vectors
+
+
+def by_deaths(
+    store: Store,
+    manifest: Manifest,
+    known: Mapping[str, Vector],
+    new: Collection[str],
+    deaths: Sequence[Deaths],
+) -> Vectors | None:
+    """Return the dead entries of runs, from those that were dead and what writers told.
+
+    Parameters
+    ----------
+    manifest, known, new
+        As of `by_change`.
+    deaths : sequence of Deaths
+        What the writers of the versions since told.
+
+    Returns
+    -------
+    Vectors or None
+        None if deaths are missing: as many rows would live as the table does not have.
+    """
+    vectors = _begun(store, manifest, known, new)
+    for told in deaths:
+        for path in told.keys() & vectors.keys():
+            vectors[path].mark(told[path].astype(np.int64))
+    live = sum(vector.rows - vector.count for vector in vectors.values())
+    return vectors if live == manifest.live_rows else None
+
+
+def _begun(
+    store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
+) -> Vectors:
+    """Return vectors of what was dead before, and of what lies outside of its slices."""
+    files = files_of(manifest)
+    vectors = {path: known[path].copy() for path in known if path in files}
+    vectors |= {path: Vector(files[path].rows) for path in new}
+    _mark_cut(store, manifest, vectors)
+    return vectors
+
+
+def _mark_cut(store: Store, manifest: Manifest, vectors: Vectors) -> None:
+    """Let the rows outside of the live ranges of their runs be dead."""
+    for path, vector in vectors.items():
+        reached = 0
+        for span in _spans_of(store, manifest, path):
+            vector.mark_range(reached, max(reached, span.start))
+            reached = max(reached, span.stop)
+        vector.mark_range(reached, vector.rows)
+
+
+def _spans_of(store: Store, manifest: Manifest, path: str) -> list[Span]:
+    """Return the live rows of a run, ascending."""
+    own = [slice_ for slice_ in manifest.slices if slice_.file.path == path]
+    spans = [Span.within(RUNS.open(store, each.file), each.live) for each in own]
+    return sorted((span for span in spans if len(span)), key=lambda span: span.start)
+
+
+def _lined(store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES) -> _Lined:
+    """Line up the entries with hashes in a range, as `Snapshot.parts` does."""
+    spans: list[Span] = []
+    epochs: list[int] = []
+    for slice_, run in Snapshot(store, manifest).opened(hash_range):
+        span = Span.within(run, slice_.live.intersect(hash_range))
+        if len(span):
+            spans.append(span)
+            epochs.append(slice_.epochs.lower)
+    return _Lined(Rows(manifest.schema, list(map(RunPart, spans))), spans, epochs)
+
+
+def _settled(schema: TableSchema, lined: _Lined) -> Mask:
+    """Return which of some rows are dead, where these are all entries of their keys."""
+    rows, dead = lined.rows, np.ones(len(lined.rows), dtype=np.bool_)
+    if not len(rows):
+        return dead
+    if schema.engine.folds:
+        order, begins = arrange(rows, None, lambda _: [])
+        lasts = order[np.flatnonzero(np.append(begins[1:], True))]
+        made = fold(rows, epochs=epochs_by_part(rows, lined.epochs)).rows
+        [diffs] = made.take([DIFF], np.arange(len(made)))
+        dead[lasts[is_live(diffs)]] = False
+        return dead
+    _, wins = mechanism_of(schema).settle(rows, lined.epochs)
+    return ~(is_live(_diffs(rows)) & wins)
+
+
+def _diffs(rows: Rows) -> pa.Array:
+    pieces = [rows.slice(i, [DIFF], 0, len(part))[0] for i, part in enumerate(rows.parts)]
+    return pa.concat_arrays(pieces)
+
+
+def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vectors) -> None:
+    """Let all entries of a chunk's keys be dead but the one that is the row of its key."""
+    schema = manifest.schema
+    own = Rows(schema, [RunPart(chunk)])
+    [hashes, *keys] = own.slice(0, [HASH, *schema.identity], 0, len(chunk))
+    probes = hashes.to_numpy()
+    lined = _lined(store, manifest, HashRange.spanning(probes[0], probes[-1]))
+    hits = list(hits_of(lined.rows, probes, keys))
+    found = mechanism_of(schema).gather(lined.rows, lined.epochs, hits, len(probes))
+    [diffs] = found.rows.take([DIFF], found.at)
+    row_of_key = carriers(hits, len(probes)) if schema.engine.folds else found.at.copy()
+    row_of_key[~is_live(diffs)] = -1
+    for each in hits:
+        lined.mark(vectors, each.rows[each.rows != row_of_key[each.probes]])
+
+
+def carriers(hits: Iterable[Hits], count: int) -> Positions:
+    """Return the newest entry of each of some keys; parts come in the order of their epochs."""
+    newest = np.full(count, -1, dtype=np.int64)
+    for each in hits:
+        newest[each.probes] = np.maximum(newest[each.probes], each.rows)
+    return newest

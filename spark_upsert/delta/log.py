@@ -1,0 +1,379 @@
+"""A Delta log in a store: follow it to its end, and put the next commit if nobody else has.
+
+Creating ``_delta_log/<n>.json`` is the commit point. A put that raises may have taken effect: the
+commit that stands there is compared by its ``txnId``.
+
+A put counts if, *after* it, the commit before it is unchanged. A cleaning frees the numbers of old
+commits, and a publisher that was paused for longer than the retention would put into one of them,
+where no reader finds it. *Before* the put the commit after the next one is absent: a put must not
+fill the gap of a commit that was lost. A log that is loaded is listed, so that its end is not older
+than its newest object.
+
+Properties of a Delta table besides its rows: guarded, with a change feed, readable for how long.
+
+Each stands in the Delta table itself, so that what a publication does not ask for stays as it is.
+A property of the table asks with each publication.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spark_upsert.delta.actions import (
+    GUARD,
+    RETENTION,
+    DeltaAction,
+    DeltaState,
+    Foreign,
+    applied,
+    has_feed,
+    parsed,
+    rendered,
+)
+from spark_upsert.delta.checkpoints import (
+    HINT_PATH,
+    checkpoint_path,
+    hinted_version,
+    read_checkpoint,
+)
+from spark_upsert.errors import ContentionError, CorruptionError
+from spark_upsert.store import Store
+from spark_upsert.store.records import checked_data
+from spark_upsert.table.log.properties import (
+    PUBLISH_FEED,
+    PUBLISH_GUARD,
+    PUBLISH_RETENTION,
+    parse_flag,
+    parse_retention,
+)
+
+FOLDER = "_delta_log"
+
+ENTRY = re.compile(FOLDER + r"/(\d{20})\.(json|checkpoint\.parquet)")
+"""The names of commits and checkpoints."""
+
+_BACK_MAX = 1000
+"""Commits of others that are read back from a checkpoint at most."""
+
+_LOADS_MAX = 100
+"""Loads in a row that a cleaning has overtaken; more are a fault."""
+
+
+def commit_path(version: int) -> str:
+    """Return where a commit lies."""
+    return f"{FOLDER}/{version:020d}.json"
+
+
+class DeltaLog:
+    """The log of one Delta table; keeps the state that it has seen last."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._state: DeltaState | None = None
+        self._crc = 0
+
+    def reach_by(self, store: Store) -> None:
+        """Reach the same log by another object."""
+        self._store = store
+
+    @property
+    def seen(self) -> DeltaState | None:
+        """The state at the last version that was seen."""
+        return self._state
+
+    def follow(self) -> DeltaState | None:
+        """Return the state at the end of the log; None if there is none.
+
+        Raises
+        ------
+        CorruptionError
+            A commit cannot be read, or is missing, or the log has no beginning.
+        ContentionError
+            Cleanings removed what was loaded, again and again.
+        """
+        if self._state is not None and not self._is_as_seen(self._state.version):
+            self._state = None  # Removed, or made anew: what was seen is of no use.
+        for _ in range(_LOADS_MAX):
+            begun, newest = self._state, -1
+            if begun is None:
+                newest = self._load()
+                begun = self._state
+                if newest < 0:
+                    return None
+            while (data := self._try_read(self._next)) is not None:
+                self._take(self._next, data)
+            if self._next > newest:
+                assert self._state is not None
+                # Its writer may have been killed before it was durable.
+                self._store.sync(commit_path(self._state.version))
+                return self._state
+            self._require_cleaned(begun, newest)
+            self._state = None
+        raise ContentionError(
+            f"the log of '{self._store.url}' was cleaned {_LOADS_MAX} times while it was read.",
+            hint="publish to one place with fewer processes at once.",
+        )
+
+    def forget(self) -> None:
+        """Forget what was seen, so that the log is loaded anew."""
+        self._state = None
+
+    def put(self, actions: Sequence[DeltaAction], *, id_: str) -> bool:
+        """Commit behind the state that was seen last; False if another publisher was faster.
+
+        Parameters
+        ----------
+        id_ : str
+            The `txnId` among the actions.
+
+        Raises
+        ------
+        CorruptionError
+            The next commit was lost; nothing was put.
+        """
+        if self._has_later():
+            return False
+        version = self._next
+        record = checked_data(
+            commit_path(version),
+            [*actions],
+            lambda: rendered(actions),
+            lambda data: self._parsed(version, data),
+        )
+        self._store.prepare(FOLDER)
+        try:
+            is_ours = record.put_if_absent(self._store)
+        except Exception:
+            found = self._try_read(version)
+            if found is None or not self._has_id(found, id_):
+                raise
+            self._store.sync(record.path)
+            is_ours = True
+        if not is_ours:
+            # A client that repeats a put by itself meets its own object.
+            found = self._try_read(version)
+            is_ours = found is not None and self._has_id(found, id_)
+        if is_ours and not self._is_continued(self._next):
+            self._store.delete(record.path)
+            self._state = None
+            return False
+        if is_ours:
+            self._apply(version, record.data, actions)
+        return is_ours
+
+    def _has_later(self) -> bool:
+        """Return whether other publishers were faster by two commits or more."""
+        if self._try_read(self._next + 1) is None:
+            return False
+        if self._try_read(self._next) is None:
+            self._require_cleaned(self._state, self._next + 1)
+            self._state = None
+        return True
+
+    def _is_continued(self, version: int) -> bool:
+        """Return whether a commit that was just put follows the commit before it.
+
+        Where that is gone, a checkpoint of the version itself proves that another publisher has
+        continued from the commit. A newer checkpoint has both versions, or the put was late and
+        used a number that a cleaning had freed; a reader needs the commit in neither case.
+        """
+        if version and self._is_as_seen(version - 1):
+            return True
+        checkpoints = [each for each, is_checkpoint in self._entries() if is_checkpoint]
+        newest = max(checkpoints, default=-1)
+        return newest == version or (version == 0 and newest < 0)
+
+    def _require_cleaned(self, begun: DeltaState | None, newest: int) -> None:
+        """Raise unless a cleaning explains that the next commit is missing.
+
+        Parameters
+        ----------
+        begun : DeltaState, optional
+            The state that the log was read from, by default before version 0. A cleaning removes
+            its commit before all newer ones.
+        newest : int
+            A version that the log has.
+        """
+        if self._try_read(0 if begun is None else begun.version) is not None:
+            path = f"{self._store.url}/{commit_path(self._next)}"
+            raise CorruptionError.gap(path, self._next, newest)
+
+    @property
+    def _next(self) -> int:
+        return 0 if self._state is None else self._state.version + 1
+
+    def _load(self) -> int:
+        """Begin with the newest checkpoint, or with version 0.
+
+        Returns
+        -------
+        int
+            The newest version in the listing; -1 if there is no log.
+
+        Notes
+        -----
+        The hint says only where the listing begins: it may be old, or of a checkpoint that is gone,
+        and commits behind an old one may be gone, too.
+        """
+        found = self._entries(after=f"{FOLDER}/{self._hinted():020d}")
+        if not any(is_checkpoint for _, is_checkpoint in found):
+            found = self._entries()
+        if not found:
+            return -1
+        newest = max((version for version, is_checkpoint in found if is_checkpoint), default=None)
+        if newest is not None:
+            self._begin_at(newest)
+        elif (0, False) not in found:
+            first = found[0][0]
+            missing = commit_path(0) if first == 1 else checkpoint_path(first)
+            raise CorruptionError.in_file(
+                f"{self._store.url}/{missing}",
+                f"a checkpoint or version 0, before version {first}",
+                "no such object",
+            )
+        return max(version for version, _ in found)
+
+    def _hinted(self) -> int:
+        """Return the version of the last checkpoint by the hint, 0 if there is none that helps."""
+        try:
+            return hinted_version(self._store.read(HINT_PATH))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return 0
+
+    def _entries(self, *, after: str = "") -> list[tuple[int, bool]]:
+        """Return versions in the log, and whether the entry is their checkpoint."""
+        names = (info.path for info in self._store.list(FOLDER, after=after))
+        found = (ENTRY.fullmatch(name) for name in names)
+        return [(int(each[1]), each[2] != "json") for each in found if each]
+
+    def _begin_at(self, version: int) -> None:
+        """Take the state of a checkpoint, and what only its commit says.
+
+        A commit of others below a checkpoint of others shows in the commits alone: these are read
+        back to the last one of ours.
+        """
+        state = read_checkpoint(self._store, version)
+        data = self._try_read(version)
+        if data is None:
+            raise CorruptionError.in_file(
+                f"{self._store.url}/{commit_path(version)}", "the commit of a checkpoint", "none"
+            )
+        told = self._told(version, data)
+        foreign, at = None, version
+        while told.shown is None:
+            foreign = told.foreign or foreign
+            at -= 1
+            below = self._try_read(at)
+            if below is None or version - at > _BACK_MAX:
+                foreign = foreign or Foreign(version=version, operation="commits that are gone")
+                break
+            told = self._told(at, below)
+        own = self._told(version, data)
+        self._state = replace(state, time_ms=own.time_ms, last_id=own.last_id, foreign=foreign)
+        self._crc = zlib.crc32(data)
+
+    def _told(self, version: int, data: bytes) -> DeltaState:
+        """Return what one commit says by itself."""
+        return applied(DeltaState(version=version - 1), version, self._parsed(version, data))
+
+    def note_checkpoint(self) -> None:
+        """Take note that the state that was seen last has a checkpoint."""
+        if self._state is not None:
+            self._state = replace(self._state, checkpoint=self._state.version, removed=())
+
+    def _is_as_seen(self, version: int) -> bool:
+        data = self._try_read(version)
+        return data is not None and zlib.crc32(data) == self._crc
+
+    def _try_read(self, version: int) -> bytes | None:
+        try:
+            return self._store.read(commit_path(version))
+        except FileNotFoundError:
+            return None
+
+    def _take(self, version: int, data: bytes) -> None:
+        self._apply(version, data, self._parsed(version, data))
+
+    def _apply(self, version: int, data: bytes, actions: Iterable[DeltaAction]) -> None:
+        """Advance the state by a commit, given as its bytes and as its actions."""
+        self._state = applied(self._state, version, actions)
+        self._crc = zlib.crc32(data)
+
+    def _has_id(self, data: bytes, id_: str) -> bool:
+        found = self._parsed(self._next, data)
+        return any(each.get("commitInfo", {}).get("txnId") == id_ for each in found)
+
+    def _parsed(self, version: int, data: bytes) -> list[DeltaAction]:
+        try:
+            found = parsed(data)
+            applied(None if version == 0 else DeltaState(version=version - 1), version, found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptionError.in_file(
+                f"{self._store.url}/{commit_path(version)}", "a commit of Delta", repr(error)
+            ) from error
+        return found
+
+
+_RETENTION_MS = 6 * 3_600_000
+"""It is short, because each commit replaces the vectors of many files: of a mirror of 10 million
+rows, a commit per second writes 4 GB an hour."""
+
+_INTERVAL = re.compile(r"interval (\d+) seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """What a Delta table is."""
+
+    guard: bool = True
+    """Whether writers that keep to the protocol are kept out."""
+    change_feed: bool = False
+    retention_ms: int = _RETENTION_MS
+    """How long its versions can be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The wishes of a publication; None leaves a property as it is."""
+
+    guard: bool | None = None
+    change_feed: bool | None = None
+    retention_ms: int | None = None
+
+    def or_else(self, properties: Mapping[str, str]) -> Asked:
+        """Return what is asked for, else what the properties of the table say."""
+        guard, feed, retention = self.guard, self.change_feed, self.retention_ms
+        if guard is None and PUBLISH_GUARD in properties:
+            guard = parse_flag(PUBLISH_GUARD, properties[PUBLISH_GUARD])
+        if feed is None and PUBLISH_FEED in properties:
+            feed = parse_flag(PUBLISH_FEED, properties[PUBLISH_FEED])
+        if retention is None and PUBLISH_RETENTION in properties:
+            retention = parse_retention(properties[PUBLISH_RETENTION])
+        return Asked(guard=guard, change_feed=feed, retention_ms=retention)
+
+    def upon(self, found: Manner) -> Manner:
+        """Return what a Delta table becomes that is as it was found."""
+        return Manner(
+            guard=found.guard if self.guard is None else self.guard,
+            change_feed=found.change_feed if self.change_feed is None else self.change_feed,
+            retention_ms=found.retention_ms if self.retention_ms is None else self.retention_ms,
+        )
+
+
+AS_IT_IS = Asked()
+
+
+def manner_of(state: DeltaState | None) -> Manner:
+    """Return what a mirror is by its log; where there is none, what it becomes by default."""
+    if state is None or state.shown is None:
+        return Manner()
+    configuration = state.metadata.get("configuration") or {}
+    told = _INTERVAL.fullmatch(str(configuration.get(RETENTION, "")))
+    return Manner(
+        guard=GUARD in state.protocol.get("writerFeatures", ()),
+        change_feed=has_feed(state.metadata),
+        retention_ms=_RETENTION_MS if told is None else int(told[1]) * 1000,
+    )

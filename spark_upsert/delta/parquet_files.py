@@ -1,0 +1,383 @@
+"""Statistics of a twin, from the footer of its file: what readers skip files by.
+
+Bounds are told only where they are safe. Parquet's own bounds leave NaN out, while NaN is above all
+numbers to Delta's readers, and readers use the bounds of a footer, too: a filter ``x > 100`` would
+lose rows. So floats have no statistics, neither in the log nor in the file. Long texts have no
+bounds in the log, because a reader may cut bounds that it was not given whole.
+
+Twins: the entries of a run as a Parquet file, one row per entry, in the run's order.
+
+So a position in the run is the position in the twin, and whoever is dead in one is in the other.
+Entries that are no rows (tombstones, errors) are rows of nulls: the values of a deleted row do not
+live on in a copy. Where the engine folds, a row is the folded one of its key at the version of the
+step, and the newest run that has the key carries it (`delta.deletion_vectors`).
+
+A twin is written under a name of its own and never overwritten. Its first digits name the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date
+from itertools import chain, islice
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_upsert.core.keys import Mask
+from spark_upsert.core.names import has_column
+from spark_upsert.core.schema import DIFF, HASH, TableSchema, is_live
+from spark_upsert.delta.deletion_vectors import Vector
+from spark_upsert.store import Store
+from spark_upsert.store.protocol import ObjectSink
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.run.file import RUNS, RunFile, Span
+from spark_upsert.table.run.remote import part_of
+from spark_upsert.table.run.rows import Rows, RunPart
+from spark_upsert.table.state.prepared import Twin
+from spark_upsert.table.state.snapshot import CHUNK_BYTES, CHUNK_ROWS, Snapshot
+
+COLUMNS_MAX = 32
+"""Columns that have statistics: as many as Delta itself gives by default."""
+
+TEXT_MAX = 32
+"""Characters of a text that is a bound."""
+
+_FIRST_DATE = date(1000, 1, 1)
+"""Older dates have fewer than four digits of year in some writers, and calendars differ."""
+
+
+def bounded_columns(columns: pa.Schema) -> list[str]:
+    """Return the columns of which a file may have statistics: no floats, nothing nested."""
+    return [
+        field.name
+        for field in columns
+        if not (pa.types.is_floating(field.type) or pa.types.is_nested(field.type))
+    ]
+
+
+def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
+    """Return the statistics of a file, without `tightBounds` (`stats_text`).
+
+    Parameters
+    ----------
+    footer : pyarrow.parquet.FileMetaData
+    columns : pyarrow.Schema
+        The columns of the file.
+    """
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    leaf = 0
+    for field in list(columns)[:COLUMNS_MAX]:
+        at, leaf = leaf, leaf + _leaves(field.type)
+        if pa.types.is_nested(field.type):
+            continue
+        chunks = [footer.row_group(g).column(at).statistics for g in range(footer.num_row_groups)]
+        if any(each is None or not each.has_null_count for each in chunks):
+            continue
+        nulls[field.name] = sum(each.null_count for each in chunks)
+        held = [each for each in chunks if each.has_min_max]
+        # A chunk of nulls alone has no bounds; another chunk without them hides its values.
+        if len(held) < sum(each.num_values > 0 for each in chunks):
+            continue
+        bounds = [_bounds(field.type, each.min, each.max) for each in held]
+        if bounds and all(bounds):
+            least[field.name] = min(each[0] for each in bounds if each)
+            greatest[field.name] = max(each[1] for each in bounds if each)
+    return {
+        "numRecords": footer.num_rows,
+        "minValues": least,
+        "maxValues": greatest,
+        "nullCount": nulls,
+    }
+
+
+def stats_text(stats: Mapping[str, Any], *, has_vector: bool) -> str:
+    """Return statistics as they stand in an `add`; dead rows make bounds wide."""
+    own = {"numRecords": stats["numRecords"], "tightBounds": not has_vector}
+    return json.dumps({**stats, **own}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _leaves(type_: pa.DataType) -> int:
+    """Return how many columns of Parquet a column becomes."""
+    if not pa.types.is_nested(type_):
+        return 1
+    if pa.types.is_map(type_):
+        return _leaves(type_.key_type) + _leaves(type_.item_type)
+    return sum(_leaves(type_.field(i).type) for i in range(type_.num_fields))
+
+
+def _bounds(type_: pa.DataType, low: Any, high: Any) -> tuple[Any, Any] | None:
+    """Return bounds as JSON has them; None if they are not safe."""
+    if pa.types.is_integer(type_):
+        return low, high
+    if pa.types.is_string(type_):
+        return (low, high) if max(len(low), len(high)) <= TEXT_MAX else None
+    if pa.types.is_date(type_):
+        is_safe = isinstance(low, date) and isinstance(high, date) and low >= _FIRST_DATE
+        return (low.isoformat(), high.isoformat()) if is_safe else None
+    return None
+
+
+_RUN_NAME = re.compile(r"data/([0-9a-f]{32})\.arrow")
+_TWIN_NAME = re.compile(r"([0-9a-f]{32})-[0-9a-f]{8}\.parquet")
+
+_WRITTEN_BY = "4.0.0"
+"""Readers of Spark 3 refuse old dates and times in a file that says nothing of who wrote it."""
+
+
+_LOOKED_AT = 4096
+"""Rows by which it is told whether values come again."""
+
+
+RowsOf: TypeAlias = Callable[[int, int], pa.RecordBatch]
+"""Returns the rows of a twin at the positions ``start <= i < stop``."""
+
+
+def id_of(run_path: str) -> str:
+    """Return the digits that name a run among twins."""
+    own = _RUN_NAME.fullmatch(run_path)
+    return own[1] if own else hashlib.blake2b(run_path.encode(), digest_size=16).hexdigest()
+
+
+def run_of(twin_path: str) -> str | None:
+    """Return which run a twin is of (`id_of`); None if the name is not one of a twin."""
+    found = _TWIN_NAME.fullmatch(twin_path)
+    return found[1] if found else None
+
+
+def write_twin(
+    target: Store,
+    file: RunFile,
+    columns: pa.Schema,
+    rows: RowsOf,
+    *,
+    now_ms: int,
+) -> Twin:
+    """Write the twin of a run, durably.
+
+    Parameters
+    ----------
+    target : Store
+        Where it is to lie.
+    file : RunFile
+        The run.
+    columns : pyarrow.Schema
+        The table's, at the version of the step.
+    rows : callable
+        Returns the rows of the twin (`rows_of`).
+    """
+    path = f"{id_of(file.path)}-{secrets.token_hex(4)}.parquet"
+    share = part_of(CHUNK_BYTES) * file.rows // max(1, file.bytes)
+    step = min(CHUNK_ROWS, max(1, share))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, file.rows, step):
+            batch = rows(start, min(start + step, file.rows))
+            yield batch
+            RUNS.settle(batch.num_rows)
+
+    told = {"upsertflow.run": file.path}
+    size, footer = write_parquet(target, path, columns, batches(), told)
+    return Twin(path=path, bytes=size, stats=stats_of(footer, columns), written_ms=now_ms)
+
+
+def write_parquet(
+    target: Store,
+    path: str,
+    columns: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    told: Mapping[str, str],
+) -> tuple[int, pq.FileMetaData]:
+    """Write a Parquet file durably, batch by batch; return its bytes and its footer.
+
+    Parameters
+    ----------
+    told : mapping of str to str
+        What the footer is to say besides.
+    """
+    footers: list[pq.FileMetaData] = []
+    # With no column to name, it would have statistics of all.
+    bounded: Any = bounded_columns(columns) or False
+    batches = iter(batches)
+    first = list(islice(batches, 1))
+    repeated: Any = [name for batch in first for name in repetitive(batch)]
+    with target.create(path) as sink:
+        counted = _Counted(sink)
+        with pq.ParquetWriter(
+            pa.PythonFile(counted, mode="w"),
+            columns,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=repeated or False,
+            store_schema=False,
+            store_decimal_as_integer=True,
+            coerce_timestamps="us",
+            write_statistics=bounded,
+            metadata_collector=footers,
+        ) as writer:
+            for batch in chain(first, batches):
+                writer.write_batch(batch)
+                if counted.error is not None:
+                    break
+            writer.add_key_value_metadata({"org.apache.spark.version": _WRITTEN_BY, **told})
+        if counted.error is not None:
+            raise counted.error
+    [footer] = footers
+    return counted.bytes, footer
+
+
+def repetitive(batch: pa.RecordBatch) -> list[str]:
+    """Return the columns, by their paths in Parquet, that are worth a dictionary.
+
+    Those of which many values come again, by the first rows: a dictionary of others is given up
+    while it is made, takes as long as all the rest of the encoding, and more bytes. Nested columns
+    have one without a look.
+    """
+    found: list[str] = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_nested(column.type):
+            found += _paths(name, column.type)
+        elif 2 * pc.count_distinct(column.slice(0, _LOOKED_AT)).as_py() <= min(
+            _LOOKED_AT, len(column)
+        ):
+            found.append(name)
+    return found
+
+
+def _paths(path: str, type_: pa.DataType) -> list[str]:
+    """Return the paths in Parquet of a column's leaves."""
+    if pa.types.is_map(type_):
+        below = {"key_value.key": type_.key_type, "key_value.value": type_.item_type}
+    elif pa.types.is_struct(type_):
+        below = {field.name: field.type for field in type_}
+    elif pa.types.is_nested(type_):
+        below = {"list.element": type_.value_type}
+    else:
+        return [path]
+    return [leaf for name, own in below.items() for leaf in _paths(f"{path}.{name}", own)]
+
+
+class _Counted:
+    """A sink that counts its bytes, as a file that Arrow can write.
+
+    An error is kept for the caller, and what follows is dropped: Arrow would write its footer all
+    the same, and tell of the state of its writer in place of a full disk.
+    """
+
+    closed = False
+
+    def __init__(self, sink: ObjectSink) -> None:
+        self._sink = sink
+        self.bytes = 0
+        self.error: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                self._sink.write(data)
+            except BaseException as error:  # noqa: BLE001 - raised by `write_parquet`
+                self.error = error
+        self.bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def flush(self) -> None:
+        """Do nothing: the sink makes its object durable when it is closed."""
+
+    def close(self) -> None:
+        """Do nothing: the owner of the sink closes it."""
+
+
+# -- the rows ------------------------------------------------------------------------------
+
+
+def rows_of(table: Store, head: Manifest, file: RunFile, vector: Vector) -> RowsOf:
+    """Return what reads the rows of a run's twin.
+
+    Parameters
+    ----------
+    table : Store
+        Where the run lies.
+    head : Manifest
+        The version of the step.
+    vector : Vector
+        The dead rows of the run at that version.
+    """
+    if head.schema.engine.folds:
+        return _folded(Snapshot(table, head), file, vector)
+    return _entries(table, file, head.schema)
+
+
+def _entries(store: Store, file: RunFile, schema: TableSchema) -> RowsOf:
+    """Return what reads a run's entries as they are, where one entry of a key wins."""
+    run = RUNS.open(store, file)
+
+    def rows(start: int, stop: int) -> pa.RecordBatch:
+        part = Rows(schema, [RunPart(Span(run, start, stop))])
+        *columns, diffs = part.slice(0, [*schema.columns.names, DIFF], 0, stop - start)
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema.columns)
+        return _without(batch, ~is_live(diffs))
+
+    return rows
+
+
+def of_batch(batch: pa.RecordBatch, columns: pa.Schema) -> RowsOf:
+    """Return what gives the rows of a twin from the entries of its run, which are in memory."""
+
+    def rows(start: int, stop: int) -> pa.RecordBatch:
+        own = batch.slice(start, stop - start)
+        return _without(in_columns(own, columns), ~is_live(own.column(DIFF)))
+
+    return rows
+
+
+def in_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """Return rows that were made for an older schema with the columns of a newer one."""
+    values = [
+        rows.column(field.name).cast(field.type)
+        if has_column(rows.schema, field.name)
+        else pa.nulls(rows.num_rows, field.type)
+        for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(values, schema=columns)
+
+
+def _folded(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:
+    """Return what reads the folded rows of the keys that a run carries."""
+    schema = snapshot.manifest.schema
+    names = schema.columns.names
+    run = RUNS.open(snapshot.store, file)
+
+    def rows(start: int, stop: int) -> pa.RecordBatch:
+        carried = np.flatnonzero(~vector.is_dead(start, stop))
+        part = Rows(schema, [RunPart(Span(run, start, stop))])
+        [hashes] = part.take([HASH], carried)
+        found = snapshot.find(hashes.to_numpy(), part.take(schema.identity, carried))
+        places = np.full(stop - start, -1, dtype=np.int64)
+        places[carried] = np.arange(len(carried))
+        indices = pa.array(places, mask=places < 0)
+        values = found.rows.take(names, found.at)
+        return pa.RecordBatch.from_arrays(
+            [column.take(indices) for column in values], schema=schema.columns
+        )
+
+    return rows
+
+
+def _without(batch: pa.RecordBatch, dead: Mask) -> pa.RecordBatch:
+    """Return rows with nulls in place of some."""
+    if not bool(dead.any()):
+        return batch
+    indices = pa.array(np.arange(batch.num_rows), mask=dead)
+    return batch.take(indices)

@@ -1,0 +1,49 @@
+"""Where the mirror of a table lies: below it, or at a place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_upsert.errors import OptionError
+from spark_upsert.store import Store
+from spark_upsert.store.open import StoreBelow, open_store
+from spark_upsert.table.log.properties import PUBLISH_PATH
+from spark_upsert.table.published import DEFAULT_FOLDER
+
+_OWN_FOLDERS = ("data", "_log", "_index", "_consumers", "_mirror")
+"""Folders of a table, in which no mirror may lie."""
+
+
+def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None = None) -> Store:
+    """Return the store of a mirror.
+
+    Parameters
+    ----------
+    table : Store
+    path : str, optional
+        By default ``_delta`` below the table.
+
+    Raises
+    ------
+    OptionError
+        The place is the table's own.
+    """
+    if path is None:
+        return StoreBelow(table, DEFAULT_FOLDER)
+    found = open_store(path.rstrip("/") or path, storage)
+    taken = [table.url, *(f"{table.url}/{folder}" for folder in _OWN_FOLDERS)]
+    if found.url == table.url or any(f"{found.url}/".startswith(f"{own}/") for own in taken[1:]):
+        raise OptionError.invalid(
+            "publishPath",
+            path,
+            "a place outside of the table's own files",
+            hint=f"publish to '{table.url}/{DEFAULT_FOLDER}', or to a folder of its own.",
+        )
+    return found
+
+
+def target_of(table: Store, properties: Mapping[str, str]) -> Store:
+    """Return where the mirror of a table lies, by its properties."""
+    path = properties.get(PUBLISH_PATH, "").strip()
+    name = table.url.rstrip("/").rpartition("/")[2]
+    return place_of(table, path.replace("{table}", name) or None)

@@ -1,0 +1,750 @@
+"""A step of a mirror: the files that go, those that stay with another vector, the new.
+
+    rows(mirror behind the step) = rows(table at the version of the step)
+
+A step covers all versions between the one that the mirror shows and the newest, however many. Twins
+of runs that both versions have are kept, unless the type of a column changed, or the engine folds
+and an overwrite lies between: then rows of old twins may be those of other versions.
+
+Publish a table as a Delta table: one step brings its mirror to the newest version.
+
+The order of a step: our version is durable already; the new twins; one file with the vectors; the
+commit of the Delta log. A crash before the commit leaves files that nobody names, a crash behind it
+leaves nothing to do. So a mirror is behind its table or equal to it, never beside, and shows each
+version at most once: which one it shows stands in its own log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spark_upsert.core.durations import Fields
+from spark_upsert.delta.actions import (
+    DeltaAction,
+    DeltaState,
+    addition,
+    commit_info,
+    metadata_of,
+    protocol_of,
+    removal,
+    token_number,
+    transactions,
+)
+from spark_upsert.delta.change_feed import RowsOfFile, write_compared, write_feed
+from spark_upsert.delta.deletion_vectors import (
+    Vector,
+    Vectors,
+    as_text,
+    by_change,
+    by_deaths,
+    by_manifest,
+    file_of,
+    files_of,
+    from_text,
+    in_file,
+    name_of,
+)
+from spark_upsert.delta.log import AS_IT_IS, FOLDER, Asked, DeltaLog, Manner, manner_of
+from spark_upsert.delta.parquet_files import id_of, rows_of, run_of, stats_text, write_twin
+from spark_upsert.delta.prepared_files import Prepared
+from spark_upsert.delta.refusals import MirrorChangedError, occupied, other_table, within_another
+from spark_upsert.delta.types import require_mirrored, retyped
+from spark_upsert.delta.upkeep import Cleaned, Upkeep
+from spark_upsert.errors import (
+    ContentionError,
+    CorruptionError,
+    DataLossError,
+    OtherTableError,
+)
+from spark_upsert.store import Store
+from spark_upsert.store.open import StoreBelow, is_remote
+from spark_upsert.store.protocol import PROBE
+from spark_upsert.table.free_folder import format_above
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest
+from spark_upsert.table.published import Published
+from spark_upsert.table.retention.expiry import LEASE_MS
+from spark_upsert.table.retention.leases import Lease, keep_held
+from spark_upsert.table.run.file import RunFile
+from spark_upsert.table.state.prepared import Deaths, Twin
+
+_SETTLED_FROM = 8
+"""Where new runs hold more than one of so many entries, all are settled, as a read does: keys that
+are looked up one by one cost more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """Facts about the version that a mirror shows."""
+
+    manifest: Manifest | None
+    """The table at that version, or at a later one with the same rows and files; None if it cannot
+    be read, or does not matter."""
+    twins: Mapping[str, DeltaAction]
+    """The live twins that may be kept, by the digits of their runs."""
+    vectors: Mapping[str, Vector]
+    """The dead rows of those twins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChanges:
+    """The files of a mirror by their fate: which go, which stay, which are new."""
+
+    gone: tuple[DeltaAction, ...]
+    """Live files to be removed for good."""
+    kept: tuple[tuple[DeltaAction, Vector], ...]
+    """Twins that stay, and their new vectors, which differ from the old ones."""
+    new: tuple[tuple[RunFile, Vector], ...]
+    """Runs that get a twin."""
+    vectors: Mapping[str, Vector]
+    """The dead rows of all twins behind the step, by the digits of their runs."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file changes."""
+        return not (self.gone or self.kept or self.new)
+
+
+def plan(
+    store: Store,
+    head: Manifest,
+    commits: Collection[Commit],
+    base: Base,
+    live: Mapping[str, DeltaAction],
+    deaths: Sequence[Deaths] = (),
+) -> FileChanges:
+    """Return how a mirror comes to show a version.
+
+    Parameters
+    ----------
+    head : Manifest
+        That version.
+    commits : collection of Commit
+        The versions behind ``base.manifest``, up to that one.
+    live : mapping of str to DeltaAction
+        All live files of the mirror, by path.
+    deaths : sequence of Deaths
+        What writers told of the entries that died since (`delta.prepared_files`).
+    """
+    files = files_of(head)
+    has_overwrite = any(commit.kind is Kind.OVERWRITE for commit in commits)
+    twins = base.twins
+    if head.schema.engine.folds and (has_overwrite or base.manifest is None):
+        twins = {}
+    known = {path: base.vectors[id_of(path)] for path in files if id_of(path) in twins}
+    if base.manifest is None or has_overwrite:
+        new = [path for path in files if path not in known]
+        vectors = by_manifest(store, head)
+    else:
+        # Files of the base without a twin have no live row, and gain none but by an overwrite.
+        old = files_of(base.manifest)
+        new = [path for path in files if path not in known and path not in old]
+        vectors = _dead(store, head, known, new, deaths)
+    return _plan(files, vectors, twins, known, live, new)
+
+
+def _dead(
+    store: Store,
+    head: Manifest,
+    known: Mapping[str, Vector],
+    new: list[str],
+    deaths: Sequence[Deaths],
+) -> Vectors:
+    told = by_deaths(store, head, known, new, deaths)
+    if told is not None:
+        return told
+    files = files_of(head)
+    whole = sum(file.rows for file in files.values())
+    if sum(files[path].rows for path in new) * _SETTLED_FROM > whole:
+        found = by_manifest(store, head)
+        return {path: found[path] for path in (*known, *new)}
+    return by_change(store, head, known, new)
+
+
+def _plan(
+    files: Mapping[str, RunFile],
+    vectors: Vectors,
+    twins: Mapping[str, DeltaAction],
+    known: Mapping[str, Vector],
+    live: Mapping[str, DeltaAction],
+    new: Collection[str],
+) -> FileChanges:
+    carrying = {path: vector for path, vector in vectors.items() if not vector.is_all}
+    staying = {twins[id_of(path)]["path"] for path in carrying if path in known}
+    kept = [
+        (twins[id_of(path)], vector)
+        for path, vector in carrying.items()
+        if path in known and vector != known[path]
+    ]
+    return FileChanges(
+        gone=tuple(add for path, add in live.items() if path not in staying),
+        kept=tuple(kept),
+        new=tuple((files[path], carrying[path]) for path in new if path in carrying),
+        vectors={id_of(path): vector for path, vector in carrying.items()},
+    )
+
+
+def twins_among(live: Mapping[str, DeltaAction]) -> dict[str, DeltaAction]:
+    """Return the live files that are twins, by the digits of their runs."""
+    found = {run_of(path): add for path, add in live.items()}
+    return {run: add for run, add in found.items() if run is not None}
+
+
+_LOGGER = logging.getLogger(__name__)
+
+INLINE_BYTES_MAX = 200
+"""Vectors up to this size stand in the log itself."""
+
+_HELD_EVERY_MS = 30_000
+"""How often the lease of a mirror advances. It also counts as a backlog, so that it must not stay
+far behind; and each write of it costs as much as a commit."""
+
+_RACES_MAX = 100
+"""Each lost race means that another publisher has brought the mirror further."""
+
+
+class _Header(NamedTuple):
+    """The actions of a commit about the Delta table itself."""
+
+    actions: tuple[DeltaAction, ...]
+    is_retyped: bool
+    """Whether a column has another type from now on."""
+    has_feed: bool
+    """Whether the commit is to have a feed."""
+    retention_ms: int
+
+
+def shown_of(state: DeltaState, table_id: str) -> int | None:
+    """Return the version of a table that a Delta log shows, if it is that table's mirror."""
+    shown = state.shown
+    return None if shown is None or shown.table_id != table_id else shown.version
+
+
+def consumer_of(place: str) -> str:
+    """Return the name under which the mirror at a place holds a lease on its table."""
+    return f"mirror-{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}"
+
+
+class Mirror:
+    """The mirror of one table at one place.
+
+    Parameters
+    ----------
+    log : Log
+        Of the table.
+    table : Store
+    target : Store
+        The place of the mirror (`delta.place`).
+    """
+
+    def __init__(self, log: Log, table: Store, target: Store) -> None:
+        self.log = log
+        self.table = table
+        self.target = target
+        self._delta = DeltaLog(target)
+        self._vectors: dict[str, Vector] = {}
+        self._covered: Manifest | None = None
+        """The version that the vectors are of, if they are those of the Delta commit below."""
+        self._covered_at = ""
+        """The commit's ``txnId``: another commit may have the same number."""
+        self.prepared = Prepared()
+        """Preparations of writers for the next steps."""
+        self.upkeep = Upkeep(target, self._delta)
+        self.published_ms: int | None = None
+        """When this object committed to it last."""
+        self._held_ms: int | None = None
+        self._is_in_doubt = False
+        """Whether a commit was tried of which it is not known whether it is there."""
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Mirror({self.target.url!r})"
+
+    @property
+    def place(self) -> str:
+        """Where the mirror lies."""
+        return self.target.url
+
+    def reach_by(self, log: Log, table: Store, target: Store) -> None:
+        """Reach the same places by other objects: those of an earlier batch may be of no use."""
+        self.log, self.table, self.target = log, table, target
+        self._delta.reach_by(target)
+        self.upkeep.reach_by(target)
+
+    @property
+    def seen(self) -> DeltaState | None:
+        """The state of the mirror's log when it was seen last."""
+        return self._delta.seen
+
+    def state(self) -> DeltaState | None:
+        """Return what the mirror's log comes to; None if there is no mirror."""
+        return self._delta.follow()
+
+    def twins_ahead(self, head: Manifest) -> dict[str, Twin]:
+        """Return the twins that writers have made for a version, by the digits of their runs."""
+        return self.prepared.twins(self.place, head.schema.columns)
+
+    def give_up_ahead(self) -> None:
+        """Remove the twins that writers have made: no step is going to name them."""
+        with self._lock:
+            if not self._is_in_doubt:
+                self._forget_ahead(None)
+
+    def _forget_ahead(self, upto: int | None) -> None:
+        """Forget what writers have made, and remove the twins that no commit has named."""
+        made = self.prepared.drop(upto, self.place)
+        state = self._delta.seen
+        named = set[str]() if state is None else {*state.live, *(r["path"] for r in state.removed)}
+        for path in made:
+            if path not in named:
+                with suppress(Exception):  # Else it goes a day later.
+                    self.target.delete(path)
+
+    def shown(self) -> int | None:
+        """Return the version that the mirror shows; None if there is none, or one of others."""
+        state = self.state()
+        return None if state is None else shown_of(state, self.log.head().table_id)
+
+    def publish(self, asked: Asked = AS_IT_IS, *, rebuild: bool = False) -> Published:
+        """Bring the mirror to the newest version, by one commit, if it does not show it already.
+
+        Parameters
+        ----------
+        asked : Asked
+            What the Delta table is to be; by default what it is.
+        rebuild : bool
+            Whether to remove all that is live and write everything again.
+
+        Raises
+        ------
+        MirroredTypeError, NotMirroredError
+            A table like this has no mirror.
+        MirrorChangedError
+            Others have written into the mirror.
+        OtherTableError
+            At the place lies something else.
+        CorruptionError
+            A file of the table, or of the mirror, is damaged.
+        ContentionError
+            Other publishers were faster, again and again.
+        """
+        with self._lock:
+            return self._publish(asked, rebuild=rebuild)
+
+    def _publish(self, asked: Asked, *, rebuild: bool) -> Published:
+        head = self.log.head()
+        require_mirrored(head.schema, head.properties)
+        written = self.twins_ahead(head)
+        for _ in range(_RACES_MAX):
+            state = self._delta.follow()
+            before = self._shown_before(state, head, rebuild=rebuild)
+            is_shown = before is not None and before >= head.version
+            found = manner_of(state)
+            wanted = asked.upon(found)
+            if before is not None and is_shown and not rebuild and wanted == found:
+                self._is_in_doubt = False
+                self._forget_ahead(before)
+                return self._published(before, before, head, state)
+            header = self._header(state, head, wanted, rebuild=rebuild)
+            if self._step(state, before, head, written, header, rebuild=rebuild):
+                now = self._delta.seen
+                is_new = now is not None and (state is None or now.version != state.version)
+                # Versions that show nothing make no commit: the number stays, the rows are equal.
+                shown = head.version if before is None or is_new else before
+                self._forget_ahead(head.version)
+                self._hold(shown)
+                return self._published(before, shown, head, now)
+            rebuild = False  # The publisher that was faster made a mirror.
+        raise ContentionError(
+            f"{_RACES_MAX} publications to '{self.place}' lost against others.",
+            hint="publish to one place with fewer processes at once.",
+        )
+
+    def _published(
+        self, before: int | None, shown: int, head: Manifest, state: DeltaState | None
+    ) -> Published:
+        found = manner_of(state)
+        return Published(
+            place=self.place,
+            shown_before=before,
+            shown=shown,
+            newest=max(head.version, shown),
+            delta_version=-1 if state is None else state.version,
+            retention_ms=found.retention_ms,
+            has_feed=found.change_feed,
+        )
+
+    def _hold(self, shown: int) -> None:
+        """Keep the changes behind a version readable, so that the next step is one by change."""
+        now_ms = self.log.now_ms()
+        if self._held_ms is not None and 0 <= now_ms - self._held_ms < _HELD_EVERY_MS:
+            return
+        lease = Lease(
+            consumer=consumer_of(self.place), version=shown, renewed_ms=now_ms, ttl_ms=LEASE_MS
+        )
+        with suppress(DataLossError):  # Expired meanwhile: then the next step does without.
+            keep_held(self.table, self.log, lease)
+            self._held_ms = now_ms
+
+    def vacuum(self, *, dry_run: bool) -> Cleaned:
+        """Remove what no reader within the retention may ask for, and what crashes left behind.
+
+        What is live stays, also of a mirror that was given up; of others nothing is touched.
+        """
+        state = self.state()
+        is_ours = state is not None and shown_of(state, self.log.head().table_id) is not None
+        if not (is_ours or (state is None and self._is_begun())):
+            return Cleaned(log=(), files=())
+        retention_ms = manner_of(state).retention_ms
+        return self.upkeep.vacuum(
+            now_ms=self.log.now_ms(), retention_ms=retention_ms, dry_run=dry_run
+        )
+
+    def _is_begun(self) -> bool:
+        """Return whether a publication began here, and never came to its first commit."""
+        try:
+            self._require_empty()
+        except OtherTableError:
+            return False
+        return any(True for _ in self.target.list(""))
+
+    # -- what lies there -----------------------------------------------------------------
+
+    def _shown_before(
+        self, state: DeltaState | None, head: Manifest, *, rebuild: bool
+    ) -> int | None:
+        """Return the version that the mirror shows, which must be one of this table.
+
+        Raises
+        ------
+        OtherTableError, MirrorChangedError
+            It cannot be gone on with.
+        """
+        if state is None:
+            self._require_empty()
+            self.target.prepare(FOLDER)  # Also refuses a storage without conditional puts.
+            return None
+        shown = shown_of(state, head.table_id)
+        if rebuild:
+            return shown
+        if shown is None or state.shown is None:
+            raise self._is_of_another(state, head.table_id)
+        if state.foreign is not None:
+            raise MirrorChangedError.by(self.place, state.foreign.version, state.foreign.operation)
+        if shown > head.version:
+            newest = self.log.anew().head()
+            if shown > newest.version:
+                raise other_table(
+                    self.place,
+                    str(newest.place),
+                    f"that of a copy of the table that has a version {shown}",
+                )
+        elif shown >= head.since:
+            token = self.log.place(shown).token
+            if token_number(token) != state.shown.token:
+                raise other_table(
+                    self.place,
+                    str(head.place),
+                    f"that of a copy of the table with another version {shown}",
+                )
+        return shown
+
+    def require_place(self, table_id: str | None) -> None:
+        """Raise unless the place is empty, or holds the mirror of a table.
+
+        Raises
+        ------
+        OtherTableError, OptionError
+            Something else lies there, or the storage knows no conditional put.
+        """
+        state = self.state()
+        if state is None:
+            self._require_empty()
+            if is_remote(self.place):  # A folder is made by the first publication.
+                self.target.prepare(FOLDER)
+        elif table_id is None or shown_of(state, table_id) is None:
+            raise self._is_of_another(state, "a new one" if table_id is None else table_id)
+
+    def _is_of_another(self, state: DeltaState, table_id: str) -> OtherTableError:
+        found = "the mirror of another one" if state.shown else "another Delta table"
+        return other_table(self.place, f"the table '{table_id}'", found)
+
+    def _require_empty(self) -> None:
+        """Raise unless the place is empty, but for what a publication leaves that was killed."""
+        for info in self.target.list(""):
+            name = info.path
+            if run_of(name) is None and not name.startswith("deletion_vector_") and name != PROBE:
+                raise occupied(self.place, name)
+        for info in self.target.list(FOLDER):
+            if not info.path.endswith(".now"):
+                raise occupied(self.place, info.path)
+        strange = [name for name in self.target.folders("") if name != FOLDER]
+        if strange:
+            raise occupied(self.place, f"{strange[0]}/")
+        above = None if isinstance(self.target, StoreBelow) else format_above(self.target)
+        if above is not None:
+            raise within_another(self.place, above)
+
+    # -- a step --------------------------------------------------------------------------
+
+    def _header(
+        self,
+        state: DeltaState | None,
+        head: Manifest,
+        manner: Manner,
+        *,
+        rebuild: bool,
+    ) -> _Header:
+        """Return what a commit has to say of the Delta table itself."""
+        found = state or DeltaState(version=-1)
+        columns = head.schema.columns
+        metadata = metadata_of(
+            columns,
+            found.metadata,
+            id_=str(uuid.uuid4()),
+            now_ms=self.log.now_ms(),
+            retention_ms=manner.retention_ms,
+            change_feed=manner.change_feed,
+        )
+        protocol = protocol_of(columns, guard=manner.guard)
+        actions: list[DeltaAction] = []
+        if rebuild or found.protocol != protocol:
+            actions.append({"protocol": protocol})
+        if rebuild or found.metadata != metadata:
+            actions.append({"metaData": metadata})
+        is_known = bool(found.metadata) and not rebuild
+        return _Header(
+            actions=tuple(actions),
+            is_retyped=is_known and retyped(found.columns_text, str(metadata["schemaString"])),
+            # Behind a commit of others the table's changes are not those of the mirror.
+            has_feed=manner.change_feed and not rebuild,
+            retention_ms=manner.retention_ms,
+        )
+
+    def _step(
+        self,
+        state: DeltaState | None,
+        before: int | None,
+        head: Manifest,
+        written: dict[str, Twin],
+        header: _Header,
+        *,
+        rebuild: bool,
+    ) -> bool:
+        """Do a step; False if another publisher was faster."""
+        found = state or DeltaState(version=-1)
+        keeps = not (rebuild or header.is_retyped)
+        base, commits = self._base(found, before, head, keeps=keeps)
+        planned = plan(
+            self.table, head, commits, base, found.live, self._deaths(base.manifest, head)
+        )
+        if planned.is_empty and not header.actions:
+            self._remember(head, found, planned)
+            return True
+        shown_ms = head.time_ms(head.version, head.timestamp_ms)
+        # A removal is not older than its commit: a clock that is behind would let files go early.
+        now_ms = max(self.log.now_ms(), shown_ms)
+        for file, vector in planned.new:
+            if id_of(file.path) not in written:
+                written[id_of(file.path)] = self._write(head, file, vector, now_ms)
+        feed = None
+        if header.has_feed and before is not None:
+            feed = write_feed(self.log, self.table, self.target, before, head)
+            if feed is None:
+                gone, come = self._differing(planned, base, written)
+                feed = write_compared(self.target, before, head, gone, come)
+        # Where no feed tells, the last version that may have changed rows does.
+        changed = before is None or head.changed > before
+        data_change = rebuild or (changed if feed is None else feed.has_changes)
+        id_ = str(uuid.uuid4())
+        time_ms = max(shown_ms, found.time_ms + 1)
+        actions = [
+            commit_info(
+                before, head.place, time_ms=time_ms, operation="UPSERTFLOW PUBLISH", id_=id_
+            ),
+            *transactions(head.place, now_ms),
+            *header.actions,
+            *self._file_actions(planned, written, now_ms=now_ms, data_change=data_change),
+            *([] if feed is None or feed.action is None else [feed.action]),
+        ]
+        self._is_in_doubt = True
+        is_ours = self._delta.put(actions, id_=id_)
+        self._is_in_doubt = False
+        if not is_ours:
+            return False
+        self._remember(head, self._delta.seen or found, planned)
+        self.published_ms = self.log.now_ms()
+        self._tell(before, head, planned)
+        self.upkeep.follow(now_ms=self.log.now_ms(), retention_ms=header.retention_ms)
+        return True
+
+    def _base(
+        self, state: DeltaState, before: int | None, head: Manifest, *, keeps: bool
+    ) -> tuple[Base, list[Commit]]:
+        """Return what is known of what the mirror shows, and the versions behind that."""
+        if not keeps or before is None:
+            return Base(manifest=None, twins={}, vectors={}), []
+        twins = twins_among(state.live)
+        if self._covered is not None and self._covered_at and self._covered_at == state.last_id:
+            manifest, vectors = self._covered, self._vectors
+        else:
+            manifest, vectors = None, {run: self.vector_of(add) for run, add in twins.items()}
+        try:
+            if manifest is None:
+                manifest = self.log.at(before)
+            commits = list(self.log.commits(manifest.version + 1, head.upper))
+        except DataLossError:
+            # What lies between is expired: the step is made from the newest version alone.
+            return Base(manifest=None, twins=twins, vectors=vectors), []
+        return Base(manifest=manifest, twins=twins, vectors=vectors), commits
+
+    def _deaths(self, base: Manifest | None, head: Manifest) -> Sequence[Deaths]:
+        """Return what writers told of the entries that died since."""
+        return () if base is None else self.prepared.deaths(base.version, head.version)
+
+    def _remember(self, head: Manifest, state: DeltaState, planned: FileChanges) -> None:
+        self._covered, self._covered_at = head, state.last_id
+        self._vectors = dict(planned.vectors)
+
+    def _differing(
+        self, planned: FileChanges, base: Base, written: Mapping[str, Twin]
+    ) -> tuple[list[RowsOfFile], list[RowsOfFile]]:
+        """Return the rows that are live before a step alone, and those that are behind it alone."""
+
+        def old(add: DeltaAction) -> Vector:
+            known = base.vectors.get(run_of(add["path"]) or "")
+            return self.vector_of(add) if known is None else known
+
+        kept = [(add["path"], old(add), vector) for add, vector in planned.kept]
+        gone = [RowsOfFile.live(add["path"], old(add)) for add in planned.gone]
+        come = [RowsOfFile.live(written[id_of(f.path)].path, vector) for f, vector in planned.new]
+        gone += [RowsOfFile.dead_by(path, after, before) for path, before, after in kept]
+        come += [RowsOfFile.dead_by(path, before, after) for path, before, after in kept]
+        return gone, come
+
+    def _write(self, head: Manifest, file: RunFile, vector: Vector, now_ms: int) -> Twin:
+        rows = rows_of(self.table, head, file, vector)
+        return write_twin(self.target, file, head.schema.columns, rows, now_ms=now_ms)
+
+    def _file_actions(
+        self, planned: FileChanges, written: Mapping[str, Twin], *, now_ms: int, data_change: bool
+    ) -> list[DeltaAction]:
+        """Return the actions of a step on files, those that take away first."""
+        own = [vector for _, vector in (*planned.kept, *planned.new)]
+        described = self._put_vectors(own)
+        removes = [
+            removal(add, now_ms=now_ms, data_change=data_change)
+            for add in (*planned.gone, *(add for add, _ in planned.kept))
+        ]
+        adds: list[DeltaAction] = []
+        for (add, _), vector in zip(planned.kept, described, strict=False):
+            stats = json.loads(add["stats"])
+            adds.append(
+                addition(
+                    add["path"],
+                    bytes=add["size"],
+                    written_ms=add["modificationTime"],
+                    stats=stats_text(stats, has_vector=vector is not None),
+                    vector=vector,
+                    data_change=data_change,
+                )
+            )
+        for (file, _), vector in zip(planned.new, described[len(planned.kept) :], strict=True):
+            twin = written[id_of(file.path)]
+            adds.append(
+                addition(
+                    twin.path,
+                    bytes=twin.bytes,
+                    written_ms=twin.written_ms,
+                    stats=stats_text(twin.stats, has_vector=vector is not None),
+                    vector=vector,
+                    data_change=data_change,
+                )
+            )
+        return [*removes, *adds]
+
+    # -- vectors -------------------------------------------------------------------------
+
+    def _put_vectors(self, vectors: Sequence[Vector]) -> list[DeltaAction | None]:
+        """Write vectors, all in one file but for small ones, and return what the log says of each.
+
+        None stands for a vector without a dead row.
+        """
+        encoded = [vector.encoded() if vector.count else b"" for vector in vectors]
+        long = [data for data in encoded if len(data) > INLINE_BYTES_MAX]
+        id_ = uuid.uuid4()
+        content, found = file_of(long)
+        offsets = iter(found)
+        if long:
+            with self.target.create(name_of(id_)) as sink:
+                sink.write(content)
+        described: list[DeltaAction | None] = []
+        for vector, data in zip(vectors, encoded, strict=True):
+            if not data:
+                described.append(None)
+                continue
+            if len(data) > INLINE_BYTES_MAX:
+                place = {
+                    "storageType": "u",
+                    "pathOrInlineDv": as_text(id_.bytes),
+                    "offset": next(offsets),
+                }
+            else:
+                place = {"storageType": "i", "pathOrInlineDv": as_text(data)}
+            described.append({**place, "sizeInBytes": len(data), "cardinality": vector.count})
+        return described
+
+    def vector_of(self, add: DeltaAction) -> Vector:
+        """Return the dead rows of a live file, as its log says.
+
+        Raises
+        ------
+        CorruptionError
+            The vector, or the statistics beside it, cannot be read.
+        """
+        try:
+            rows = int(json.loads(add["stats"])["numRecords"])
+            described = add.get("deletionVector")
+            if described is None:
+                return Vector(rows)
+            vector = Vector.decoded(self._encoded(described), rows)
+            if vector.count != described["cardinality"]:
+                raise ValueError(f"{vector.count} dead rows, not {described['cardinality']}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError.in_file(
+                f"{self.place}/{add['path']}", "a deletion vector of ours", str(error)
+            ) from error
+        return vector
+
+    def _encoded(self, described: DeltaAction) -> bytes:
+        text, size = described["pathOrInlineDv"], described["sizeInBytes"]
+        if described["storageType"] == "i":
+            return from_text(text, size)
+        name = name_of(uuid.UUID(bytes=from_text(text[-20:], 16)))
+        try:
+            data = self.target.read(name)
+        except FileNotFoundError as error:
+            raise CorruptionError.in_file(
+                f"{self.place}/{name}", "a file of deletion vectors", "no such file"
+            ) from error
+        return in_file(data, described["offset"], size)
+
+    def _tell(self, before: int | None, head: Manifest, planned: FileChanges) -> None:
+        fields = Fields(
+            path=self.table.url,
+            place=self.place,
+            shown_before=before,
+            shown=head.version,
+            twins=len(planned.new),
+            vectors=len(planned.kept),
+            removed=len(planned.gone),
+        )
+        _LOGGER.info("mirror published: %s", fields)

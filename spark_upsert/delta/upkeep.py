@@ -1,0 +1,250 @@
+"""The upkeep of a mirror's log: checksums, checkpoints, and the removal of what is not asked for.
+
+A commit stands whatever becomes of this: an error is counted and logged, and the next commit tries
+again. Times of removal are those of the storage's own clock, as its listing tells them, against the
+newest entry of the same listing: a clock that is wrong removes nothing that is young.
+
+What may be read is what the log names within the retention. What goes, in this order:
+
+1. commits, their checksums and checkpoints below the *cut*, the newest checkpoint that is older
+   than the retention; its own commit stays, because times stand there alone;
+2. twins, vectors and feeds that neither a live file nor a tombstone within the retention names, and
+   that are older than a day. Nothing with another kind of name is touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from spark_upsert.core.durations import Fields
+from spark_upsert.delta.actions import DeltaAction
+from spark_upsert.delta.checkpoints import (
+    CHECKSUM,
+    checkpoint_path,
+    checksum_path,
+    vectors_of,
+    write_checkpoint,
+    write_checksum,
+    younger_tombstones,
+)
+from spark_upsert.delta.deletion_vectors import from_text, name_of
+from spark_upsert.delta.log import ENTRY, FOLDER, DeltaLog, commit_path
+from spark_upsert.delta.parquet_files import run_of
+from spark_upsert.errors import masked
+from spark_upsert.store import Store
+from spark_upsert.store.protocol import ObjectInfo, new_token
+
+_LOGGER = logging.getLogger(__name__)
+
+CHECKPOINT_EVERY = 10
+"""Commits between two checkpoints, at least."""
+
+_TOMBSTONES_PER_COMMIT = 1000
+"""With more tombstones checkpoints are rarer: each holds all of them."""
+
+CLEAN_EVERY_MS = 3_600_000
+
+ORPHAN_MS = 24 * 3_600_000
+"""A file that no commit names may be about to be named; a day later it is not."""
+
+REMOVALS_MAX = 100
+"""Objects that are removed behind one commit, so that no commit waits long.
+
+A commit makes fewer than ten, so that removals keep up with any rate of commits."""
+
+WAITING_MAX = 20_000
+"""Objects that one cleaning finds at most: those of an hour with five a second. Names, of 2 MB."""
+
+_VECTORS = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
+FEED_FOLDER = "_change_data"
+_FEED = re.compile(FEED_FOLDER + r"/cdc-[0-9a-f]{32}\.parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """The files that a cleaning removed, or would remove."""
+
+    log: tuple[str, ...]
+    files: tuple[ObjectInfo, ...]
+    """Twins, vectors and feeds, and what writers left behind that were killed."""
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """What is to be removed, in this order."""
+        yield from self.log
+        for info in self.files:
+            yield info.path
+
+
+class Upkeep:
+    """The upkeep of one mirror by one process.
+
+    Parameters
+    ----------
+    store : Store
+        The place of the mirror.
+    log : DeltaLog
+    """
+
+    def __init__(self, store: Store, log: DeltaLog) -> None:
+        self._store = store
+        self._log = log
+        self._tombstones = 0
+        self._cleaned_ms: int | None = None
+        self._waiting: deque[str] = deque()
+        """What the last cleaning found, the oldest first, and has not removed yet."""
+        self.failures = 0
+        """How many times it failed; the mirror went on without."""
+
+    def reach_by(self, store: Store) -> None:
+        """Reach the same mirror by another object."""
+        self._store = store
+
+    def follow(self, *, now_ms: int, retention_ms: int) -> None:
+        """Do what is due behind a commit; raises no error."""
+        try:
+            state = self._log.seen
+            if state is not None and state.foreign is None:
+                write_checksum(self._store, state)
+            if self._is_checkpoint_due():
+                self.checkpoint(now_ms=now_ms, retention_ms=retention_ms)
+            if self._cleaned_ms is None or now_ms < self._cleaned_ms:
+                # The first hour of a process, or of a clock that went back, removes nothing.
+                self._cleaned_ms = now_ms
+            if not self._waiting and now_ms >= self._cleaned_ms + CLEAN_EVERY_MS:
+                found = self._old(now_ms=now_ms, retention_ms=retention_ms).paths
+                self._waiting.extend(islice(found, WAITING_MAX))
+                self._cleaned_ms = now_ms
+            self._remove_some()
+        except FileNotFoundError:
+            # Another publisher has gone on from a newer checkpoint, and removed the one known here.
+            self._log.forget()
+        except Exception as error:  # noqa: BLE001 - upkeep is never worth a commit
+            self.failures += 1
+            fields = Fields(place=self._store.url, failures=self.failures)
+            _LOGGER.warning("mirror not kept up: %s error=%s", fields, masked(f"{error!r}"))
+
+    def _remove_some(self) -> None:
+        """Remove a portion of what was found, the oldest first.
+
+        If an object cannot be removed, the rest waits for the next cleaning: as long as a commit is
+        in the log, no newer one was removed (`delta_log`).
+        """
+        portion = [self._waiting.popleft() for _ in range(min(REMOVALS_MAX, len(self._waiting)))]
+        try:
+            for path in portion:
+                self._store.delete(path)
+        except Exception:
+            self._waiting.clear()
+            raise
+
+    def _is_checkpoint_due(self) -> bool:
+        state = self._log.seen
+        if state is None:
+            return False
+        commits = state.version - (-1 if state.checkpoint is None else state.checkpoint)
+        tombstones = self._tombstones + len(state.removed)
+        return commits >= max(CHECKPOINT_EVERY, tombstones // _TOMBSTONES_PER_COMMIT)
+
+    def checkpoint(self, *, now_ms: int, retention_ms: int) -> None:
+        """Write a checkpoint of the state that was seen last."""
+        state = self._log.seen
+        if state is None:
+            return
+        tombstones = younger_tombstones(
+            self._store, state.checkpoint, state.removed, since_ms=now_ms - retention_ms
+        )
+        write_checkpoint(self._store, state, tombstones, now_ms=now_ms)
+        self._tombstones = len(tombstones)
+        self._log.note_checkpoint()
+
+    def vacuum(self, *, now_ms: int, retention_ms: int, dry_run: bool) -> Cleaned:
+        """Remove all that no reader may ask for any more; also of a mirror that is at rest.
+
+        The storage is asked for its time, by an empty object that is written and removed: among
+        the files of a mirror that was given up the newest one may be old, too.
+        """
+        probe = f"{FOLDER}/{new_token()}.now"
+        self._store.put(probe, b"")
+        try:
+            times = [i.modified_s for i in self._store.list(FOLDER) if i.path == probe]
+        finally:
+            self._store.delete(probe)
+        done = self._old(now_ms=now_ms, retention_ms=retention_ms, now_s=max(times, default=0.0))
+        if not dry_run:
+            for path in done.paths:
+                self._store.delete(path)
+        return done
+
+    def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> Cleaned:
+        """Return what may go, the oldest first.
+
+        Parameters
+        ----------
+        now_s : float
+            The storage's time, if it was asked for; else the newest file stands for it.
+        """
+        log = [*self._store.list(FOLDER)]
+        own = [*self._store.list("")]
+        feeds = [*self._store.list(FEED_FOLDER)]
+        now_s = max((now_s, *(info.modified_s for info in (*log, *own, *feeds))))
+        # The clock of this machine counts only where it is behind.
+        now_ms = min(now_ms, int(now_s * 1000))
+        named = self._named(since_ms=now_ms - retention_ms)
+        day_s = now_s - ORPHAN_MS / 1000
+        # A commit names a feed within the hour in which it is written.
+        feed_s = min(day_s, now_s - retention_ms / 1000 - CLEAN_EVERY_MS / 1000)
+        gone = [info for info in own if _is_ours(info) and info.path not in named]
+        for folder in ("", FOLDER, FEED_FOLDER):
+            gone += self._store.temporaries(folder)
+        gone = [info for info in gone if info.modified_s < day_s and not info.is_link]
+        gone += [i for i in feeds if _FEED.fullmatch(i.path) and i.modified_s < feed_s]
+        return Cleaned(
+            log=tuple(_below_the_cut(log, now_s - retention_ms / 1000)),
+            files=tuple(sorted(gone, key=lambda info: info.modified_s)),
+        )
+
+    def _named(self, *, since_ms: int) -> set[str]:
+        """Return the files that a live file, or a removal since some time, names."""
+        state = self._log.seen
+        if state is None:
+            return set()
+        tombstones = younger_tombstones(
+            self._store, state.checkpoint, state.removed, since_ms=since_ms
+        )
+        named = {*state.live, *tombstones.field("path").to_pylist()}
+        named |= set(_names(each.get("deletionVector") for each in state.live.values()))
+        return named | set(_names(vectors_of(tombstones)))
+
+
+def _below_the_cut(infos: Iterable[ObjectInfo], until_s: float) -> Iterator[str]:
+    """Yield the entries of the log that no version since some time needs, oldest first."""
+    infos = list(infos)
+    found = [(info, ENTRY.fullmatch(info.path)) for info in infos]
+    entries = [(int(each[1]), each[2], info) for info, each in found if each]
+    sums = [int(each[1]) for info in infos if (each := CHECKSUM.fullmatch(info.path))]
+    old = [version for version, kind, info in entries if info.modified_s < until_s]
+    checkpoints = [version for version, kind, _ in entries if kind != "json"]
+    cut = max((v for v in checkpoints if v <= max(old, default=-1)), default=0)
+    # A checksum goes before its commit: a reader finds none of a version that is not there.
+    yield from (checksum_path(version) for version in sorted(sums) if version < cut)
+    for version, kind, _ in sorted(entries, key=lambda entry: entry[:2]):
+        if version < cut:
+            yield commit_path(version) if kind == "json" else checkpoint_path(version)
+
+
+def _is_ours(info: ObjectInfo) -> bool:
+    return run_of(info.path) is not None or _VECTORS.fullmatch(info.path) is not None
+
+
+def _names(vectors: Iterable[DeltaAction | None]) -> Iterator[str]:
+    """Yield the files in which vectors lie."""
+    for each in vectors:
+        if each is not None and each["storageType"] == "u":
+            yield name_of(uuid.UUID(bytes=from_text(each["pathOrInlineDv"][-20:], 16)))

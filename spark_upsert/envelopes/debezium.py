@@ -1,0 +1,589 @@
+"""The rules of the ``debezium`` envelope: which commands change events mean.
+
+=========  ==========================================================================
+``after``  struct: the row behind the change; its fields are the columns of the table
+``before`` struct, optional: the row before it, or as much of it as the database gives
+``op``     ``c`` create, ``u`` update, ``r`` snapshot read: a put, with ``after``;
+           ``d``: a delete, without ``after``
+others     whatever orders the changes, such as ``source.lsn``
+=========  ==========================================================================
+
+Anything else is an error and goes to the table's error policy: an event without ``op`` or of
+another one, a put without ``after``, a delete with ``after`` or without a key, a payload that
+could not be read. **What is broken never deletes**: a delete is an event that says so in two
+places, or a record of Kafka without a value.
+
+The key is that in ``after``, else in ``before``, else apart from the event: in the record's key. An
+update with another key than the one in ``before`` is two commands: a delete of the old key, then a
+put of the new one.
+
+A placeholder for a value that the source did not send (`payloads.placeholders`) is not the value:
+an error, or with the merge engine ``partial-update`` no change. A key that was not sent is the key
+in ``before``.
+
+A truncate (``t``) is of no key. It is an error or, if an option says so, ignored, or empties the
+table of all that its order key does not precede (`table.write.truncate`).
+
+Source: Debezium's change event format, and Materialize's ``ENVELOPE DEBEZIUM``, which refuses
+truncates likewise.
+
+How much of a change event can be read: all of it, or what places the error that it is.
+
+A payload is bad as a whole for its decoder. An event is not: a value that no column can hold leaves
+its key, its order and what it does as they are. So the events that cannot be read whole are read
+again with fewer fields asked for, until something can be read:
+
+===================================  =====================================================
+read                                 the event is
+===================================  =====================================================
+all, with the old key                what it says
+all but ``before``                   what it says: ``before`` is asked for its key alone
+op, order, keys in both rows         an error at its key; a delete is what it says
+op, order, key in ``after``          the same
+op, order                            an error at the key of the record
+nothing                              an error of unknown order
+===================================  =====================================================
+
+The reason is the one that the values were refused for. What a payload gives depends on that
+payload alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.casts import convert, readable
+from spark_upsert.core.keys import Mask, Positions, equal_rows
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import Scope, TableSchema
+from spark_upsert.core.source_positions import order_keys, position_of
+from spark_upsert.envelopes.debezium_messages import explain_text, name_by_text
+from spark_upsert.errors import OptionError, setting
+from spark_upsert.options.write import Truncates
+from spark_upsert.payloads.decoder import Decoder, Payloads, decoded
+from spark_upsert.payloads.placeholders import (
+    DEFAULT_PLACEHOLDER,
+    UNSENT_HINT,
+    Placeholder,
+    apply_unsent,
+)
+from spark_upsert.table.write.commands import (
+    Decoded,
+    filled_order,
+    to_commands,
+    with_skipped,
+)
+from spark_upsert.table.write.form import Path, at_path
+from spark_upsert.table.write.truncate import with_truncates
+
+_logger = logging.getLogger(__name__)
+
+BEFORE, AFTER, OP = "before", "after", "op"
+
+_HINT = (
+    "correct what writes the events or what is declared of them: 'valueFormat', 'valueSchema' and, "
+    "for messages without a schema, 'timeUnit' and 'decimalHandling'; rows that are no change "
+    "events belong to the envelope 'upsert' or 'kafka'; 'onTruncate=overwrite' empties the table "
+    "at a truncate, and 'ignore' passes over it; "
+    f"for values that were not sent: {UNSENT_HINT}"
+)
+
+_NO_REASON = pa.nulls(1, pa.string())[0]
+
+_SOURCE = "source"
+_READ = "r"
+_PUTS = ("c", _READ, "u")
+_DELETE, _TRUNCATE, _MESSAGE = "d", "t", "m"
+_NO_OP = "the event has no 'op'"
+_LOGICAL_MESSAGE = (
+    "op 'm' is a logical decoding message of PostgreSQL, which changes no row: leave its topic out "
+    "of the query"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventBatch:
+    """Events of n rows. Arrays are of length n."""
+
+    batch: pa.RecordBatch
+    """The rows with events as structs."""
+    raw_values: Callable[[Positions], pa.Array]
+    """As in `Decoded`."""
+    keys: Callable[[Mask], EventKeys]
+    """Gives the keys that stand apart from the events, of some rows."""
+    tombstones: Mask
+    """The records without a value: they delete their key, and are no events."""
+    reasons: pa.Array | None = None
+    """Why the values of an event could not be read, as text."""
+    is_cut: Mask | None = None
+    """True where it is unknown if there is a row behind the change; nowhere by default."""
+    unsent: Mapping[str, Mask] = field(default_factory=dict)
+    """The rows with a placeholder that was removed before decoding, by the name in ``after``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventKeys:
+    """Keys that stand apart from the events."""
+
+    columns: dict[str, pa.Array]
+    """The key columns; null where there is none."""
+    reasons: pa.Array | None = None
+    """Why a key could not be decoded, as text."""
+    raw: pa.Array | None = None
+    """The keys of all rows as they came, as binary."""
+
+
+class EventReader(Protocol):
+    """Finds the events in rows. Travels to the tasks by pickle."""
+
+    def read(self, batch: pa.RecordBatch) -> EventBatch:
+        """Return the events of a batch."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebeziumEnvelope:
+    """Turns change events into commands: one each, two where a row moves to another key."""
+
+    schema: TableSchema
+    reader: EventReader
+    event: Path
+    """The path of the event in what the reader gives."""
+    before: str | None
+    after: str
+    op: str
+    columns: dict[str, Path]
+    """For each column of the table that events have, where it is."""
+    order: tuple[Path, ...]
+    own_order: dict[str, Path]
+    truncates: Truncates = Truncates.ERROR
+    placeholder: Placeholder = DEFAULT_PLACEHOLDER
+
+    def __post_init__(self) -> None:
+        is_plain = self.schema.engine.kind is Engine.DEDUPLICATE
+        if self.truncates is Truncates.OVERWRITE and not (
+            is_plain and self.schema.scope is Scope.TABLE
+        ):
+            raise OptionError.invalid(
+                "onTruncate",
+                "overwrite",
+                "'error' or 'ignore' in a table without an order that reaches across epochs, or "
+                "with another merge engine than 'deduplicate'",
+                hint=f"an order such as {setting('sequenceBy', 'source.lsn')} says which rows came "
+                "before the truncate.",
+            )
+
+    def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands of a batch, in its order (`Envelope.commands`)."""
+        read = self.reader.read(batch)
+        after, op = self._part(read, self.after), readable(self._part(read, self.op))[0]
+        before = None if self.before is None else self._part(read, self.before)
+        has_after = _mask(after.is_valid())
+        old_keys = self._keys_in(before, batch.num_rows)
+        in_before = _any_valid(old_keys)
+        apart = read.keys(~(has_after | in_before))
+        columns = {own: _column(read.batch, path) for own, path in self.columns.items()}
+        unsent = self._unsent(columns, read.unsent)
+        new_keys = self._keys_in(after, batch.num_rows)
+        for key in unsent.keys() & new_keys.keys():
+            # What an update did not send, it did not change.
+            is_known = unsent[key] & _mask(old_keys[key].is_valid())
+            new_keys[key] = pc.if_else(pa.array(is_known), old_keys[key], new_keys[key])
+            unsent[key] &= ~is_known
+        columns |= self._keys(new_keys, old_keys, apart, has_after)
+        shown = {own: f"{AFTER}.{path[-1]}" for own, path in self.columns.items()}
+        columns, not_sent = apply_unsent(self.schema, columns, unsent, shown)
+        has_key = _any_valid({key: columns[key] for key in self.schema.keys})
+
+        order, bad_order = self._order(read, op)
+        is_truncate = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
+        is_truncate &= _all_valid(order, batch.num_rows) if order else False
+        is_nothing = self._passed_over(op, is_truncate)
+        if self._is_ordered_by_events and not self.schema.has_quarantine:
+            is_nothing |= read.tombstones
+        faults = _faults(op, has_after, has_key, apart.reasons)
+        faults = _named(faults, op, read.raw_values)
+        unread = _first(not_sent, explain_text(read.reasons), _NO_REASON)
+        is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~_mask(faults.is_valid())
+        if read.is_cut is not None:
+            is_delete &= ~read.is_cut
+        # What a row held is nothing to its delete.
+        is_said = pa.array(is_delete | read.tombstones | is_nothing)
+        reasons = pc.if_else(is_said, _NO_REASON, _first(unread, faults))
+        decoded = Decoded(
+            columns=columns,
+            order=order,
+            bad_order=bad_order,
+            own_order={n: _column(read.batch, path) for n, path in self.own_order.items()},
+            tombstones=is_delete | read.tombstones,
+            bad_values=reasons,
+            # Without a key there is nothing that an inline error could stand at.
+            bad_keys=_first(
+                pc.if_else(pa.array(has_key), _NO_REASON, reasons),
+                pc.if_else(
+                    pa.array(read.tombstones), _first(apart.reasons, _NO_REASON), _NO_REASON
+                ),
+            ),
+            raw_keys=apart.raw,
+            needs_no_order=read.tombstones if self.schema.has_quarantine else None,
+            ignores_null_deletes=True,
+            raw_values=read.raw_values,
+            hint=_HINT,
+        )
+        has_order = _all_valid(order, batch.num_rows)
+        if self._is_ordered_by_events and self.schema.has_quarantine:
+            # The record that takes such an error away has no order either: the later one says.
+            decoded = replace(
+                decoded, order=[pc.if_else(pa.array(has_key), column, None) for column in order]
+            )
+        # A row that moved is gone from its old key, whatever it holds at the new one.
+        moved = self._moved(columns, old_keys, has_after) & has_order
+        moved &= ~_mask(faults.is_valid())
+        commands = to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
+        commands = with_skipped(commands, int(is_nothing.sum()))
+        if self.truncates is Truncates.OVERWRITE and bool(is_truncate.any()):
+            where = pa.array(is_truncate)
+            return with_truncates(commands, [c.filter(where) for c in order], self.schema)
+        return commands
+
+    def _order(self, read: EventBatch, op: pa.Array) -> tuple[list[pa.Array], pa.Array | None]:
+        """Return the order of each event, and why a position is invalid.
+
+        A row read by a snapshot may have no position, or a part of one. It is before all changes:
+        whatever has a position in the log is newer than the row, or is not in the table.
+        """
+        columns = [
+            convert(column, field.type) if position_of(field) else column
+            for column, field in (
+                (_column(read.batch, path), field)
+                for path, field in zip(self.order, self.schema.order, strict=True)
+            )
+        ]
+        order, reasons = order_keys(self.schema.order, columns, self.schema.binlogs)
+        for index, (path, column) in enumerate(zip(self.order, columns, strict=True)):
+            if path[-2:-1] == (_SOURCE,) and column.null_count:
+                has_source = _column(read.batch, path[:-1]).is_valid()
+                is_read = pc.and_(pc.equal(op, _READ).fill_null(False), has_source)
+                is_first = pc.and_(is_read, column.is_null())
+                order[index] = pc.if_else(is_first, filled_order(column), order[index])
+        return order, reasons
+
+    def _part(self, read: EventBatch, name: str) -> pa.Array:
+        return _column(read.batch, (*self.event, name))
+
+    @property
+    def _is_ordered_by_events(self) -> bool:
+        """Whether a record without a value has no order."""
+        return any(path[: len(self.event)] == self.event for path in self.order)
+
+    def _unsent(
+        self, columns: Mapping[str, pa.Array], removed: Mapping[str, Mask]
+    ) -> dict[str, Mask]:
+        """Return the rows whose value was not sent, by column of the table."""
+        found = {}
+        for name, column in columns.items():
+            *above, own = self.columns[name]
+            if tuple(above) == (*self.event, self.after):
+                where = self.placeholder.find(column)
+                found[name] = where | removed[own] if own in removed else where
+        return {name: where for name, where in found.items() if where.any()}
+
+    def _passed_over(self, op: pa.Array, ordered: Mask) -> Mask:
+        """Return the truncates that are no commands; says if they are to change nothing.
+
+        A truncate that is to empty the table is one of these only if it is ``ordered``.
+        """
+        if self.truncates is Truncates.ERROR:
+            return np.zeros(len(op), dtype=np.bool_)
+        if self.truncates is Truncates.OVERWRITE:
+            return ordered
+        found = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
+        if found.any():
+            _logger.warning(
+                "event=truncates_ignored count=%d: rows that the source no longer has stay in the "
+                "table (onTruncate=ignore)",
+                int(found.sum()),
+            )
+        return found
+
+    def _keys_in(self, row: pa.Array | None, count: int) -> dict[str, pa.Array]:
+        """Return the key columns of ``before`` or ``after``; null where it has none."""
+        found = {}
+        for key in self.schema.keys:
+            name = self.columns[key][-1]
+            own = self.schema.columns.field(key).type
+            has = row is not None and row.type.get_field_index(name) >= 0
+            found[key] = convert(at_path(row, (name,)), own) if has else pa.nulls(count, own)
+        return found
+
+    def _keys(
+        self,
+        new: dict[str, pa.Array],
+        old: dict[str, pa.Array],
+        apart: EventKeys,
+        has_after: Mask,
+    ) -> dict[str, pa.Array]:
+        """Return the key of each event, whole from one place."""
+        in_before = pa.array(_any_valid(old))
+        return {
+            key: pc.if_else(
+                pa.array(has_after),
+                new[key],
+                pc.if_else(in_before, old[key], _cast(apart.columns.get(key), old[key])),
+            )
+            for key in self.schema.keys
+        }
+
+    def _moved(
+        self, columns: dict[str, pa.Array], old_keys: dict[str, pa.Array], has_after: Mask
+    ) -> Mask:
+        """Return which events take a row from one key to another."""
+        names = self.schema.keys
+        same = equal_rows([columns[n] for n in names], [old_keys[n] for n in names])
+        return has_after & _any_valid(old_keys) & ~same
+
+
+def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array | None) -> pa.Array:
+    """Return why an event cannot be applied, null where it can."""
+    is_put = pc.is_in(op, pa.array(_PUTS))
+    is_delete = pc.equal(op, _DELETE).fill_null(False)
+    after, key = pa.array(has_after), pa.array(has_key)
+    named = pc.binary_join_element_wise("op '", op, "'", "")
+    no_key: pa.Array | str = "op 'd' has no key in 'before', nor is there one beside the event"
+    if key_reasons is not None:
+        undecodable = pc.binary_join_element_wise("op 'd', and ", key_reasons, "")
+        no_key = pc.coalesce(undecodable, no_key)
+    return pc.case_when(
+        pc.make_struct(
+            op.is_null(),
+            pc.equal(op, _TRUNCATE),
+            pc.invert(pc.or_(is_put, is_delete)),
+            pc.and_not(is_put, after),
+            pc.and_(is_delete, after),
+            pc.and_not(is_delete, key),
+        ),
+        _NO_OP,
+        "op 't' (truncate) cannot be applied (onTruncate)",
+        pc.binary_join_element_wise(named, " is not one of c, r, u, d", ""),
+        pc.binary_join_element_wise(named, " has no 'after'", ""),
+        "op 'd' has an 'after'",
+        no_key,
+        _NO_REASON,
+    )
+
+
+def _named(faults: pa.Array, op: pa.Array, raw: Callable[[Positions], pa.Array]) -> pa.Array:
+    """Add to faults what those messages are that are no change events."""
+    message = pc.if_else(pc.equal(op, _MESSAGE).fill_null(False), _LOGICAL_MESSAGE, faults)
+    rows = np.flatnonzero(_mask(pc.equal(faults, _NO_OP).fill_null(False)))
+    if not len(rows):
+        return message
+    names = name_by_text(raw(rows))
+    told = pc.coalesce(pc.binary_join_element_wise(f"{_NO_OP}: it is ", names, ""), _NO_OP)
+    places = np.arange(len(faults))
+    places[rows] = len(faults) + np.arange(len(rows))
+    return pa.concat_arrays([message, told]).take(pa.array(places))
+
+
+def _first(*reasons: pa.Array | str | None) -> pa.Array:
+    return pc.coalesce(*(given for given in reasons if given is not None))
+
+
+def _repeated(
+    decoded: Decoded, is_nothing: Mask, moved: Mask, old_keys: dict[str, pa.Array]
+) -> Decoded:
+    """Drop events without effect; put a delete of the old key before each event that leaves it."""
+    if not (is_nothing.any() or moved.any()):
+        return decoded
+    counts = np.where(is_nothing, 0, 1 + moved)
+    rows = np.repeat(np.arange(len(moved)), counts)
+    is_old = np.zeros(len(rows), dtype=np.bool_)
+    is_old[(np.cumsum(counts) - counts)[moved]] = True
+    places, old = pa.array(rows), pa.array(is_old)
+    columns = {
+        name: pc.if_else(old, old_keys[name].take(places), column.take(places))
+        if name in old_keys
+        else column.take(pa.array(rows, mask=is_old))
+        for name, column in decoded.columns.items()
+    }
+    assert decoded.bad_values is not None
+    assert decoded.bad_keys is not None
+    return replace(
+        decoded,
+        columns=columns,
+        order=[column.take(places) for column in decoded.order],
+        own_order={name: column.take(places) for name, column in decoded.own_order.items()},
+        tombstones=decoded.tombstones[rows] | is_old,
+        needs_no_order=None if decoded.needs_no_order is None else decoded.needs_no_order[rows],
+        bad_values=decoded.bad_values.take(places),
+        bad_keys=decoded.bad_keys.take(places),
+        raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(places),
+        raw_values=lambda chosen: decoded.raw_values(rows[chosen]),
+    )
+
+
+def _all_valid(columns: Sequence[pa.Array], count: int) -> Mask:
+    everywhere = np.ones(count, dtype=np.bool_)
+    return np.logical_and.reduce([everywhere, *(_mask(column.is_valid()) for column in columns)])
+
+
+def _cast(column: pa.Array | None, like: pa.Array) -> pa.Array:
+    return pa.nulls(len(like), like.type) if column is None else convert(column, like.type)
+
+
+def _any_valid(columns: dict[str, pa.Array]) -> Mask:
+    return np.logical_or.reduce([_mask(column.is_valid()) for column in columns.values()])
+
+
+def _column(batch: pa.RecordBatch, path: Path) -> pa.Array:
+    return at_path(batch.column(path[0]), path[1:])
+
+
+def _mask(values: pa.Array) -> Mask:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fewer:
+    """Decodes fewer fields of an event than all."""
+
+    decoder: Decoder
+    has_values: bool = False
+    """Whether the whole row is among them."""
+    knows_after: bool = True
+    """Whether it can be told if there is a row behind the change."""
+
+
+class Events(NamedTuple):
+    """The events read from n payloads."""
+
+    events: pa.StructArray
+    reasons: pa.Array | None
+    """Why the values of an event could not be read, as text."""
+    is_cut: Mask
+    """True where it is unknown if there is a row behind the change."""
+
+    def replaced(self, pieces: Sequence[tuple[Positions, Events]]) -> Events:
+        """Return events of which those at some places are others, which were decoded again."""
+        if not pieces:
+            return self
+        count = len(self.events)
+        events, reasons = [self.events], [_reasons_of(self.reasons, count)]
+        places, is_cut = np.arange(count), self.is_cut.copy()
+        for rows, piece in pieces:
+            places[rows] = count + np.arange(len(rows))
+            count += len(rows)
+            is_cut[rows] = piece.is_cut
+            events.append(piece.events)
+            reasons.append(_reasons_of(piece.reasons, len(rows)))
+        at = pa.array(places)
+        return Events(pa.concat_arrays(events).take(at), pa.concat_arrays(reasons).take(at), is_cut)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventDecoder:
+    """Decodes the values of records into change events.
+
+    Parameters
+    ----------
+    whole : Decoder
+        The decoder of all fields that are asked for.
+    fewer : tuple of Fewer
+        What to try where that fails, one after the other.
+    required : tuple of str
+        The columns that are declared NOT NULL.
+    """
+
+    whole: Decoder
+    fewer: tuple[Fewer, ...]
+    required: tuple[str, ...]
+
+    def without(self, names: Collection[str]) -> EventDecoder:
+        """Return the decoder of events that lack columns, though these are declared NOT NULL."""
+        return replace(self, required=tuple(n for n in self.required if n not in names))
+
+    def decode(self, payloads: pa.Array) -> Events:
+        """Return as much of each event as can be read."""
+        read = decoded(self.whole, payloads)
+        fields = [field.with_nullable(True) for field in self.whole.fields]
+        events = pa.StructArray.from_arrays(list(read.columns), fields=fields)
+        reasons, is_cut = read.reasons, np.zeros(len(payloads), dtype=np.bool_)
+        if reasons is not None:
+            events, reasons, is_cut = self._again(payloads, events, reasons)
+        return Events(events, self._nulls(events, reasons), is_cut)
+
+    def _again(self, payloads: pa.Array, events: pa.StructArray, reasons: pa.Array) -> Events:
+        """Read the events that are bad with fewer fields; as many steps as there are `fewer`."""
+        left = np.flatnonzero(_valid(reasons))
+        places = np.arange(len(payloads))
+        pieces, count = [events], len(events)
+        is_cut = np.zeros(len(payloads), dtype=np.bool_)
+        for step in self.fewer:
+            found = decoded(step.decoder, payloads.take(pa.array(left)))
+            is_read = _readable(found, len(left))
+            rows, good = left[is_read], pa.array(np.flatnonzero(is_read))
+            columns = dict(zip(step.decoder.fields.names, found.columns, strict=True))
+            taken = {name: column.take(good) for name, column in columns.items()}
+            pieces.append(_laid_out(taken, events.type, len(rows)))
+            places[rows] = count + np.arange(len(rows))
+            count += len(rows)
+            is_cut[rows] = not step.knows_after
+            if step.has_values:
+                reasons = _renewed(reasons, left, found.reasons)
+            left = left[~is_read]
+        is_cut[left] = True
+        whole = pa.concat_arrays(pieces).take(pa.array(places))
+        return Events(whole, reasons, is_cut)
+
+    def _nulls(self, events: pa.StructArray, reasons: pa.Array | None) -> pa.Array | None:
+        """Add why rows that lack what is declared NOT NULL cannot be applied."""
+        after = pc.struct_field(events, [events.type.get_field_index(AFTER)])
+        for name in self.required:
+            column = pc.struct_field(after, [after.type.get_field_index(name)])
+            lacks = pc.and_(after.is_valid(), column.is_null())
+            why = pc.if_else(lacks, f"'{AFTER}.{name}' is null, and declared NOT NULL", None)
+            reasons = why if reasons is None else pc.coalesce(reasons, why)
+        return reasons
+
+
+def _reasons_of(reasons: pa.Array | None, count: int) -> pa.Array:
+    return pa.nulls(count, pa.string()) if reasons is None else reasons
+
+
+def _renewed(reasons: pa.Array, rows: Positions, found: pa.Array | None) -> pa.Array:
+    """Return reasons with other ones for some rows, or none."""
+    places = np.arange(len(reasons))
+    places[rows] = len(reasons) + np.arange(len(rows))
+    return pa.concat_arrays([reasons, _reasons_of(found, len(rows))]).take(pa.array(places))
+
+
+def _laid_out(columns: Mapping[str, pa.Array], type_: pa.StructType, count: int) -> pa.StructArray:
+    """Return columns as structs of more fields; what they lack is null."""
+    parts = []
+    for wanted in type_:
+        column = columns.get(wanted.name)
+        if column is None:
+            parts.append(pa.nulls(count, wanted.type))
+        elif column.type == wanted.type:
+            parts.append(column)
+        else:
+            names = [inner.name for inner in column.type]
+            inside = dict(zip(names, column.flatten(), strict=True))
+            whole = _laid_out(inside, wanted.type, count)
+            parts.append(pc.if_else(column.is_valid(), whole, None))
+    return pa.StructArray.from_arrays(parts, fields=list(type_))
+
+
+def _readable(found: Payloads, count: int) -> Mask:
+    return np.ones(count, dtype=np.bool_) if found.reasons is None else ~_valid(found.reasons)
+
+
+def _valid(array: pa.Array) -> Mask:
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)

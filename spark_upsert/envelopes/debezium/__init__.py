@@ -1,1 +1,0 @@
-"""The ``debezium`` envelope: change events, parsed already or in Kafka's records."""

@@ -1,0 +1,617 @@
+"""Change events in Kafka's records: the columns ``key`` and ``value`` as bytes.
+
+The reader takes the bytes as they were written. So it tells a record without a value, which says
+that its key is deleted, from bytes that are no event.
+
+The table's columns are those of a row (``before`` and ``after``). Beside them stand the fields
+that Debezium's connectors give with each change (`EVENT_FIELDS`), and the columns of the record.
+Only what is asked for is read.
+
+Change events as structs: rows as ``from_json`` or ``from_avro`` parses the value of a message.
+
+The event is at the top level of a row, or below a struct ``payload``. A parser that turns what it
+cannot read into nulls leaves events without ``op``, which are errors; so is a record of Kafka
+without a value, which cannot be told from them here. `records` reads the bytes itself, and can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.core.names import find_column, find_columns, has_column
+from spark_upsert.core.schema import Scope, TableSchema, widens
+from spark_upsert.envelopes.debezium import (
+    AFTER,
+    BEFORE,
+    OP,
+    DebeziumEnvelope,
+    EventBatch,
+    EventDecoder,
+    EventKeys,
+    Events,
+    Fewer,
+)
+from spark_upsert.envelopes.debezium_messages import MONGODB
+from spark_upsert.envelopes.inferred_schema import FoundSide
+from spark_upsert.envelopes.kafka import AVRO, JSON, Written
+from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.options.write import EnvelopeOptions, Truncates
+from spark_upsert.payloads.connect import ConnectAvroDecoder, ConnectJsonDecoder
+from spark_upsert.payloads.ddl import parse_schema
+from spark_upsert.payloads.decoder import Decoder, RefusedField, decoded, refused_columns
+from spark_upsert.payloads.logical_types import Unsaid
+from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
+from spark_upsert.table.write.commands import rows_as_json
+from spark_upsert.table.write.form import Path, at_path, dotted, leaves, order_names
+
+KEY, VALUE = "key", "value"
+_ORDER = ("partition", "offset")
+
+_TIMES = {"ts_ms": pa.int64(), "ts_us": pa.int64(), "ts_ns": pa.int64()}
+
+EVENT_FIELDS = pa.schema(
+    {
+        OP: pa.string(),
+        **_TIMES,
+        "source": pa.struct(
+            {
+                **dict.fromkeys(("connector", "name", "version", "db", "schema"), pa.string()),
+                **dict.fromkeys(("table", "snapshot", "sequence"), pa.string()),
+                **_TIMES,
+                # PostgreSQL.
+                **dict.fromkeys(("lsn", "txId", "xmin"), pa.int64()),
+                # MySQL and MariaDB.
+                **dict.fromkeys(("server_id", "pos", "row", "thread"), pa.int64()),
+                **dict.fromkeys(("file", "gtid", "query"), pa.string()),
+                # SQL Server.
+                **dict.fromkeys(("change_lsn", "commit_lsn"), pa.string()),
+                "event_serial_no": pa.int64(),
+            }
+        ),
+        "transaction": pa.struct(
+            {
+                "id": pa.string(),
+                "total_order": pa.int64(),
+                "data_collection_order": pa.int64(),
+            }
+        ),
+    }
+)
+"""Fields of an event beside the rows. Oracle's change numbers are texts, which do not compare as
+numbers do; its topics are ordered by their offsets."""
+
+_FORMATS = (JSON, AVRO, "json-confluent", "avro-confluent")
+
+MakeDecoder = Callable[[pa.Schema], Decoder]
+"""Returns the decoder of some fields."""
+
+
+def record_form(
+    rows: pa.Schema, options: EnvelopeOptions, found: Mapping[str, FoundSide]
+) -> RecordForm:
+    """Return the form of records, given options and what was found for the sides they leave out."""
+    given, unsaid = options.payloads, options.unsaid
+    value = Written.parse(VALUE, given, options.schema_ids, formats=_FORMATS)
+    key = Written.parse(KEY, given, options.schema_ids, default=value.name)
+    refused: tuple[RefusedField, ...] = ()
+    if VALUE in found:
+        image, event, make_values = _found(found[VALUE])
+        refused = found[VALUE].refused
+    elif value.format == AVRO:
+        image, event, make_values, refused = _avro(value, unsaid)
+    else:
+        image, event, make_values = _json(value, unsaid)
+
+    def make_keys(columns: pa.Schema) -> Decoder | None:
+        if KEY not in found:
+            return _keys(key, columns, unsaid)
+        return found[KEY].decoder(found[KEY].fields if len(found[KEY].fields) else columns)
+
+    names = {name.lower() for name in image.names}
+    keys = tuple(found[KEY].fields.names) if KEY in found else ()
+    return RecordForm(
+        rows,
+        image,
+        event,
+        make_keys,
+        make_values,
+        options.truncates,
+        options.placeholder or DEFAULT_PLACEHOLDER,
+        refused_columns(refused, images=True),
+        is_declared_json=VALUE not in found and value.format == JSON,
+        # A key that is a plain value has no name, and one of other names is not of the rows.
+        keys=keys if all(name.lower() in names for name in keys) else (),
+    )
+
+
+def _found(value: FoundSide) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
+    """Return the columns of a row, what stands beside it, and the decoder of some of both."""
+    image, beside = value.event()
+    return image, with_event_fields(beside), value.decoder
+
+
+def with_event_fields(beside: pa.Schema) -> pa.Schema:
+    """Return what stands beside rows, with the fields of `EVENT_FIELDS` in their types there.
+
+    So an order is of the same type whatever schema a batch has, and where it has none.
+    """
+    return pa.schema(_overlaid(EVENT_FIELDS, beside))
+
+
+def _overlaid(fixed: Iterable[pa.Field], found: Iterable[pa.Field]) -> list[pa.Field]:
+    own = {field.name: field for field in fixed}
+    for field in found:
+        if field.name not in own:
+            own[field.name] = field
+        elif pa.types.is_struct(field.type) and pa.types.is_struct(own[field.name].type):
+            parts = _overlaid(own[field.name].type, field.type)
+            own[field.name] = field.with_type(pa.struct(parts))
+        elif not widens(field.type, own[field.name].type):
+            own[field.name] = field
+    return list(own.values())
+
+
+def _json(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
+    """Return the columns of a row, what stands beside it, and the decoder of some of both."""
+    image, is_plain = parse_schema(value.option, value.require_text(), bare_name=VALUE)
+    if is_plain:
+        raise OptionError.invalid(
+            value.option, str(value.text), "the columns of a row, such as 'id BIGINT, name STRING'"
+        )
+
+    for name in find_columns(unsaid.units, image.names, role="column of 'timeUnit'"):
+        field = image.field(name)
+        if not pa.types.is_timestamp(field.type):
+            raise SchemaError(
+                f"'timeUnit.{field.name}' is the unit of a column that is {field.type}.",
+                hint=f"declare '{field.name}' as TIMESTAMP_NTZ or TIMESTAMP, or drop the option.",
+                column=field.name,
+            )
+
+    def make(event: pa.Schema) -> Decoder:
+        return value.behind_header(ConnectJsonDecoder(event, unsaid, (BEFORE, AFTER)))
+
+    return image, EVENT_FIELDS, make
+
+
+def _avro(
+    value: Written, unsaid: Unsaid
+) -> tuple[pa.Schema, pa.Schema, MakeDecoder, tuple[RefusedField, ...]]:
+    if unsaid != Unsaid():
+        raise OptionError(
+            f"options 'timeUnit' and 'decimalHandling' have no meaning with "
+            f"{value.side}Format={value.name}, whose schema says what values mean.",
+            hint="drop them.",
+        )
+    decoder = ConnectAvroDecoder.parse(value.option, value.require_text(), bare_name=VALUE)
+    fields = {field.name: field for field in decoder.fields}
+    for name in (BEFORE, AFTER, OP):
+        find_column(name, list(fields), role="field of a Debezium event")
+        if name != OP and not pa.types.is_struct(fields[name].type):
+            raise SchemaError(
+                f"'{name}' of the Avro schema must be a record, found {fields[name].type}.",
+                hint="give the writer's schema of the whole event, as the registry shows it.",
+                column=name,
+            )
+
+    def make(event: pa.Schema) -> Decoder:
+        only = frozenset(".".join(path) for path, _ in leaves(event))
+        return value.behind_header(decoder.keeping(only))
+
+    image = pa.schema(list(fields[AFTER].type))
+    beside = [field for name, field in fields.items() if name not in (BEFORE, AFTER)]
+    return image, pa.schema(beside), make, decoder.refused
+
+
+def _keys(key: Written, columns: pa.Schema, unsaid: Unsaid) -> Decoder | None:
+    """Return the decoder of keys that hold some columns; None if nothing says how."""
+    if key.format == AVRO:
+        if key.text is None:
+            return None
+        return key.behind_header(ConnectAvroDecoder.parse(key.option, key.text, bare_name=KEY))
+    if key.format != JSON:
+        return key.decoder()
+    if key.text is not None:
+        columns, is_bare = parse_schema(key.option, key.text, bare_name=KEY)
+        if is_bare:
+            return key.decoder()
+    return key.behind_header(ConnectJsonDecoder(columns, unsaid))
+
+
+@dataclass(frozen=True)
+class RecordForm:
+    """Records of Kafka with change events as values.
+
+    Parameters
+    ----------
+    rows : pyarrow.Schema
+        The columns of the records.
+    image : pyarrow.Schema
+        The columns of ``before`` and ``after``.
+    event : pyarrow.Schema
+        The other columns of the event.
+    make_keys : callable
+        Takes the key columns; returns None if it is not known how keys are written.
+    make_values : callable
+        Takes the fields of the event that are asked for.
+    truncates : Truncates
+    placeholder : Placeholder
+    refused : mapping of str to SchemaError
+        The columns of a row that no table can hold.
+    is_declared_json : bool
+        Whether values are JSON of declared fields, which may be unable to hold a placeholder.
+
+    Raises
+    ------
+    SchemaError
+        The records lack a column.
+    """
+
+    rows: pa.Schema
+    image: pa.Schema
+    event: pa.Schema
+    make_keys: Callable[[pa.Schema], Decoder | None]
+    make_values: MakeDecoder
+    truncates: Truncates
+    placeholder: Placeholder
+    refused: Mapping[str, SchemaError]
+    is_declared_json: bool = False
+    keys: tuple[str, ...] = ()
+    scope: Scope = Scope.EPOCH
+
+    def __post_init__(self) -> None:
+        for name in (KEY, VALUE):
+            type_ = self.rows.field(self._name(name)).type
+            if type_ not in (pa.binary(), pa.string()):
+                raise SchemaError(
+                    f"the column '{name}' of Kafka's records must be binary, found {type_}.",
+                    hint="write the rows of spark.readStream.format('kafka') as they come; for "
+                    "events that are parsed already, drop 'valueFormat'.",
+                    column=name,
+                )
+
+    def _name(self, name: str) -> str:
+        return find_column(name, self.rows.names, role="column of Kafka's records")
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The columns of a row image."""
+        return pa.schema([field.with_nullable(True) for field in self.image])
+
+    @property
+    def others(self) -> pa.Schema:
+        """The fields of the event beside the rows, and the columns of the record."""
+        return self.orders
+
+    @cached_property
+    def orders(self) -> pa.Schema:
+        """The same."""
+        event = dotted(self.event)
+        taken = {field.name for field in event} | {self._name(VALUE)}
+        return pa.schema([*event, *(field for field in self.rows if field.name not in taken)])
+
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return what is named; else partition and offset, if the rows have them."""
+        names = {name.lower() for name in self.rows.names}
+        return tuple(named) or (_ORDER if names.issuperset(_ORDER) else ())
+
+    def require_keys(self, keys: Sequence[str]) -> None:
+        """Raise `SchemaError` if a key is not a column of a row: deletes would not have it."""
+        find_columns(keys, self.columns.names, role="key column")
+
+    def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
+        """Return the envelope for a table."""
+        own = find_columns(columns.names, schema.columns.names, role="column")
+        value = self._name(VALUE)
+        of_event = {field.name for field in dotted(self.event)}
+
+        def path(name: str) -> Path:
+            return (value, *name.split(".")) if name in of_event else (name,)
+
+        order = tuple(path(name) for name in order_names(schema, self.orders))
+        own_order = {c: path(source) for c, source in schema.engine.column_order.items()}
+        images = {name for name in columns.names if has_column(self.image, name)}
+        stored = {
+            column: (value, AFTER, name) if name in images else path(name)
+            for column, name in zip(own, columns.names, strict=True)
+        }
+        asked = {p for p in (*order, *own_order.values(), *stored.values()) if p[0] == value}
+        key_fields = [self.columns.field(stored[key][-1]) for key in schema.keys]
+        return DebeziumEnvelope(
+            schema=schema,
+            reader=_RecordReader(
+                key_name=self._name(KEY),
+                value_name=value,
+                events=self._decoder(
+                    {field.name for field in key_fields},
+                    images,
+                    order={p[1:] for p in order if p[0] == value},
+                    asked={p[1:] for p in asked},
+                ),
+                key=self.make_keys(pa.schema(key_fields)),
+                key_fields=dict(zip(schema.keys, (f.name for f in key_fields), strict=True)),
+                placeholder=self.placeholder if self.is_declared_json else None,
+            ),
+            event=(value,),
+            before=BEFORE,
+            after=AFTER,
+            op=OP,
+            columns=stored,
+            order=order,
+            own_order=own_order,
+            truncates=self.truncates,
+            placeholder=self.placeholder,
+        )
+
+    def _decoder(
+        self, keys: set[str], images: set[str], *, order: set[Path], asked: set[Path]
+    ) -> EventDecoder:
+        """Return the decoder of events, given their columns and the fields beside the rows."""
+
+        def fields(before: set[str], after: set[str], beside: set[Path]) -> Decoder:
+            rows = [
+                pa.field(name, pa.struct([f for f in self.columns if f.name in columns]))
+                for name, columns in ((BEFORE, before), (AFTER, after))
+                if columns
+            ]
+            return self.make_values(pa.schema([*rows, *_pruned(self.event, {*beside, (OP,)}, ())]))
+
+        return EventDecoder(
+            whole=fields(keys, images, asked),
+            fewer=(
+                Fewer(decoder=fields(set(), images, asked), has_values=True),
+                Fewer(decoder=fields(keys, keys, order)),
+                Fewer(decoder=fields(set(), keys, order)),
+                Fewer(decoder=fields(set(), set(), order), knows_after=False),
+            ),
+            required=tuple(f.name for f in self.image if f.name in images and not f.nullable),
+        )
+
+
+def _pruned(fields: pa.Schema | pa.StructType, asked: set[Path], above: Path) -> list[pa.Field]:
+    """Return the fields that lead to some paths."""
+    kept = []
+    for field in fields:
+        path = (*above, field.name)
+        if path in asked:
+            kept.append(field)
+        elif pa.types.is_struct(field.type):
+            inside = _pruned(field.type, asked, path)
+            if inside:
+                kept.append(field.with_type(pa.struct(inside)))
+    return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecordReader:
+    """Decodes the values of records, and of the keys those that events lack."""
+
+    key_name: str
+    value_name: str
+    events: EventDecoder
+    key: Decoder | None
+    key_fields: dict[str, str]
+    """For each key column of the table, its name in a row."""
+    placeholder: Placeholder | None = None
+    """The placeholder to remove from JSON whose columns cannot hold it."""
+
+    def read(self, batch: pa.RecordBatch) -> EventBatch:
+        """Return the events of a batch."""
+        raw_keys, raw_values = (
+            batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
+        )
+        (events, reasons, is_cut), unsent = self._decode(raw_values)
+        arrays = [events if n == self.value_name else batch.column(n) for n in batch.schema.names]
+        return EventBatch(
+            batch=pa.RecordBatch.from_arrays(arrays, names=batch.schema.names),
+            raw_values=lambda rows: raw_values.take(pa.array(rows)),
+            keys=lambda where: self._keys(pc.if_else(pa.array(where), raw_keys, None), raw_keys),
+            tombstones=np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False)),
+            is_cut=is_cut,
+            unsent=unsent,
+            reasons=None
+            if reasons is None
+            else pc.binary_join_element_wise("the value is undecodable: ", reasons, ""),
+        )
+
+    def _decode(self, payloads: pa.Array) -> tuple[Events, dict[str, Mask]]:
+        """Return the events, and which members of ``after`` the source did not send."""
+        whole = self.events.decode(payloads)
+        if self.placeholder is None:
+            return whole, {}
+        types = (field.type for field in whole.events.type.field(AFTER).type)
+        rows = self.placeholder.rows_in_doubt(payloads, whole.reasons, types)
+        pieces: list[tuple[Positions, Events]] = []
+
+        def decode(chosen: Positions, texts: pa.Array, names: frozenset[str]) -> None:
+            pieces.append((chosen, self.events.without(names).decode(texts)))
+
+        unsent = decode_again(self.placeholder, payloads, rows, (AFTER,), decode)
+        return whole.replaced(pieces), unsent
+
+    def _keys(self, wanted: pa.Array, raw: pa.Array) -> EventKeys:
+        if self.key is None:
+            reason = "the record's key is not declared ('keySchema')"
+            return EventKeys(
+                columns={}, reasons=pc.if_else(wanted.is_valid(), reason, None), raw=raw
+            )
+        found = decoded(self.key, wanted)
+        by_name = dict(zip(self.key.fields.names, found.columns, strict=True))
+        if len(by_name) == 1 == len(self.key_fields):
+            # A key that is a plain value has no name that could matter.
+            by_name = dict(zip(self.key_fields.values(), by_name.values(), strict=True))
+        columns = {own: by_name[name] for own, name in self.key_fields.items() if name in by_name}
+        holds = [column.is_valid() for column in columns.values()]
+        is_empty = wanted.is_valid()
+        for valid in holds:
+            is_empty = pc.and_not(is_empty, valid)
+        reasons = pc.if_else(is_empty, f"it lacks {', '.join(self.key_fields.values())}", None)
+        if found.reasons is not None:
+            reasons = pc.coalesce(found.reasons, reasons)
+        return EventKeys(
+            columns=columns,
+            reasons=pc.binary_join_element_wise("the key is undecodable: ", reasons, ""),
+            raw=raw,
+        )
+
+
+_PAYLOAD, _KEY = "payload", "key"
+
+
+@dataclass(frozen=True)
+class ParsedForm:
+    """Rows with ``before``, ``after`` and ``op``.
+
+    Parameters
+    ----------
+    rows : pyarrow.Schema
+        The columns of the rows.
+    truncates : Truncates
+    placeholder : Placeholder
+
+    Raises
+    ------
+    SchemaError
+        The rows are not of this form.
+    """
+
+    rows: pa.Schema
+    truncates: Truncates = Truncates.ERROR
+    placeholder: Placeholder = DEFAULT_PLACEHOLDER
+    keys: tuple[str, ...] = ()
+    scope: Scope = Scope.TABLE
+
+    def __post_init__(self) -> None:
+        for name in (AFTER, OP):
+            self._name(name)
+        after = self._event.field(self._name(AFTER)).type
+        if not pa.types.is_struct(after):
+            why = f" ({MONGODB})" if pa.types.is_string(after) else ""
+            raise SchemaError(
+                f"'{AFTER}' of a Debezium event must be a struct of the row, found {after}{why}.",
+                hint="write the rows of spark.readStream.format('kafka') as they come, with "
+                "'valueFormat' and 'valueSchema'; or parse them with a schema that has the "
+                "fields of the row below 'before' and 'after'.",
+                column=AFTER,
+            )
+
+    @cached_property
+    def _root(self) -> Path:
+        """The path at which the event begins in a row."""
+        names = {name.lower(): name for name in self.rows.names}
+        if AFTER not in names and _PAYLOAD in names:
+            payload = names[_PAYLOAD]
+            if pa.types.is_struct(self.rows.field(payload).type):
+                return (payload,)
+        return ()
+
+    @cached_property
+    def _event(self) -> pa.Schema:
+        return pa.schema(list(self.rows.field(self._root[0]).type)) if self._root else self.rows
+
+    def _name(self, name: str) -> str:
+        return find_column(name, self._event.names, role="field of a Debezium event")
+
+    @property
+    def refused(self) -> Mapping[str, SchemaError]:
+        """None, as of plain rows."""
+        return {}
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The fields of ``after``."""
+        return pa.schema(list(self._event.field(self._name(AFTER)).type))
+
+    @cached_property
+    def others(self) -> pa.Schema:
+        """All that may order the changes, but for the rows before and after."""
+        images = (f"{BEFORE}.", f"{AFTER}.")
+        return pa.schema([f for f in self.orders if not f.name.lower().startswith(images)])
+
+    @cached_property
+    def orders(self) -> pa.Schema:
+        """The leaves of the event by dotted names, then the other columns of the rows."""
+        found = {field.name: field for field in dotted(self._event)}
+        for field in dotted(self.rows) if self._root else ():
+            found.setdefault(field.name, field)
+        return pa.schema(list(found.values()))
+
+    def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return what is named; else the order is that of arrival."""
+        return tuple(named)
+
+    def require_keys(self, keys: Sequence[str]) -> None:
+        """Raise `SchemaError` if a key is not a field of ``after``: deletes would not have it."""
+        find_columns(keys, self.columns.names, role="key column")
+
+    def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
+        """Return the envelope for a table."""
+        own = find_columns(columns.names, schema.columns.names, role="column")
+        before = [name for name in self._event.names if name.lower() == BEFORE]
+        after = self._name(AFTER)
+        of_event = {field.name for field in dotted(self._event)}
+
+        def path(name: str) -> Path:
+            return (*(self._root if name in of_event else ()), *name.split("."))
+
+        return DebeziumEnvelope(
+            schema=schema,
+            reader=_ParsedReader(
+                {key: where for key in schema.keys if (where := self._apart(key))}
+            ),
+            event=self._root,
+            before=before[0] if before and self._is_row(before[0]) else None,
+            after=after,
+            op=self._name(OP),
+            columns={
+                column: (*self._root, after, name) if has_column(self.columns, name) else path(name)
+                for column, name in zip(own, columns.names, strict=True)
+            },
+            order=tuple(path(name) for name in order_names(schema, self.orders)),
+            own_order={c: path(source) for c, source in schema.engine.column_order.items()},
+            truncates=self.truncates,
+            placeholder=self.placeholder,
+        )
+
+    def _is_row(self, name: str) -> bool:
+        return bool(pa.types.is_struct(self._event.field(name).type))
+
+    def _apart(self, key: str) -> Path | None:
+        """Return where a row has a key apart from the event, if anywhere."""
+        columns = {name.lower(): name for name in self.rows.names}
+        if key.lower() in columns:
+            return (columns[key.lower()],)
+        struct = columns.get(_KEY)
+        if struct is None or not pa.types.is_struct(self.rows.field(struct).type):
+            return None
+        inside = {f.name.lower(): f.name for f in self.rows.field(struct).type}
+        return (struct, inside[key.lower()]) if key.lower() in inside else None
+
+
+@dataclass(frozen=True)
+class _ParsedReader:
+    """Takes rows as they are."""
+
+    keys: dict[str, Path]
+    """Paths of keys that stand apart from the event."""
+
+    def read(self, batch: pa.RecordBatch) -> EventBatch:
+        """Return the events of a batch."""
+
+        def keys(where: Mask) -> EventKeys:
+            found = {n: at_path(batch.column(path[0]), path[1:]) for n, path in self.keys.items()}
+            return EventKeys(columns=found)
+
+        return EventBatch(
+            batch=batch,
+            raw_values=lambda rows: rows_as_json(batch, rows),
+            keys=keys,
+            tombstones=np.zeros(batch.num_rows, dtype=np.bool_),
+        )

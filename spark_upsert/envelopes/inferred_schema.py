@@ -1,0 +1,316 @@
+"""Columns that no option names: found in the payloads, or in a schema registry.
+
+A plan of a write needs columns, and bytes have none. Where the rows of a table are there before it
+is planned, their payloads say the columns (`found_options`): each names its schema, as a text in
+front of it or as an id of a registry. Where a write is planned first, the newest schema of a
+subject does. Either way each payload is then read by its own schema (`payloads.embedded_schema`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import pyarrow as pa
+
+from spark_upsert.core.names import find_in_schema
+from spark_upsert.core.schema import DELETED_FIELD, ErrorPolicy, TableSchema
+from spark_upsert.envelopes.debezium_messages import MONGODB, name_by_fields
+from spark_upsert.errors import OptionError, SchemaError, setting
+from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, SchemaFrom, WriteOptions
+from spark_upsert.payloads.decoder import RefusedField, Unreadable, refused_columns
+from spark_upsert.payloads.embedded_schema import (
+    ByRegistry,
+    CountedFields,
+    Inline,
+    OwnDecoder,
+    OwnSchema,
+    Schemas,
+    fields_in,
+    joined,
+)
+from spark_upsert.payloads.schema_registry import latest_schema
+
+_KEY, _VALUE = "key", "value"
+_IMAGES, _OP = ("before", "after"), "op"
+
+
+@dataclass(frozen=True)
+class FoundSide:
+    """The columns of one side of the records, by the schemas of its payloads."""
+
+    schemas: Schemas
+    fields: pa.Schema
+    is_tolerant: bool = False
+    """As of `OwnDecoder`."""
+    refused: tuple[RefusedField, ...] = ()
+    """The fields of a subject's newest schema that no column can hold."""
+
+    def decoder(self, asked: pa.Schema | None = None) -> OwnDecoder:
+        """Return the decoder of some of the fields, or of all."""
+        fields = self.fields if asked is None else asked
+        return OwnDecoder(self.schemas, fields, self.is_tolerant, self.refused)
+
+    def event(self) -> tuple[pa.Schema, pa.Schema]:
+        """Return the columns of a row of a change event, and what stands beside it.
+
+        Raises
+        ------
+        SchemaError
+            The schemas are not those of change events.
+        """
+        by_name = {field.name: field for field in self.fields}
+        images = [
+            pa.schema(list(by_name[name].type))
+            for name in _IMAGES
+            if name in by_name and pa.types.is_struct(by_name[name].type)
+        ]
+        if not images or _OP not in by_name:
+            other = name_by_fields(by_name)
+            if other is not None:
+                raise SchemaError(
+                    f"the payloads are {other}.",
+                    hint="write the topics of tables alone: name them by 'subscribe', or by a "
+                    "'subscribePattern' that no other topic matches.",
+                )
+            told = f"they have {', '.join(by_name) or 'no fields'}"
+            if _OP in by_name and any(name in by_name for name in _IMAGES):
+                told = f"'after' is {MONGODB}"
+            raise SchemaError(
+                f"the schemas of the payloads are not those of Debezium's change events: {told}.",
+                hint="events that were flattened are rows: use the envelope 'kafka' for them, and "
+                f"{setting('applyAsDeletes', DELETED_FIELD)} where they have that field.",
+            )
+        image = images[0] if len(images) == 1 else joined(*images)
+        return image, pa.schema([f for f in self.fields if f.name not in _IMAGES])
+
+
+def found_options(
+    options: WriteOptions, batches: Iterable[pa.RecordBatch], known: TableSchema | None
+) -> WriteOptions:
+    """Return the options of a write with the columns that its payloads have.
+
+    Parameters
+    ----------
+    options : WriteOptions
+        Returned as they are if nothing is to be found (`EnvelopeOptions.finds`).
+    batches : iterable of pyarrow.RecordBatch
+        All rows of one table; read once, and not kept.
+    known : TableSchema or None
+        The table's own, if there is one. It stands in for a side that no payload describes, as
+        where all rows are deletes.
+
+    Raises
+    ------
+    SchemaError
+        The schemas contradict each other, no table can hold what one says, or there is neither a
+        schema nor a table. Where the policy keeps rows that cannot be applied (`ErrorPolicy`), a
+        payload with such a schema is such a row, and no error.
+    StorageError
+        The registry does not answer: nothing is known of the rows.
+
+    Notes
+    -----
+    A loop over the distinct schemas of each batch; payloads are not decoded.
+    """
+    envelope = options.envelope
+    if not envelope.finds:
+        return options
+    policy = known.on_error if options.on_error is None and known else options.on_error
+    is_tolerant = policy not in (None, ErrorPolicy.FAIL)
+    left_out, used = _left_out(options, known)
+    envelope = replace(envelope, left_out=left_out, used=used, is_tolerant=is_tolerant)
+    found: dict[str, pa.Schema] = {}
+    contradicted: dict[str, pa.Schema] = {}
+    whys: dict[str, str] = {}
+    count = 0
+    schemas = {side: schemas_of(envelope, side) for side in envelope.sources}
+    narrowed = {side: _Narrowed(counted_of(envelope, side)) for side in envelope.sources}
+    is_expected = is_tolerant and known is not None
+    expected = {
+        side: _instead(envelope, side, None, known, 0) for side in envelope.sources if is_expected
+    }
+    for batch in batches:
+        count += batch.num_rows
+        for side, own in schemas.items():
+            name = find_in_schema(side, batch.schema, role="column of Kafka's records")
+            payloads = batch.column(name).cast(pa.binary())
+            read = fields_in(
+                own,
+                [payloads],
+                narrowed[side],
+                expected=expected.get(side),
+                is_tolerant=is_tolerant,
+            )
+            if read.fields is not None:
+                found[side] = joined(found[side], read.fields) if side in found else read.fields
+            if read.contradicted is not None:
+                before = contradicted.get(side, read.contradicted)
+                contradicted[side] = joined(before, read.contradicted)
+            if read.why is not None:
+                whys.setdefault(side, read.why)
+    is_described = True
+    for side in envelope.sources:
+        if side not in found:
+            fields = _instead(envelope, side, found.get(_KEY), known, count, whys.get(side))
+            found[side] = _with_mark(fields, options.deletes) if side == _VALUE else fields
+            is_described = is_described and side != _VALUE
+        elif side in contradicted:
+            found[side] = joined(found[side], contradicted[side])
+    not_read = {name for each in narrowed.values() for name in each.left_out}
+    if not is_described:
+        # No payload has a field that could be left out.
+        not_read = {name.lower() for name in options.except_columns}
+    return replace(
+        options,
+        envelope=replace(envelope, found=found),
+        except_columns=tuple(n for n in options.except_columns if n.lower() not in not_read),
+    )
+
+
+def _left_out(
+    options: WriteOptions, known: TableSchema | None
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of fields that are not read, and of those that are read and not stored.
+
+    In lower case. A mark of deletes that no option reads is among neither, so that it is refused.
+    """
+    of_use = [*options.sequence_by, *(field.name for field in (known.order if known else ()))]
+    for engine in (options.engine, known and known.engine):
+        of_use += engine.column_order.values() if engine else ()
+    used = frozenset(name.rpartition(".")[2].lower() for name in of_use)
+    not_stored = frozenset(name.lower() for name in options.except_columns)
+    mark = frozenset({(options.deletes or DELETED_FIELD).lower()})
+    not_read = not_stored - used - mark
+    return not_read, (not_stored & used) | (mark if options.deletes else frozenset())
+
+
+class _Narrowed:
+    """The fields of a schema that count: all but those that are left out by name."""
+
+    def __init__(self, counted: CountedFields) -> None:
+        self._counted = counted
+        self.left_out: set[str] = set()
+        """In lower case; fields that are not stored, and of no other use."""
+
+    def __call__(self, own: OwnSchema) -> pa.Schema:
+        counted = self._counted
+        images = [field.type for field in own.fields if counted.is_image(field)]
+        columns = chain.from_iterable(images) if counted.images else own.fields
+        names = {field.name.lower() for field in columns}
+        names |= {name.lower() for name in refused_columns(own.refused, bool(counted.images))}
+        self.left_out |= counted.left_out & names
+        return counted.of(own.fields, own.refused)
+
+
+def _instead(
+    envelope: EnvelopeOptions,
+    side: str,
+    key: pa.Schema | None,
+    known: TableSchema | None,
+    count: int,
+    why: str | None = None,
+) -> pa.Schema:
+    """Return the stand-in for the fields of a side that no payload describes."""
+    if known is not None:
+        columns = [field for field in known.columns if field.name != known.error_column]
+        if side == _KEY:
+            return pa.schema([field for field in columns if field.name in known.keys])
+        row = pa.schema([field for field in columns if field.name not in known.keys])
+        row = pa.schema(columns) if envelope.kind is EnvelopeKind.DEBEZIUM else row
+    elif side == _KEY and envelope.kind is EnvelopeKind.DEBEZIUM:
+        return pa.schema([])  # Keys are in the rows, too.
+    elif side == _VALUE and key is not None and len(key):
+        row = key if envelope.kind is EnvelopeKind.DEBEZIUM else pa.schema([])
+    else:
+        raise SchemaError(
+            f"none of {count} payloads in '{side}' says its schema, and there is no table yet"
+            f"{'' if why is None else f' (the first: {why})'}.",
+            hint="see that the format is the one that was written: JSON with schemas "
+            "('schemas.enable=true' of Connect's converter), or Confluent's with an id in front. "
+            f"JSON without them is read by {setting(f'{side}Schema', 'id BIGINT, name STRING')}, "
+            "with the columns that are there.",
+            column=side,
+        )
+    if envelope.kind is not EnvelopeKind.DEBEZIUM:
+        return row
+    image = pa.struct(list(row))
+    return pa.schema({**dict.fromkeys(_IMAGES, image), _OP: pa.string()})
+
+
+def _with_mark(fields: pa.Schema, deletes: str | None) -> pa.Schema:
+    """Add the field that marks deletes, which is none of the table's: here no payload has it."""
+    if deletes is None or deletes.lower() in {name.lower() for name in fields.names}:
+        return fields
+    return fields.append(pa.field(deletes, pa.bool_()))
+
+
+def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
+    """Return what is found of the sides without a given schema.
+
+    Raises
+    ------
+    OptionError
+        It was not looked for in the rows, and no subject of a registry says it instead.
+    """
+    return {
+        side: FoundSide(schemas_of(envelope, side), envelope.found[side], envelope.is_tolerant)
+        if side in envelope.found
+        else _planned(envelope, side)
+        for side in envelope.sources
+    }
+
+
+def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
+    """Return what the newest schema of a subject says, before a row is seen."""
+    subject = envelope.subjects.get(side)
+    schemas = schemas_of(envelope, side)
+    if subject is None or not isinstance(schemas, ByRegistry):
+        by = " or, with a registry, name the subject of its newest schema by "
+        by = f"{by}'{side}Subject'" if isinstance(schemas, ByRegistry) else ""
+        raise OptionError(
+            f"the columns of the {side}s are to be found in the rows, and this write is planned "
+            "before it has any.",
+            hint="write to a path that names columns of the rows, such as '/lake/{topic}': each of "
+            f"its tables is planned when its rows are there;{by} or give '{side}Schema'.",
+            option=f"{side}Schema",
+        )
+    try:
+        newest = latest_schema(schemas.settings, subject)
+        own = schemas.own(newest.text) if newest.kind == schemas.kind else None
+    except Unreadable as error:
+        raise SchemaError(
+            f"the newest schema of the subject '{subject}' has no columns: {error}.",
+            hint=f"correct it in the registry, or give '{side}Schema'.",
+        ) from error
+    if own is None:
+        raise SchemaError(
+            f"the newest schema of the subject '{subject}' is one of {newest.kind}, and "
+            f"'{side}Format' means {schemas.kind}.",
+            hint=f"give {side}Format=avro-confluent or json-confluent, as it is written.",
+        )
+    whole = replace(schemas, newest=newest, counted=None)
+    return FoundSide(whole, own.fields, refused=own.refused)
+
+
+def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
+    """Return how the payloads of a side name their schemas."""
+    counted = counted_of(envelope, side)
+    if envelope.sources[side] is SchemaFrom.INLINE:
+        return Inline(bare_name=side, counted=counted)
+    assert envelope.registry is not None
+    written = envelope.payloads[f"{side}Format"] or envelope.payloads["valueFormat"] or ""
+    return ByRegistry(
+        settings=envelope.registry,
+        kind="AVRO" if written.lower().startswith("avro") else "JSON",
+        bare_name=side,
+        is_connect=envelope.kind is EnvelopeKind.DEBEZIUM,
+        counted=counted,
+    )
+
+
+def counted_of(envelope: EnvelopeOptions, side: str) -> CountedFields:
+    """Return which fields of a side's schemas count."""
+    is_event = envelope.kind is EnvelopeKind.DEBEZIUM and side == _VALUE
+    return CountedFields(envelope.left_out, envelope.used, _IMAGES if is_event else ())

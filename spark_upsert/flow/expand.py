@@ -1,0 +1,301 @@
+"""The physical graph: each operator of a region becomes one replica for each channel.
+
+- A stream within a region becomes one connection from each channel to the same channel.
+- A stream that enters a region passes a *splitter*, which stands at the producer's output. Each
+  replica of the producer has its own splitter for each port of a consumer; nested regions are
+  entered by chained splitters, the outer one first.
+- A stream that leaves a region ends in the one port of the consumer: rows merge there in any order.
+
+So a producer of N replicas outside of a region of M channels has N splitters and ``N * M``
+connections. Pure: the same graph gives an equal value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from spark_upsert.errors import GraphError
+from spark_upsert.flow.graph import (
+    ChannelPath,
+    Edge,
+    Graph,
+    LogicalOperator,
+    PlacedOperator,
+    Region,
+    global_channel,
+    iter_channels,
+)
+from spark_upsert.flow.validate import check
+
+REPLICAS_MAX = 10_000
+"""The most replicas of one graph: far more than a cluster has slots, and too many to draw."""
+
+CONNECTIONS_MAX = 250_000
+"""The most connections of one graph: a shuffle of 500 by 500 channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A physical operator: one channel's copy of a logical one."""
+
+    logical: str
+    """The full name of the operator."""
+    operator: LogicalOperator
+    regions: tuple[str, ...]
+    """The full names of the regions that it is in; the innermost first."""
+    channel: ChannelPath
+    """The channel of each of these regions that it is in."""
+
+    @property
+    def name(self) -> str:
+        """``totals.sum`` outside of any region, with its global channel ``totals.sum[3]``."""
+        return named(self.logical, self.channel.index)
+
+
+def named(logical: str, channel: int) -> str:
+    """Return the name of a replica: that of the operator, and the global channel if it has one."""
+    return logical if channel < 0 else f"{logical}[{channel}]"
+
+
+class SplitterKind(Enum):
+    """How a splitter chooses channels."""
+
+    HASH = "hash"
+    BROADCAST = "broadcast"
+    ROUND_ROBIN = "round robin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitter:
+    """Shares the rows of a replica out among the channels of a region, for one port.
+
+    ``targets`` stand in the order of the channels: names of replicas, or, where another region is
+    entered behind this one, the splitters that choose in it.
+    """
+
+    owner: str
+    """The replica with the output at which it stands."""
+    region: str
+    """The full name of the region that it leads into."""
+    consumer: str
+    """The full name of the operator that the rows are for, and its port."""
+    port: str
+    kind: SplitterKind
+    width: int
+    attributes: tuple[str, ...] = ()
+    """Columns by which rows are hashed; empty for other kinds."""
+    start: int = 0
+    """The first channel of a round robin."""
+    passes_windows: bool = True
+    """Whether window markers go on; not if the owner is itself in a region."""
+    targets: tuple[str, ...] | tuple[Splitter, ...]
+
+    def iter_replicas(self) -> Iterator[str]:
+        """Yield the replicas that it leads to, in the order of their channels."""
+        for target in self.targets:
+            if isinstance(target, Splitter):
+                yield from target.iter_replicas()
+            else:
+                yield target
+
+    def iter_chain(self) -> Iterator[Splitter]:
+        """Yield this splitter, and all that are behind it."""
+        yield self
+        for target in self.targets:
+            if isinstance(target, Splitter):
+                yield from target.iter_chain()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Rows go from a replica to a port of another; both by name."""
+
+    producer: str
+    consumer: str
+    port: str
+    is_split: bool = False
+    """Whether a splitter decides which rows."""
+
+
+@dataclass(frozen=True)
+class Physical:
+    """Replicas that run, and what connects them."""
+
+    graph: Graph
+    replicas: tuple[Replica, ...]
+    """In the order of the operators, and of their channels."""
+    connections: tuple[Connection, ...]
+    """In the order of the streams, and of the producers' and consumers' channels."""
+    splitters: tuple[Splitter, ...]
+    """The first of each chain, in the order of the connections."""
+
+    @cached_property
+    def replica(self) -> dict[str, Replica]:
+        """Each replica by its name."""
+        return {each.name: each for each in self.replicas}
+
+    @cached_property
+    def replicas_of(self) -> dict[str, tuple[Replica, ...]]:
+        """The replicas of each operator, by its full name."""
+        found: dict[str, list[Replica]] = {name: [] for name in self.graph.places}
+        for each in self.replicas:
+            found[each.logical].append(each)
+        return {name: tuple(replicas) for name, replicas in found.items()}
+
+    @cached_property
+    def connections_of(self) -> dict[str, tuple[Connection, ...]]:
+        """The outgoing channels of each replica, by its name."""
+        found: dict[str, list[Connection]] = {name: [] for name in self.replica}
+        for each in self.connections:
+            found[each.producer].append(each)
+        return {name: tuple(connections) for name, connections in found.items()}
+
+    @cached_property
+    def splitters_of(self) -> dict[str, tuple[Splitter, ...]]:
+        """The first splitters at the output of each replica, by its name."""
+        found: dict[str, list[Splitter]] = {name: [] for name in self.replica}
+        for each in self.splitters:
+            found[each.owner].append(each)
+        return {name: tuple(splitters) for name, splitters in found.items()}
+
+
+def expanded(graph: Graph) -> Physical:
+    """Return the physical graph of a logical one.
+
+    Raises
+    ------
+    GraphError
+        The graph cannot be run (`checks.check`), or it would become too large.
+    """
+    check(graph)
+    _require_few(graph)
+    replicas = tuple(each for place in graph.places.values() for each in _replicas(place))
+    of: dict[str, list[Replica]] = {name: [] for name in graph.places}
+    for each in replicas:
+        of[each.logical].append(each)
+    connections: list[Connection] = []
+    splitters: list[Splitter] = []
+    for stream in graph.streams:
+        consumer = graph.places[stream.consumer]
+        common = _common(graph.places[stream.producer], consumer)
+        entered = consumer.regions[: len(consumer.regions) - common]
+        for producer in of[stream.producer]:
+            # What is in common lies outside of all else, so that it stands last.
+            shared = producer.channel.indexes[len(producer.channel.indexes) - common :]
+            if entered:
+                splitter = _splitter(stream, producer, consumer, entered, shared)
+                splitters.append(splitter)
+                targets = tuple(splitter.iter_replicas())
+            else:
+                targets = (_name_at(consumer, shared),)
+            connections.extend(
+                Connection(producer.name, target, stream.port, bool(entered)) for target in targets
+            )
+    return Physical(graph, replicas, tuple(connections), tuple(splitters))
+
+
+def _replicas(place: PlacedOperator) -> Iterator[Replica]:
+    regions = tuple(region.name for region in place.regions)
+    widths = _widths(place.regions)
+    for indexes in iter_channels(widths):
+        yield Replica(place.name, place.operator, regions, ChannelPath(indexes, widths))
+
+
+def _widths(regions: tuple[Region, ...]) -> tuple[int, ...]:
+    return tuple(region.parallel.width for region in regions)
+
+
+def _common(producer: PlacedOperator, consumer: PlacedOperator) -> int:
+    """Return how many regions both are in; they are the outermost ones of each."""
+    return len(set(producer.regions) & set(consumer.regions))
+
+
+def _name_at(place: PlacedOperator, indexes: tuple[int, ...]) -> str:
+    """Return the name of a replica, by its index in each region."""
+    if not indexes:
+        return place.name
+    return named(place.name, global_channel(indexes, _widths(place.regions)))
+
+
+def _splitter(
+    stream: Edge,
+    producer: Replica,
+    consumer: PlacedOperator,
+    entered: tuple[Region, ...],
+    outer: tuple[int, ...],
+) -> Splitter:
+    """Return the splitter into the outermost of the regions that are yet to be entered.
+
+    Parameters
+    ----------
+    entered : tuple of Region
+        The innermost first; not empty.
+    outer : tuple of int
+        The indexes in the regions around them, the innermost first.
+    """
+    *inner, region = entered
+    kind, attributes = _kind(region, region.port(stream.consumer, stream.port))
+    width = region.parallel.width
+    channels = [(local, *outer) for local in range(width)]
+    chained = (_splitter(stream, producer, consumer, tuple(inner), each) for each in channels)
+    is_outside = producer.channel.index < 0
+    return Splitter(
+        owner=producer.name,
+        region=region.name,
+        consumer=stream.consumer,
+        port=stream.port,
+        kind=kind,
+        width=width,
+        attributes=attributes,
+        start=0 if is_outside else producer.channel.index % width,
+        passes_windows=is_outside,
+        targets=tuple(chained) if inner else tuple(_name_at(consumer, c) for c in channels),
+    )
+
+
+def _kind(region: Region, port: str) -> tuple[SplitterKind, tuple[str, ...]]:
+    for each in region.parallel.partition_by:
+        if each.port == port:
+            return SplitterKind.HASH, each.attributes
+    if port in region.parallel.broadcast:
+        return SplitterKind.BROADCAST, ()
+    return SplitterKind.ROUND_ROBIN, ()
+
+
+def _require_few(graph: Graph) -> None:
+    """Refuse a graph that would become too large, before any of it is made."""
+    widths = {name: math.prod(_widths(place.regions)) for name, place in graph.places.items()}
+    replicas = sum(widths.values())
+    if replicas > REPLICAS_MAX:
+        widest = max(widths, key=lambda name: widths[name])
+        raise GraphError(
+            f"the graph would have {replicas} replicas, at most {REPLICAS_MAX} are made; operator "
+            f"'{widest}' alone has {widths[widest]}.",
+            hint=f"give {_regions_of(graph, widest)} a smaller width.",
+            operators=(widest,),
+        )
+    connections = {stream: _connection_count(graph, stream) for stream in graph.streams}
+    if sum(connections.values()) > CONNECTIONS_MAX:
+        most = max(connections, key=lambda stream: connections[stream])
+        raise GraphError(
+            f"the graph would have {sum(connections.values())} connections, at most "
+            f"{CONNECTIONS_MAX} are made; those from '{most.producer}' to '{most.consumer}' alone "
+            f"are {connections[most]}.",
+            hint=f"give {_regions_of(graph, most.consumer)} a smaller width, or put both operators "
+            "into one region.",
+            operators=(most.producer, most.consumer),
+        )
+
+
+def _connection_count(graph: Graph, stream: Edge) -> int:
+    producer, consumer = graph.places[stream.producer], graph.places[stream.consumer]
+    entered = consumer.regions[: len(consumer.regions) - _common(producer, consumer)]
+    return math.prod(_widths(producer.regions)) * math.prod(_widths(entered))
+
+
+def _regions_of(graph: Graph, name: str) -> str:
+    return " or ".join(f"'{region.name}'" for region in graph.places[name].regions)

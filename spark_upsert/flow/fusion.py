@@ -1,0 +1,430 @@
+"""Passes on Spark: which elements of a partition run together, and which rows go through a pass.
+
+An element runs in a later pass than the elements that feed it. Elements of one pass run side by
+side, and rows for later passes go through. Everything here is numbers; `stages` makes of a pass
+plan what runs.
+
+Rows come to a pass in one of three ways (`RowTransfer`):
+
+- *In place.* Elements that are in no region, and have operators that look at one row at a time, run
+  where the rows are, in as many tasks as there are.
+- *Exchanged.* Element i runs in task i, to which an exchange brings its rows.
+- *Aligned.* As exchanged; but each element is fed by one element of the pass before and by nothing
+  else, so that its rows are in its task already.
+
+An element without operators needs no pass if its rows take one connection: they enter at its end.
+
+Fusion: which replicas share a processing element, by schemes and by placement.
+
+A *processing element* (PE) is one thread: a barrier task, on Spark one `mapInArrow`. Replicas
+within a PE hand batches to each other by a call.
+
+Every scheme begins with the units of `placement`, and leaves each whole. So colocation holds, and
+no two PEs wait for each other: the PEs that `fused` returns can be run in an order, and are
+numbered in one. The influence of channels is no constraint of the user, so that units that span
+channels win over it, and get a PE of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import TypeAlias, assert_never
+
+from spark_upsert.errors import OptionError
+from spark_upsert.flow.expand import Physical, Replica
+from spark_upsert.flow.graph import OperatorKind, is_row_by_row
+from spark_upsert.flow.placement import (
+    Partition,
+    Separations,
+    Unit,
+    Units,
+    automatic,
+    manual,
+    order_of,
+    units_of,
+)
+
+
+class RowTransfer(Enum):
+    """The way in which rows come to the elements of a pass."""
+
+    IN_PLACE = "in place"
+    EXCHANGED = "exchanged"
+    ALIGNED = "aligned"
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The part of a physical graph that matters for passes, with replicas by their indexes."""
+
+    kinds: tuple[OperatorKind, ...]
+    is_free: tuple[bool, ...]
+    """Whether a replica can run wherever its rows are."""
+    is_direct: tuple[bool, ...]
+    """Whether a replica is a source that gives all rows to one port."""
+    connections: tuple[tuple[int, int], ...]
+    """Pairs of a producer and a consumer."""
+
+
+def wiring_of(physical: Physical) -> Wiring:
+    """Return the wiring of a graph."""
+    at = {name: index for index, name in enumerate(physical.replica)}
+    return Wiring(
+        kinds=tuple(replica.operator.kind for replica in physical.replicas),
+        is_free=tuple(is_free(replica) for replica in physical.replicas),
+        is_direct=tuple(_is_direct(replica, physical) for replica in physical.replicas),
+        connections=tuple((at[each.producer], at[each.consumer]) for each in physical.connections),
+    )
+
+
+def is_free(replica: Replica) -> bool:
+    """Return whether a replica can run wherever its rows are."""
+    if replica.operator.kind is OperatorKind.SOURCE:
+        return True
+    return not replica.regions and is_row_by_row(replica.operator.work)
+
+
+def _is_direct(replica: Replica, physical: Physical) -> bool:
+    if replica.operator.kind is not OperatorKind.SOURCE:
+        return False
+    leads = physical.connections_of[replica.name]
+    return len(leads) == 1 and not leads[0].is_split
+
+
+class PassPlan:
+    """The passes of a partition.
+
+    Parameters
+    ----------
+    element : sequence of int
+        The element of each replica.
+    order : sequence of int
+        The elements, each behind those that feed it.
+    """
+
+    def __init__(self, wiring: Wiring, element: Sequence[int], order: Sequence[int]) -> None:
+        self._wiring = wiring
+        self._element = element
+        self.enters = self._entering(len(order))
+        """Whether each replica is a source that does nothing, as its rows enter behind it."""
+        self.runs = [False] * len(order)
+        """Whether there is anything to do in each element."""
+        self._is_free = [True] * len(order)
+        for replica in self._iter_running():
+            self.runs[element[replica]] = True
+            self._is_free[element[replica]] &= wiring.is_free[replica]
+        self._before: list[set[int]] = [set() for _ in order]
+        self._is_fed = [False] * len(order)
+        self._note_producers()
+        self.levels = self._levelled(order)
+        """The pass of each element, -1 for what does nothing."""
+        self.ways: list[RowTransfer] = []
+        """The way in which rows come to each pass."""
+        self.tasks: list[Mapping[int, int]] = []
+        """The task of each element, for each pass; none in place."""
+        self._find_ways()
+
+    def elements_at(self, level: int) -> list[int]:
+        """Return the elements of a pass."""
+        return [element for element, at in enumerate(self.levels) if at == level]
+
+    def _iter_running(self) -> Iterator[int]:
+        for replica, kind in enumerate(self._wiring.kinds):
+            if kind is not OperatorKind.SINK and not self.enters[replica]:
+                yield replica
+
+    def _entering(self, count: int) -> list[bool]:
+        members = [0] * count
+        for element in self._element:
+            members[element] += 1
+        pairs = zip(self._wiring.is_direct, self._element, strict=True)
+        return [is_direct and members[element] == 1 for is_direct, element in pairs]
+
+    def _note_producers(self) -> None:
+        kinds = self._wiring.kinds
+        for producer, consumer in self._wiring.connections:
+            one, other = self._element[producer], self._element[consumer]
+            if kinds[consumer] is OperatorKind.SINK:
+                continue
+            if self.enters[producer]:
+                self._is_fed[other] = True
+            elif one != other:
+                self._before[other].add(one)
+        for replica in self._iter_running():
+            if kinds[replica] is OperatorKind.SOURCE:
+                self._is_fed[self._element[replica]] = True
+
+    def _levelled(self, order: Sequence[int]) -> list[int]:
+        """Elements that can run anywhere go first, so that no exchange stands before them."""
+        levels = [-1] * len(order)
+        for element in order:
+            before = self._before[element]
+            self._is_free[element] &= all(self._is_free[each] for each in before)
+            if self.runs[element] and self._is_free[element]:
+                levels[element] = max((levels[each] + 1 for each in before), default=0)
+        least = max(levels, default=-1) + 1
+        for element in order:
+            if self.runs[element] and not self._is_free[element]:
+                after = max((levels[each] + 1 for each in self._before[element]), default=0)
+                levels[element] = max(least, after)
+        return levels
+
+    def _find_ways(self) -> None:
+        before: Mapping[int, int] = {}
+        for level in range(max(self.levels, default=-1) + 1):
+            here = self.elements_at(level)
+            if all(self._is_free[element] for element in here):
+                self.ways.append(RowTransfer.IN_PLACE)
+                self.tasks.append({})
+                continue
+            aligned = self._aligned(here, before)
+            if aligned is None:
+                before = {element: task for task, element in enumerate(here)}
+            else:
+                before = aligned
+            self.ways.append(RowTransfer.EXCHANGED if aligned is None else RowTransfer.ALIGNED)
+            self.tasks.append(before)
+
+    def _aligned(self, here: list[int], tasks: Mapping[int, int]) -> dict[int, int] | None:
+        """Return the task of each element if its rows are in it already, else None."""
+        found: dict[int, int] = {}
+        for element in here:
+            before = self._before[element]
+            if len(before) != 1 or not before <= tasks.keys() or self._is_fed[element]:
+                return None
+            found[element] = tasks[next(iter(before))]
+        return found if len(set(found.values())) == len(found) else None
+
+
+class Influence(Enum):
+    """The influence of channels on fusion; `Legacy` ignores it."""
+
+    NONE = "noChannelInfluence"
+    """No influence."""
+    CHANNEL_ISOLATION = "channelIsolation"
+    """Replicas in a channel share a PE with replicas of the same channel only."""
+    CHANNEL_EXLOCATION = "channelExlocation"
+    """Channels of one region never share a PE; each may share with replicas outside of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Legacy:
+    """A PE for each unit: what placement does not put together is apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manual:
+    """A plan with so many PEs, or as near to that as greedy joins come."""
+
+    pe_count: int
+
+    def __post_init__(self) -> None:
+        _require_positive("pe_count", self.pe_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Automatic:
+    """Channels side by side in as many PEs as there are slots, and no more PEs than that needs."""
+
+    slots: int
+    """The number of PEs that can work at the same time."""
+
+    def __post_init__(self) -> None:
+        _require_positive("slots", self.slots)
+
+
+Scheme: TypeAlias = Legacy | Manual | Automatic
+
+
+def _require_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise OptionError(
+            f"'{name}' of a fusion scheme is at least 1, found {value}.",
+            hint=f"give '{name}' as such a number.",
+            option=name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PE:
+    """Replicas that run in one thread."""
+
+    index: int
+    """The number of the PE, from 0; PEs that feed it have smaller ones."""
+    replicas: tuple[Replica, ...]
+    """Its replicas, in the order of the physical graph."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its replicas."""
+        return tuple(replica.name for replica in self.replicas)
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(self.names)}}}"
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A physical graph, and which of its replicas share a PE: a partition of them."""
+
+    physical: Physical
+    pes: tuple[PE, ...]
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def pe_of(self) -> dict[str, PE]:
+        """The PE of each replica, by its name."""
+        return {name: pe for pe in self.pes for name in pe.names}
+
+    @cached_property
+    def streams(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of a PE and another that it feeds, by their indexes; the first is the smaller."""
+        pairs = {
+            (self.pe_of[each.producer].index, self.pe_of[each.consumer].index)
+            for each in self.physical.connections
+        }
+        return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
+
+    def __str__(self) -> str:
+        return " ".join(str(pe) for pe in self.pes)
+
+
+def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.NONE) -> Fused:
+    """Return which replicas share a PE.
+
+    Parameters
+    ----------
+    influence : Influence
+        The meaning of channels beside placement; `Legacy` ignores it.
+
+    Returns
+    -------
+    Fused
+        The plan, with a warning for each wish that could not be met, and for replicas that share a
+        PE only because rows go to and fro between them.
+
+    Raises
+    ------
+    PlacementError
+        Two replicas must be together and must be apart.
+
+    Notes
+    -----
+    Source: the fusion schemes of IBM Streams. They leave open which units share a PE for
+    ``manual`` and ``automatic``; the greedy joins of `partitions` are our choice.
+    """
+    units = units_of(physical)
+    is_legacy = isinstance(scheme, Legacy)
+    shared = _shared_out(physical, units, Influence.NONE if is_legacy else influence)
+    partition = _partition(shared, scheme)
+    order = order_of(partition, shared)
+    assert order is not None, "a partition that was not allowed"
+    pes = _pes(physical, units, partition, order)
+    return Fused(physical, pes, (*_closed(units), *_missed(scheme, len(units), len(pes))))
+
+
+def _partition(units: Units, scheme: Scheme) -> Partition:
+    match scheme:
+        case Legacy():
+            return tuple(range(units.count))
+        case Manual():
+            return manual(units, min(scheme.pe_count, units.count))
+        case Automatic():
+            return automatic(units, scheme.slots)
+        case _:
+            assert_never(scheme)
+
+
+def _pes(
+    physical: Physical, units: tuple[Unit, ...], partition: Partition, order: Sequence[int]
+) -> tuple[PE, ...]:
+    place = {element: index for index, element in enumerate(order)}
+    of = {
+        replica.name: place[element]
+        for unit, element in zip(units, partition, strict=True)
+        for replica in unit.replicas
+    }
+    replicas: list[list[Replica]] = [[] for _ in order]
+    for replica in physical.replicas:
+        replicas[of[replica.name]].append(replica)
+    return tuple(PE(index, tuple(members)) for index, members in enumerate(replicas))
+
+
+# -- units as the search sees them -----------------------------------------------------------
+
+
+def _shared_out(physical: Physical, units: tuple[Unit, ...], influence: Influence) -> Units:
+    at = {replica.name: index for index, unit in enumerate(units) for replica in unit.replicas}
+    streams: dict[tuple[int, int], float] = {}
+    for each in physical.connections:
+        pair = at[each.producer], at[each.consumer]
+        ends = physical.replica[each.producer], physical.replica[each.consumer]
+        if pair[0] != pair[1]:
+            # Without estimates: the channels of a region share the rows of a stream evenly.
+            rows = 1 / max(1, *(replica.channel.count for replica in ends))
+            streams[pair] = streams.get(pair, 0.0) + rows
+    return Units(
+        bounds=tuple(_bounds(unit, influence) for unit in units),
+        streams=streams,
+        is_free=tuple(map(_is_free, units)),
+    )
+
+
+def _is_free(unit: Unit) -> bool | None:
+    kinds = {is_free(each) for each in unit.replicas if each.operator.kind is not OperatorKind.SINK}
+    return all(kinds) if kinds else None
+
+
+def _bounds(unit: Unit, influence: Influence) -> Separations:
+    """Return with what a unit must not share a PE."""
+    same = _channels(unit, influence)
+    if unit.is_isolated or same is None:
+        return Separations(is_alone=True)
+    return Separations(exclusive=unit.exlocate, same=same)
+
+
+def _channels(unit: Unit, influence: Influence) -> dict[str, Hashable] | None:
+    """Return what units of one PE must agree in; None if the replicas of this one do not."""
+    agreed: dict[str, Hashable] = {}
+    for replica in unit.replicas:
+        for name, value in _channel(replica, influence).items():
+            if agreed.setdefault(name, value) != value:
+                return None
+    return agreed
+
+
+def _channel(replica: Replica, influence: Influence) -> dict[str, Hashable]:
+    match influence:
+        case Influence.NONE:
+            return {}
+        case Influence.CHANNEL_ISOLATION:
+            return {"": (replica.regions, replica.channel)}
+        case Influence.CHANNEL_EXLOCATION:
+            return dict(zip(replica.regions, replica.channel.all, strict=True))
+        case _:
+            assert_never(influence)
+
+
+# -- warnings --------------------------------------------------------------------------------
+
+
+def _closed(units: tuple[Unit, ...]) -> list[str]:
+    return [
+        f"{', '.join(replica.name for replica in unit.replicas)} share a PE: rows go from those of "
+        "them that are colocated to the others and back."
+        for unit in units
+        if unit.is_closed
+    ]
+
+
+def _missed(scheme: Scheme, unit_count: int, pe_count: int) -> list[str]:
+    if not isinstance(scheme, Manual) or scheme.pe_count == pe_count:
+        return []
+    if scheme.pe_count > unit_count:
+        why = f"there are no more than {unit_count} units that can be apart"
+    else:
+        why = "placement, channels and the streams between them let no two more share one"
+    return [f"{scheme.pe_count} PEs were asked for, there are {pe_count}: {why}."]

@@ -1,1 +1,0 @@
-"""Replicas that share a processing element: placement, influence of channels, greedy joins."""

@@ -1,0 +1,512 @@
+"""Tables at the ends of a flow that runs in one process: read at one version, written as one epoch.
+
+A replica of a source reads a range of hashes of its own. Options for change feeds, streams and a
+chosen number of splits are refused here: those need Spark.
+
+A flow in one process: a thread for each processing element, bounded channels between them.
+
+>>> import pyarrow as pa
+>>> from spark_upsert.flow import ArrowSource, Collected, Flow, PythonFunction
+>>> from spark_upsert.flow.local import collect
+>>> rows = pa.table({"n": [1, 2, 3]})
+>>> flow = Flow()
+>>> source = flow.source("rows", ArrowSource(rows))
+>>> with flow.parallel("both", width=2):
+...     given = flow.operator("same", PythonFunction(iter, rows.schema), source)
+>>> flow.sink("all", Collected(), given)
+>>> sorted(collect(flow.graph())["all"]["n"].to_pylist())
+[1, 2, 3]
+
+**Order.** Rows from one replica to another keep their order. Where rows of several replicas meet
+there is no order.
+
+**Back-pressure.** An element takes its input from one channel, and stops while a channel that it
+puts into is full; the reader of the sinks takes from one such channel, too. Elements feed each
+other in no circle, so that the last one can always go on.
+
+**Markers.** A source may give `Marker.WINDOW` between its batches: each replica that gets the
+marker drains and sends it on, but splitters with an owner in a region do not. The end goes
+everywhere, and counts when it has come from all.
+
+**Failure.** An error of an operator or a source is raised at the reader, with the name of the
+operator. All threads have ended by then, but for a source that is silent.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import ALL_HASHES
+from spark_upsert.core.names import find_columns
+from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.errors import BatchTooLargeError, GraphError, TableFullError, about
+from spark_upsert.flow.expand import Replica, expanded
+from spark_upsert.flow.fusion import Fused, Legacy, fused
+from spark_upsert.flow.graph import ArrowSource, Given, Graph, OperatorKind, TableSink, TableSource
+from spark_upsert.flow.operators import Element, as_declared
+from spark_upsert.flow.partitioner import READ, AddressBook, Marker, Parcel, Port, by_address
+from spark_upsert.flow.validate import require_sources, schemas_of
+from spark_upsert.merge.readers import CHANNEL_EVENTS, Channel, Gauge
+from spark_upsert.options.declare import STORAGE_PREFIX, fold
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.store.open import open_store
+from spark_upsert.table.log.manifest import Commit, Transaction
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.views.group_rows import ShownGroups, grouping_of
+from spark_upsert.views.grouping import Grouping
+
+_OF_ROWS = tuple(map(fold, ("path", "columns", "versionAsOf", "raw")))
+"""Options of which a read in one process knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRows:
+    """The rows that a table shows at one version: its own, or the groups that it keeps."""
+
+    schema: pa.Schema
+    snapshot: Snapshot
+    grouping: Grouping | None
+
+    def items(self, replica: Replica) -> Iterator[pa.RecordBatch]:
+        """Yield what a replica of the source reads: of several each has a range of hashes."""
+        ranges = ALL_HASHES.cut(max(1, replica.channel.count))
+        own = ranges[max(0, replica.channel.index)]
+        if self.grouping is None:
+            yield from self.snapshot.read(self.schema.names, hash_range=own)
+            return
+        shown = ShownGroups(self.grouping, self.snapshot.store)
+        for rows in shown.rows(self.snapshot.manifest, own):
+            yield rows.select(self.schema.names)
+
+
+def rows_of(name: str, source: TableSource) -> VersionRows:
+    """Return the rows of a source, as the table is now or at the version that it asks for.
+
+    Raises
+    ------
+    GraphError
+        It asks for more than rows at a version.
+    """
+    given = {**_texts(source.options), "path": source.path}
+    options = ReadOptions.parse(given)
+    plain = {each: text for each, text in given.items() if _is_of_rows(each)}
+    if options != ReadOptions.parse(plain):
+        others = ", ".join(sorted(given.keys() - plain.keys()))
+        raise GraphError(
+            f"source '{name}' reads its table with {others}, which in one process nothing does.",
+            hint="run the flow on Spark, or give the rows: make it Given(schema).",
+            operators=(name,),
+        )
+    with about("operator", name):
+        table = Table.open(options.path, storage=options.storage)
+        snapshot = table.at(options.version_as_of)
+        grouping = None if options.raw else grouping_of(snapshot.manifest.properties)
+        columns = snapshot.manifest.schema.columns if grouping is None else grouping.result
+        names = list(find_columns(options.columns, columns.names, role="column"))
+    fields = pa.schema([columns.field(each) for each in names]) if names else columns
+    return VersionRows(fields, snapshot, grouping)
+
+
+def _is_of_rows(option: str) -> bool:
+    return fold(option) in _OF_ROWS or option.lower().startswith(STORAGE_PREFIX)
+
+
+def targets_of(graph: Graph) -> dict[str, TableSink]:
+    """Return what each sink writes, by its full name.
+
+    Raises
+    ------
+    GraphError
+        A sink is no table.
+    """
+    found: dict[str, TableSink] = {}
+    for name, place in graph.places.items():
+        work = place.operator.work
+        if place.operator.kind is not OperatorKind.SINK:
+            continue
+        if not isinstance(work, TableSink):
+            raise GraphError(
+                f"sink '{name}' is {type(work).__name__}, which nothing writes.",
+                hint="make it a TableSink, or take its rows instead of writing them.",
+                operators=(name,),
+            )
+        found[name] = work
+    return found
+
+
+def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
+    """Write rows as one epoch; None if its transaction is in the table already.
+
+    Parameters
+    ----------
+    more : str
+        Options beside those of the sink.
+    """
+    options = WriteOptions.parse({**_texts(sink.options), **more, "path": sink.path})
+    table = Table(open_store(options.path, options.storage))
+    plan = plan_upon(table, options, rows.schema)
+    base = Snapshot(table.store, plan.base)
+    commands = plan.commands(base, rows.to_batches())
+    staged = (stage(base, commands, late_rows=LateRows.FAIL),)
+    epoch = WriteSet(
+        base=base,
+        staged=staged,
+        transactions=_transactions(options),
+        allow_unordered=options.allow_unordered,
+        late_rows=LateRows.FAIL,
+    )
+    try:
+        return table.commit(epoch, admission=table.admission(options.full_wait_ms))
+    except (TableFullError, BatchTooLargeError):
+        table.discard(staged)  # It was not tried.
+        raise
+
+
+def _transactions(options: WriteOptions) -> tuple[Transaction, ...]:
+    if options.app_id is None or options.app_version is None:
+        return ()
+    writer = Transaction.writer_of_app(options.app_id)
+    return (Transaction(writer=writer, number=options.app_version),)
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as Spark hands them on."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+
+
+JOIN_SECONDS = 60.0
+"""How long ending waits for a thread; a source that is silent keeps its one, which is a daemon."""
+
+Item: TypeAlias = pa.RecordBatch | Marker
+"""An item that a source gives, and that comes to an address."""
+
+ReadSource: TypeAlias = Callable[[], Iterable[Item]]
+
+
+def collect(
+    plan: Graph | Fused, given: Mapping[str, ReadSource] | None = None
+) -> dict[str, pa.Table]:
+    """Run a graph, and return the rows of each sink, by its full name; see `run_local`."""
+    run = _Run(plan, given or {}, CHANNEL_EVENTS)
+    batches: dict[str, list[pa.RecordBatch]] = {name: [] for name in run.sinks}
+    for sink, item in run.items():
+        if isinstance(item, pa.RecordBatch):
+            batches[sink].append(item)
+    return {name: pa.Table.from_batches(batches[name], run.sinks[name]) for name in batches}
+
+
+def run(
+    plan: Graph | Fused,
+    given: Mapping[str, ReadSource] | None = None,
+    *,
+    transaction: tuple[str, int] | None = None,
+) -> dict[str, Commit | None]:
+    """Run a graph, and write the rows of each sink into its table, when all rows have come.
+
+    Parameters
+    ----------
+    transaction : tuple of str and int, optional
+        A name and a number by which each table takes this run once, even if the run is repeated
+        because it failed between two tables.
+
+    Returns
+    -------
+    dict of str to Commit or None
+        By the full names of the sinks; None if a table had this transaction already.
+
+    Raises
+    ------
+    GraphError
+        The graph cannot be run, or a sink is no table.
+    Exception
+        As `run_local`; or what writing raises.
+    """
+    targets = targets_of(plan if isinstance(plan, Graph) else plan.physical.graph)
+    named: dict[str, str] = {}
+    if transaction is not None:
+        named = {"txnAppId": transaction[0], "txnVersion": str(transaction[1])}
+    rows = collect(plan, given)
+    return {name: write(sink, rows[name], **named) for name, sink in targets.items()}
+
+
+def run_local(
+    plan: Graph | Fused,
+    given: Mapping[str, ReadSource] | None = None,
+    *,
+    capacity: int = CHANNEL_EVENTS,
+) -> Iterator[tuple[str, Item]]:
+    """Run a graph, and yield the items that come to its sinks.
+
+    No thread runs before the first ``next``. Closing the iterator ends all threads.
+
+    Parameters
+    ----------
+    plan : Graph or Fused
+        In a graph that is not fused each replica is an element by itself.
+    given : mapping of str to callable, optional
+        The reader of each source that is `Given`, by full name; called once for each replica.
+    capacity : int
+        Rows in a channel; an empty channel takes any batch.
+
+    Yields
+    ------
+    sink : str
+        The full name of the sink.
+    item : pyarrow.RecordBatch or Marker
+
+    Raises
+    ------
+    GraphError
+        The graph cannot be run.
+    Exception
+        What an operator or a source raised; the error, or its note, names the operator.
+    """
+    return _Run(plan, given or {}, capacity).items()
+
+
+class _Ended(BaseException):
+    """Ends a thread, because the run has ended."""
+
+
+class _Channels:
+    """All channels of a run, under one lock."""
+
+    def __init__(self, producers: Sequence[int], capacity: int) -> None:
+        self._changed = Condition()
+        self._channels = [Channel(capacity, Gauge()) for _ in producers]
+        self._producers = list(producers)
+        """The number of producers of each channel that may still put something in."""
+        self._failure: BaseException | None = None
+        self._is_ended = False
+        for index, count in enumerate(producers):
+            if not count:
+                self._channels[index].close()
+
+    def put(self, index: int, address: int, item: Item) -> None:
+        """Put an item into a channel when there is room."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_ended or self._channels[index].has_room(item))
+            if self._is_ended:
+                raise _Ended
+            self._channels[index].put(_Addressed(address, item))
+            self._changed.notify_all()
+
+    def take(self, index: int, *, is_waiting: bool = True) -> tuple[int, Item] | None:
+        """Return the next item of a channel; None behind the last one, or without waiting."""
+        channel = self._channels[index]
+        with self._changed:
+            if is_waiting:
+                self._changed.wait_for(
+                    lambda: self._is_ended or not channel.is_empty or channel.is_drained
+                )
+            if self._failure is not None:
+                raise self._failure
+            if self._is_ended:
+                raise _Ended
+            if channel.is_empty:
+                return None
+            taken: _Addressed = channel.take()
+            self._changed.notify_all()
+            return taken.address, taken.item
+
+    def leave(self, index: int) -> None:
+        """Say that one of its producers puts nothing more into a channel."""
+        with self._changed:
+            self._producers[index] -= 1
+            if not self._producers[index]:
+                self._channels[index].close()
+                self._changed.notify_all()
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """Release all waiting threads; the reader raises the first failure."""
+        with self._changed:
+            self._failure = self._failure or failure
+            self._is_ended = True
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class _Addressed:
+    """The items in a channel."""
+
+    address: int
+    item: Item
+
+    @property
+    def num_rows(self) -> int:
+        """How many events it is."""
+        return self.item.num_rows if isinstance(self.item, pa.RecordBatch) else 1
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it holds."""
+        return self.item.nbytes if isinstance(self.item, pa.RecordBatch) else 0
+
+
+class _Run:
+    """One run: its elements, a thread for each, and the channel that each takes from.
+
+    Sinks have one channel together, from which the reader takes.
+    """
+
+    def __init__(self, plan: Graph | Fused, given: Mapping[str, ReadSource], capacity: int) -> None:
+        if isinstance(plan, Graph):
+            plan = fused(expanded(plan), Legacy())
+        graph = plan.physical.graph
+        self._reads = _reads(graph, given)
+        schemas = schemas_of(graph, {name: read.schema for name, read in self._reads.items()})
+        self.sinks = {
+            each.consumer: schemas[each.producer]
+            for each in graph.streams
+            if graph.places[each.consumer].operator.kind is OperatorKind.SINK
+        }
+        self._book = AddressBook(plan.physical)
+        self._elements = [pe.names for pe in plan.pes]
+        self._output = len(self._elements)
+        self._channel_of = [self._channel(port.replica, plan) for port in self._book.ports]
+        self._leads = [self._leads_of(index, names) for index, names in enumerate(self._elements)]
+        self._capacity = capacity
+
+    def items(self) -> Iterator[tuple[str, Item]]:
+        """Yield the items that come to the sinks."""
+        producers = [0] * (len(self._elements) + 1)
+        for lead in itertools.chain.from_iterable(self._leads):
+            producers[lead] += 1
+        channels = _Channels(producers, self._capacity)
+        threads = [
+            Thread(target=self._work, args=(index, channels), name=f"element {index}", daemon=True)
+            for index in range(len(self._elements))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            while (taken := channels.take(self._output)) is not None:
+                address, item = taken
+                replica = self._book.physical.replica[self._book.ports[address].replica]
+                yield replica.logical, item
+        finally:
+            channels.end()
+            for thread in threads:
+                thread.join(JOIN_SECONDS)
+
+    def _channel(self, replica: str, plan: Fused) -> int:
+        kind = plan.physical.replica[replica].operator.kind
+        return self._output if kind is OperatorKind.SINK else plan.pe_of[replica].index
+
+    def _leads_of(self, index: int, names: tuple[str, ...]) -> set[int]:
+        """Return the channels that an element puts into."""
+        addresses = itertools.chain.from_iterable(self._book.leading[name] for name in names)
+        return {self._channel_of[address] for address in addresses} - {index}
+
+    # -- what a thread does
+
+    def _work(self, index: int, channels: _Channels) -> None:
+        try:
+            with Element(self._book, self._elements[index]) as element:
+                for address, item in self._inputs(index, channels):
+                    if isinstance(item, pa.RecordBatch):
+                        self._put(element.feed(address, item), channels)
+                    else:
+                        self._put(element.pass_window(address), channels)
+                self._put(element.drain(), channels)
+            for lead in self._leads[index]:
+                channels.leave(lead)
+        except _Ended:
+            pass
+        except BaseException as error:  # noqa: BLE001  (raised where the sinks are read)
+            channels.end(error)
+
+    def _put(self, leaving: Iterator[Parcel | int], channels: _Channels) -> None:
+        for each in leaving:
+            if isinstance(each, int):
+                channels.put(self._channel_of[each], each, Marker.WINDOW)
+            else:
+                for address, batch in by_address(each):
+                    channels.put(self._channel_of[address], address, batch)
+
+    def _inputs(self, index: int, channels: _Channels) -> Iterator[tuple[int, Item]]:
+        """Yield what comes to an element: of each source of it one item in turn, and what waits."""
+        reading = deque(self._readings(self._elements[index]))
+        while reading:
+            address, items = reading.popleft()
+            with about("operator", self._book.ports[address].replica):
+                item = next(items, None)
+            if item is not None:
+                yield address, item
+                reading.append((address, items))
+            taken = channels.take(index, is_waiting=False)
+            if taken is not None:
+                yield taken
+        while (taken := channels.take(index)) is not None:
+            yield taken
+
+    def _readings(self, names: tuple[str, ...]) -> Iterator[tuple[int, Iterator[Item]]]:
+        for name in names:
+            replica = self._book.physical.replica[name]
+            if replica.operator.kind is OperatorKind.SOURCE:
+                read = self._reads[replica.logical]
+                yield self._book.address[Port(name, READ)], read.items(replica)
+
+
+class _Reading(Protocol):
+    """The reader of a source."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that it gives."""
+        ...
+
+    def items(self, replica: Replica) -> Iterator[Item]:
+        """Yield what a replica of the source reads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The reader of a source, and the columns that it gives."""
+
+    schema: pa.Schema
+    read: ReadSource
+
+    def items(self, replica: Replica) -> Iterator[Item]:
+        """Yield what a replica of the source reads: of several each takes its turn."""
+        width, channel = max(1, replica.channel.count), max(0, replica.channel.index)
+        for item in itertools.islice(self.read(), channel, None, width):
+            yield item if isinstance(item, Marker) else as_declared(item, self.schema, replica)
+
+
+def _reads(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]:
+    reads: dict[str, _Reading] = {}
+    for name, place in graph.places.items():
+        if place.operator.kind is not OperatorKind.SOURCE:
+            continue
+        work = place.operator.work
+        if isinstance(work, ArrowSource):
+            reads[name] = _Read(work.schema, work.rows.to_batches)
+        elif isinstance(work, TableSource):
+            reads[name] = rows_of(name, work)
+        elif isinstance(work, Given) and name in given:
+            reads[name] = _Read(work.schema, given[name])
+        else:
+            raise GraphError(
+                f"nothing reads the source '{name}' here.",
+                hint=f"make it Given(schema), and give what reads it: given={{'{name}': ...}}.",
+                operators=(name,),
+            )
+    require_sources(given, reads)
+    return reads

@@ -1,0 +1,469 @@
+"""A coroutine over a function that takes batches by iterating: batches can be handed to it.
+
+The caller that hands a batch over gets what the function yields until it asks for the next one; so
+operators of one processing element call each other, whatever they are. The function has a thread of
+its own, which works only while the caller waits: one of the two runs at any time, and the same
+batches give the same results in the same order. A hand-over takes some tens of microseconds.
+
+Running operators: each is fed batch by batch, and drained at a barrier.
+
+After a barrier an operator begins anew: a function is called again, and a plan is a task that is
+clean there (`spark_upsert.task`), but for its counters.
+
+A processing element that runs: replicas that call each other, and what leads out of them.
+
+Rows come to an address of the element and leave it with addresses elsewhere. Sinks are elsewhere:
+what writes is not run here, nor what reads; of a source there is what leads out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+from graphlib import TopologicalSorter
+from threading import Semaphore, Thread
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.errors import GraphError, MemoryLimitError, about
+from spark_upsert.flow.expand import Physical, Replica
+from spark_upsert.flow.graph import OperatorKind, PythonFunction
+from spark_upsert.flow.partitioner import (
+    AddressBook,
+    Marker,
+    Outlet,
+    Parcel,
+    by_address,
+    outlets_of,
+)
+from spark_upsert.flow.validate import columns
+from spark_upsert.task import Node, Task
+
+Overs: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+JOIN_SECONDS = 60.0
+"""How long closing waits for a function that does not come back; its thread is a daemon."""
+
+
+class _Says(Enum):
+    IS_HUNGRY = "is hungry"
+    HAS_ENDED = "has ended"
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: BaseException
+
+
+class _Abandoned(BaseException):
+    """Ends a function that gets no more input; no `except Exception` stops it."""
+
+
+class Coroutine:
+    """One call of the function: from its first batch to the end of its input."""
+
+    def __init__(self, function: Overs) -> None:
+        self._function = function
+        self._given: pa.RecordBatch | None = None
+        self._said: pa.RecordBatch | _Says | _Failed = _Says.HAS_ENDED
+        self._is_abandoned = False
+        self._may_work = Semaphore(0)
+        self._may_go_on = Semaphore(0)
+        self._thread: Thread | None = None
+
+    def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield what the function gives before it asks for another batch.
+
+        A batch that it does not ask for, because it has ended by itself, is left out.
+        """
+        yield from self._started()
+        assert isinstance(self._said, _Says), "what followed from the batch before was not taken"
+        if self._said is _Says.IS_HUNGRY:
+            yield from self._outputs(batch)
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rest, behind the end of the input."""
+        yield from self._started()
+        if self._said is _Says.IS_HUNGRY:
+            yield from self._outputs(None)
+
+    def close(self) -> None:
+        """End the function where it waits; nothing, if it has ended."""
+        if self._thread is not None:
+            self._is_abandoned = True
+            self._may_work.release()
+            self._thread.join(JOIN_SECONDS)
+
+    # -- the caller's thread
+
+    def _started(self) -> Iterator[pa.RecordBatch]:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="operator of a flow", daemon=True)
+            self._thread.start()
+            yield from self._outputs(None)
+
+    def _outputs(self, given: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
+        while True:
+            self._given = given
+            self._may_work.release()
+            self._may_go_on.acquire()
+            if isinstance(self._said, _Failed):
+                raise _as_failure(self._said.error)
+            if isinstance(self._said, _Says):
+                return
+            yield self._said
+
+    # -- the function's thread
+
+    def _work(self) -> None:
+        self._may_work.acquire()
+        said: _Says | _Failed = _Says.HAS_ENDED
+        try:
+            if not self._is_abandoned:
+                for batch in self._function(self._batches()):
+                    self._say(batch)
+        except _Abandoned:
+            pass
+        except BaseException as error:  # noqa: BLE001  (raised where the batch was handed over)
+            said = _Failed(error)
+        self._said = said
+        self._may_go_on.release()
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        while (batch := self._say(_Says.IS_HUNGRY)) is not None:
+            yield batch
+
+    def _say(self, what: pa.RecordBatch | _Says) -> pa.RecordBatch | None:
+        """Let the caller go on, and wait until it is the function's turn again."""
+        self._said = what
+        self._may_go_on.release()
+        self._may_work.acquire()
+        if self._is_abandoned:
+            raise _Abandoned
+        return self._given
+
+
+def _as_failure(error: BaseException) -> Exception:
+    """Return the error of a function; one that would end a thread or the process is wrapped."""
+    if isinstance(error, Exception):
+        return error
+    failure = RuntimeError(f"it ended by {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+HELD_BYTES_MAX = 1 << 30
+"""Bytes that wait at all ports of an operator with several: before the barrier it is not known
+which port its plan wants first."""
+
+
+class Running(Protocol):
+    """A replica that runs. It is used by one thread at a time."""
+
+    def feed(self, port: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield what follows from a batch that came by a port."""
+        ...
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Yield all that is held back: a barrier has come to all ports."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; also after an error, and twice."""
+        ...
+
+
+def started(replica: Replica) -> Running:
+    """Return what runs a replica of an operator.
+
+    Raises
+    ------
+    GraphError
+        It is not the work of an operator.
+    PlanError
+        Its plan cannot be run.
+    """
+    work = replica.operator.work
+    if isinstance(work, PythonFunction):
+        return _Function(replica, work)
+    if isinstance(work, Node):
+        ports = replica.operator.inputs
+        return _Plan(replica, work) if len(ports) == 1 else _PlanOfSeveral(replica, work)
+    raise GraphError(
+        f"operator '{replica.logical}': {type(work).__name__} is no work of an operator.",
+        hint="give it a plan or a PythonFunction.",
+        operators=(replica.logical,),
+    )
+
+
+class _Function:
+    """A Python function, called anew behind each barrier."""
+
+    def __init__(self, replica: Replica, work: PythonFunction) -> None:
+        self._replica = replica
+        self._work = work
+        self._call: Coroutine | None = None
+
+    def feed(self, port: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        del port  # It has one.
+        return self._checked(self._begun().feed(batch))
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        yield from self._checked(self._begun().end())
+        self.close()
+
+    def close(self) -> None:
+        if self._call is not None:
+            self._call.close()
+            self._call = None
+
+    def _begun(self) -> Coroutine:
+        if self._call is None:
+            self._call = Coroutine(self._called)
+        return self._call
+
+    def _called(self, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        given: object = self._work.call(batches, self._replica.channel)
+        if not isinstance(given, Iterable):
+            raise GraphError(
+                f"operator '{self._replica.name}' gave {type(given).__name__}, expected an "
+                "iterator over batches of Arrow.",
+                hint="let its function yield pyarrow.RecordBatch.",
+                operators=(self._replica.logical,),
+            )
+        return given
+
+    def _checked(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in given:
+            yield as_declared(batch, self._work.schema, self._replica)
+
+
+class _Plan:
+    """A plan over one port: a task with one split, which is all that comes before the barrier."""
+
+    def __init__(self, replica: Replica, plan: Node) -> None:
+        [self._port] = replica.operator.inputs
+        self._replica = replica
+        with about("operator", replica.name):
+            self._task = Task(plan)
+        self._pass: Coroutine | None = None
+
+    def feed(self, port: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        del port
+        if self._pass is None:
+            self._pass = Coroutine(self._passed)
+        return self._pass.feed(batch)
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        if self._pass is None:
+            self._pass = Coroutine(self._passed)
+        yield from self._pass.end()
+        self._end_pass()
+
+    def close(self) -> None:
+        self._end_pass()
+        self._task.close()
+
+    def _end_pass(self) -> None:
+        if self._pass is not None:
+            self._pass.close()
+            self._pass = None
+
+    def _passed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self._task.add_split(self._port, batches)
+        self._task.request_barrier()
+        yield from self._task.iter_batches()
+
+
+class _PlanOfSeveral:
+    """A plan over several ports: what comes is held, and runs through a task at the barrier."""
+
+    def __init__(self, replica: Replica, plan: Node) -> None:
+        self._replica = replica
+        with about("operator", replica.name):
+            self._task = Task(plan)
+        self._held: dict[str, list[pa.RecordBatch]] = {port: [] for port in replica.operator.inputs}
+        self._bytes = 0
+
+    def feed(self, port: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._bytes += batch.nbytes
+        if self._bytes > HELD_BYTES_MAX:
+            raise MemoryLimitError(
+                f"operator '{self._replica.name}' holds more than {HELD_BYTES_MAX} bytes of its "
+                f"{len(self._held)} ports before a barrier.",
+                hint="make its region wider, or the batches smaller.",
+            )
+        self._held[port].append(batch)
+        return iter(())
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        for port, batches in self._held.items():
+            self._task.add_split(port, iter(batches))
+            self._held[port] = []
+        self._bytes = 0
+        self._task.request_barrier()
+        yield from self._task.iter_batches()
+
+    def close(self) -> None:
+        self._held.clear()
+        self._task.close()
+
+
+# -- columns ---------------------------------------------------------------------------------
+
+
+def as_declared(batch: object, schema: pa.Schema, replica: Replica) -> pa.RecordBatch:
+    """Return a batch that a function gave, if it has the columns that were said.
+
+    Raises
+    ------
+    GraphError
+        It has others, or a NULL where none may be, or is no batch.
+    """
+    if not isinstance(batch, pa.RecordBatch):
+        raise GraphError(
+            f"operator '{replica.name}' gave {type(batch).__name__}, expected batches of Arrow.",
+            hint="let its function yield pyarrow.RecordBatch.",
+            operators=(replica.logical,),
+        )
+    conformed = batch if batch.schema.equals(schema) else try_conform(batch, schema)
+    if conformed is None:
+        raise GraphError(
+            f"operator '{replica.name}' gave the columns {columns(batch.schema)}, its schema is "
+            f"{columns(schema)}.",
+            hint="give the operator the schema that its function gives, or cast in the function.",
+            operators=(replica.logical,),
+        )
+    for field, column in zip(schema, conformed.columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise GraphError(
+                f"operator '{replica.name}' gave NULL in {column.null_count} of {batch.num_rows} "
+                f"rows of '{field.name}', of which its schema says that none is.",
+                hint="drop such rows, or say in the schema that the column may be NULL.",
+                operators=(replica.logical,),
+            )
+    return conformed
+
+
+def try_conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
+    """Return a batch of the same columns under a schema; None if names, order or types differ.
+
+    What may be null, and what is noted of columns, are no difference.
+    """
+    if batch.schema.names != schema.names or batch.schema.types != schema.types:
+        return None
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+class Element:
+    """Replicas that run together.
+
+    Parameters
+    ----------
+    book : AddressBook
+    replicas : sequence of str
+        Those of the element.
+    turn : int
+        What is added to the start of each round robin.
+    """
+
+    def __init__(self, book: AddressBook, replicas: Sequence[str], *, turn: int = 0) -> None:
+        self._book = book
+        self._outlets: dict[str, tuple[Outlet, ...]] = {}
+        self._running: dict[str, Running] = {}
+        for name in _in_order(book.physical, replicas):
+            replica = book.physical.replica[name]
+            if replica.operator.kind is not OperatorKind.SINK:
+                self._outlets[name] = outlets_of(book, replica, turn=turn)
+            if replica.operator.kind is OperatorKind.OPERATOR:
+                self._running[name] = started(replica)
+
+    def feed(self, address: int, batch: pa.RecordBatch) -> Iterator[Parcel]:
+        """Yield what leaves because a batch has come to an address of the element."""
+        return self._leaving(self._follow(address, batch))
+
+    def drain(self) -> Iterator[Parcel]:
+        """Yield what leaves at a barrier: each replica drains behind those before it."""
+        for name, running in self._running.items():
+            yield from self._leaving(self._sent(name, running.drain()))
+
+    def pass_window(self, address: int) -> Iterator[Parcel | int]:
+        """Yield what leaves because a window has ended at an address; of the marker: where it goes.
+
+        A replica drains and then sends the marker on, as far as its splitters let it pass.
+        """
+        following = [address]
+        while following:
+            name = self._book.ports[following.pop()].replica
+            if name in self._running:
+                yield from self._leaving(self._sent(name, self._running[name].drain()))
+            for outlet in self._outlets[name]:
+                if outlet.passes(Marker.WINDOW):
+                    following += [each for each in outlet.addresses if self._is_here(each)]
+                    yield from (each for each in outlet.addresses if not self._is_here(each))
+
+    def close(self) -> None:
+        """Release everything; also after an error, and twice."""
+        with ExitStack() as stack:
+            for running in self._running.values():
+                stack.callback(running.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _leaving(self, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+        """Yield the rows that go elsewhere, and follow the others to where they lead.
+
+        By a list of what is to be followed rather than by calls within calls: chains are long.
+        """
+        following = [parcels]
+        while following:
+            parcel = next(following[-1], None)
+            if parcel is None:
+                following.pop()
+            elif isinstance(parcel.to, int):
+                if self._is_here(parcel.to):
+                    following.append(self._follow(parcel.to, parcel.batch))
+                else:
+                    yield parcel
+            elif any(self._is_here(address) for address in set(parcel.to.tolist())):
+                following.append(Parcel(part, to) for to, part in by_address(parcel))
+            else:
+                yield parcel
+
+    def _is_here(self, address: int) -> bool:
+        return self._book.ports[address].replica in self._outlets
+
+    def _follow(self, address: int, batch: pa.RecordBatch) -> Iterator[Parcel]:
+        replica, port = self._book.ports[address]
+        running = self._running.get(replica)
+        return self._sent(replica, [batch] if running is None else running.feed(port, batch))
+
+    def _sent(self, replica: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Parcel]:
+        with about("operator", replica):
+            for batch in batches:
+                if batch.num_rows:
+                    for outlet in self._outlets[replica]:
+                        yield from outlet.send(batch)
+
+
+def _in_order(physical: Physical, replicas: Sequence[str]) -> Iterator[str]:
+    """Yield replicas so that each one comes behind those that feed it."""
+    here = set(replicas)
+    sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(replicas, ()))
+    for each in physical.connections:
+        if each.producer in here and each.consumer in here:
+            sorter.add(each.consumer, each.producer)
+    yield from sorter.static_order()

@@ -1,0 +1,295 @@
+"""Splitters (partitioners) at work: which rows of a batch go to which replicas, and which markers.
+
+The rows of a producer come to a replica in the order in which they were given. A round robin is
+strict: it waits for a busy replica. Its turn is a value that the caller keeps, so that a batch
+that is routed again from the same turn goes the same way.
+
+Addresses: numbers of the ports of a physical graph, which travel with rows.
+
+The outlets of a replica: a connection, or a tree of splitters, for each port that it feeds.
+
+A splitter gives each row the address of its channel and leaves the batch whole: a batch is cut only
+where its rows are exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple, TypeAlias, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.keys import Positions
+from spark_upsert.flow.expand import Physical, Replica, Splitter, SplitterKind
+from spark_upsert.flow.hashing import hash_codes
+
+RoundRobinState: TypeAlias = tuple[int, ...]
+"""The channel that is next in each splitter of a chain (`Splitter.iter_chain`)."""
+
+
+class Marker(Enum):
+    """Marks that travel between rows."""
+
+    WINDOW = "window"
+    """The end of a group of rows."""
+    BARRIER = "barrier"
+    """The end of an epoch: an aligning operator needs it from each input."""
+    FINAL = "final"
+    """The end of all rows."""
+
+
+class RowTargets(NamedTuple):
+    """The targets of rows: ``rows[i]`` of the batch goes to ``targets[i]``; by broadcast, to all.
+
+    The rows of one target ascend.
+    """
+
+    rows: Positions
+    targets: Positions
+    """Places in `Splitter.iter_replicas`."""
+    turn: RoundRobinState
+    """The turn for the next batch."""
+
+
+def first_turn(splitter: Splitter) -> RoundRobinState:
+    """Return the turn before any row: each round robin at its start."""
+    return tuple(each.start for each in splitter.iter_chain())
+
+
+def route(splitter: Splitter, batch: pa.RecordBatch, turn: RoundRobinState) -> RowTargets:
+    """Decide where each row goes.
+
+    Parameters
+    ----------
+    splitter : Splitter
+        A splitter of a physical graph; the splitters chained to it decide, too.
+    batch : pyarrow.RecordBatch, n rows
+        A batch with the columns of the producer.
+    turn : tuple of int
+        The turn that the batch before left, or `first_turn`.
+    """
+    rows, channels, next_channel = _chosen(splitter, batch, turn[0])
+    inner = [each for each in splitter.targets if isinstance(each, Splitter)]
+    if not inner:
+        return RowTargets(rows, channels, (next_channel,))
+    return _routed_on(inner, batch, rows, channels, (next_channel, *turn[1:]))
+
+
+def _chosen(
+    splitter: Splitter, batch: pa.RecordBatch, turn: int
+) -> tuple[Positions, Positions, int]:
+    """Return the rows with their channels of a splitter, and the channel that is next."""
+    count, width = batch.num_rows, splitter.width
+    rows = np.arange(count, dtype=np.int64)
+    if width == 1:
+        return rows, np.zeros(count, dtype=np.int64), turn
+    match splitter.kind:
+        case SplitterKind.HASH:
+            codes = hash_codes([batch[name] for name in splitter.attributes])
+            return rows, (codes % np.uint64(width)).astype(np.int64), turn
+        case SplitterKind.BROADCAST:
+            channels = np.arange(width, dtype=np.int64)
+            return np.tile(rows, width), np.repeat(channels, count), turn
+        case SplitterKind.ROUND_ROBIN:
+            return rows, (rows + turn) % width, (turn + count) % width
+        case _:
+            assert_never(splitter.kind)
+
+
+def _routed_on(
+    inner: Sequence[Splitter],
+    batch: pa.RecordBatch,
+    rows: Positions,
+    channels: Positions,
+    turn: RoundRobinState,
+) -> RowTargets:
+    """Let the splitter of each channel route the rows that came to it.
+
+    Parameters
+    ----------
+    turn : tuple of int
+        The turns of the splitter before them and of all of them, before these rows.
+    """
+    found_rows, found_targets, turns = [], [], [turn[:1]]
+    length = (len(turn) - 1) // len(inner)
+    first_target = 0
+    for channel, splitter in enumerate(inner):
+        own = rows[channels == channel]
+        begin = 1 + channel * length
+        routed = route(splitter, batch.take(pa.array(own)), turn[begin : begin + length])
+        found_rows.append(own[routed.rows])
+        found_targets.append(routed.targets + first_target)
+        turns.append(routed.turn)
+        first_target += sum(1 for _ in splitter.iter_replicas())
+    return RowTargets(
+        np.concatenate(found_rows), np.concatenate(found_targets), tuple(chain.from_iterable(turns))
+    )
+
+
+def iter_parts(batch: pa.RecordBatch, routed: RowTargets) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each target that gets any, by ascending target."""
+    # There are fewer targets than 2**16 (`expansion.REPLICAS_MAX`), and numbers of 16 bits are
+    # sorted by their digits, in a fifth of the time.
+    targets = routed.targets.astype(np.uint16)
+    is_sorted = bool((targets[1:] >= targets[:-1]).all())
+    rows = routed.rows if is_sorted else routed.rows[np.argsort(targets, kind="stable")]
+    end = 0
+    for target, count in enumerate(np.bincount(routed.targets).tolist()):
+        begin, end = end, end + count
+        if count == batch.num_rows and count:
+            yield target, batch
+        elif count:
+            yield target, batch.take(pa.array(rows[begin:end]))
+
+
+def passes(splitter: Splitter, marker: Marker) -> bool:
+    """Say whether a marker goes to all replicas behind a splitter; else it goes to none.
+
+    The kind of the splitter does not matter. Windows end at a splitter with an owner in a region:
+    the rows of one channel are no group to a consumer that takes the rows of all channels.
+    """
+    return splitter.passes_windows or marker is not Marker.WINDOW
+
+
+READ = ""
+"""The port of a source: where the rows come to that it reads."""
+
+
+class Port(NamedTuple):
+    """Where rows come to a replica."""
+
+    replica: str
+    name: str
+
+
+@dataclass(frozen=True)
+class AddressBook:
+    """The addresses of a physical graph; those of a port of all replicas follow on each other."""
+
+    physical: Physical
+
+    @cached_property
+    def ports(self) -> tuple[Port, ...]:
+        """Each port, at the index that is its address."""
+        return tuple(
+            Port(replica.name, port)
+            for logical, place in self.physical.graph.places.items()
+            for port in (place.operator.inputs or (READ,))
+            for replica in self.physical.replicas_of[logical]
+        )
+
+    @cached_property
+    def address(self) -> dict[Port, int]:
+        """The address of each port."""
+        return {port: address for address, port in enumerate(self.ports)}
+
+    @cached_property
+    def leading(self) -> dict[str, tuple[int, ...]]:
+        """The addresses that each replica gives rows to, by its name."""
+        found: dict[str, list[int]] = {name: [] for name in self.physical.replica}
+        for each in self.physical.connections:
+            found[each.producer].append(self.address[Port(each.consumer, each.port)])
+        return {name: tuple(addresses) for name, addresses in found.items()}
+
+
+Addresses: TypeAlias = npt.NDArray[np.int32]
+"""The address of each row of a batch."""
+
+
+class Parcel(NamedTuple):
+    """Rows, and where they go: all to one address, or each row to one of its own."""
+
+    batch: pa.RecordBatch
+    to: int | Addresses
+
+
+def by_address(parcel: Parcel) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows for each address, each address once, the least first."""
+    batch, to = parcel
+    if isinstance(to, int):
+        yield to, batch
+        return
+    if not len(to):
+        return
+    # Addresses are few and small: they are counted rather than sorted.
+    least = int(to.min())
+    above = to - least
+    if not above.any():
+        yield least, batch
+        return
+    is_there = np.bincount(above) > 0
+    found = np.flatnonzero(is_there) + least
+    targets = (np.cumsum(is_there) - 1)[above]
+    routed = RowTargets(np.arange(len(to)), targets, ())
+    yield from ((int(found[index]), part) for index, part in iter_parts(batch, routed))
+
+
+class Outlet:
+    """All that leads to one port of an operator, or to its channels.
+
+    Parameters
+    ----------
+    addresses : tuple of int
+        Where it leads; behind a splitter in the order of its replicas.
+    splitter : Splitter or None
+        None: to the one address.
+    turn : int
+        What is added to the start of each round robin.
+    """
+
+    def __init__(
+        self, addresses: tuple[int, ...], splitter: Splitter | None = None, *, turn: int = 0
+    ) -> None:
+        self.addresses = addresses
+        self._splitter = splitter
+        self._of_target = np.array(addresses, dtype=np.int32)
+        chain = () if splitter is None else tuple(splitter.iter_chain())
+        starts = () if splitter is None else first_turn(splitter)
+        self._turn = tuple(
+            (start + turn) % each.width for start, each in zip(starts, chain, strict=True)
+        )
+        self._copies = any(each.kind is SplitterKind.BROADCAST for each in chain)
+
+    def send(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
+        """Yield the rows of a batch and where they go; a broadcast yields them several times."""
+        if self._splitter is None:
+            yield Parcel(batch, self.addresses[0])
+            return
+        routed = route(self._splitter, batch, self._turn)
+        self._turn = routed.turn
+        if self._copies:
+            for target, part in iter_parts(batch, routed):
+                yield Parcel(part, self.addresses[target])
+        else:
+            to = np.empty(batch.num_rows, dtype=np.int32)
+            to[routed.rows] = self._of_target[routed.targets]
+            yield Parcel(batch, to)
+
+    def passes(self, marker: Marker) -> bool:
+        """Say whether a marker goes to all that it leads to; else it goes nowhere."""
+        return self._splitter is None or passes(self._splitter, marker)
+
+
+def outlets_of(book: AddressBook, replica: Replica, *, turn: int = 0) -> tuple[Outlet, ...]:
+    """Return what leads out of a replica, in the order of its streams."""
+    physical = book.physical
+    straight = tuple(
+        Outlet((book.address[Port(each.consumer, each.port)],))
+        for each in physical.connections_of[replica.name]
+        if not each.is_split
+    )
+    split = tuple(
+        Outlet(
+            tuple(book.address[Port(name, each.port)] for name in each.iter_replicas()),
+            each,
+            turn=turn,
+        )
+        for each in physical.splitters_of[replica.name]
+    )
+    return straight + split

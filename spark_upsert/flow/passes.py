@@ -1,0 +1,172 @@
+"""A stage as a task of an engine runs it: rows come in as they travel (`borders`), and go on so.
+
+A stage that is woken wakes the next. Without wakes a task goes by the engine's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import pyarrow as pa
+
+from spark_upsert.errors import GraphError
+from spark_upsert.flow.fusion import RowTransfer
+from spark_upsert.flow.operators import Element
+from spark_upsert.flow.partitioner import Parcel
+from spark_upsert.flow.stages import Stages
+from spark_upsert.flow.wire_format import Border, is_woken, tasks_of
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A stage, as each of its tasks runs it.
+
+    Parameters
+    ----------
+    stages : Stages
+    index : int
+        The index of the stage.
+    as_carried : callable
+        See `Border`.
+    """
+
+    stages: Stages
+    index: int
+    as_carried: Callable[[pa.Schema], pa.Schema]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows leave as they are."""
+        return self.stages.is_plain and self.index == len(self.stages.stages) - 1
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of what leaves."""
+        return self._behind.plain if self.is_plain else self._behind.schema
+
+    def run(
+        self, batches: Iterable[pa.RecordBatch], *, task: int, turn: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Run the elements of one task over all that comes to it, and drain them at the end.
+
+        Parameters
+        ----------
+        task : int
+            What the engine says which one it is; if rows or a wake come, they say it.
+        turn : int
+            What is added to the start of each round robin: with the number of the micro-batch,
+            small ones do not all begin with the first channel.
+
+        Raises
+        ------
+        GraphError
+            Nothing wakes, and the engine numbers tasks otherwise than rows do.
+        """
+        has_wake, number = False, task
+        with _Elements(self.stages, self.index, turn) as elements:
+            for batch in batches:
+                task = elements.task_of(batch, task)
+                has_wake |= is_woken(batch)
+                for address, rows in self._before.unpack(batch):
+                    yield from self._packed(elements.feed(address, rows), task)
+            if not has_wake:
+                self._require_same(number, task)
+            yield from self._packed(elements.drain(task), task)
+        if has_wake:
+            yield from self._wakes(task)
+
+    def _require_same(self, number: int, task: int) -> None:
+        """Refuse numbers by which a task without rows would be taken for another task."""
+        stage = self.stages.stages[self.index]
+        if stage.way is RowTransfer.IN_PLACE or number == task < len(stage.elements):
+            return
+        raise GraphError(
+            f"the engine's task {number} is task {task} of {len(stage.elements)} of the flow: its "
+            "frame is a part of another one, where tasks without rows cannot know which they are.",
+            hint="put all into one graph, whose sink takes what would be a union; or write the "
+            "sinks, and read the tables.",
+        )
+
+    def _wakes(self, task: int) -> Iterator[pa.RecordBatch]:
+        """Yield wakes for the tasks of the next stage that no other task of this stage wakes."""
+        if self.index + 1 == len(self.stages.stages):
+            return
+        next_one, this = self.stages.stages[self.index + 1], self.stages.stages[self.index]
+        if next_one.way is RowTransfer.ALIGNED:
+            yield self._behind.wakes([task])
+        elif this.way is RowTransfer.IN_PLACE:
+            yield self._behind.wakes(range(next_one.task_count))
+        else:
+            yield self._behind.wakes(range(task, next_one.task_count, this.task_count))
+
+    def _packed(self, parcels: Iterator[Parcel], task: int) -> Iterator[pa.RecordBatch]:
+        for parcel in parcels:
+            yield (
+                self._behind.pack_plain(parcel)
+                if self.is_plain
+                else self._behind.pack(parcel, task=task)
+            )
+
+    @cached_property
+    def _before(self) -> Border:
+        return Border(self.stages, self.index, self.as_carried)
+
+    @cached_property
+    def _behind(self) -> Border:
+        return Border(self.stages, self.index + 1, self.as_carried)
+
+
+class _Elements:
+    """The elements that run in one task: its own one, or in place all of them."""
+
+    def __init__(self, stages: Stages, index: int, turn: int) -> None:
+        self._stages = stages
+        self._stage = stages.stages[index]
+        self._element_of = stages.tasks[index]
+        self._turn = turn
+        self._running: dict[int, Element] = {}
+
+    def task_of(self, batch: pa.RecordBatch, task: int) -> int:
+        """Return which task this is, as its rows say."""
+        if self._stage.way is RowTransfer.IN_PLACE or not batch.num_rows:
+            return task
+        said = tasks_of(batch)
+        least, greatest = int(said.min()), int(said.max())
+        if least != greatest:
+            raise GraphError(
+                f"rows of the tasks {least} to {greatest} are in one: channels are mixed.",
+                hint="leave the exchanges of the flow as they are: nothing may be put between its "
+                "passes.",
+            )
+        return least
+
+    def feed(self, address: int, rows: pa.RecordBatch) -> Iterator[Parcel]:
+        index = self._element_of.get(address)
+        return (
+            iter((Parcel(rows, address),)) if index is None else self._at(index).feed(address, rows)
+        )
+
+    def drain(self, task: int) -> Iterator[Parcel]:
+        # An element whose task got no rows runs, too: a sum over nothing is a row.
+        if self._stage.way is not RowTransfer.IN_PLACE and task < len(self._stage.elements):
+            self._at(task)
+        for element in self._running.values():
+            yield from element.drain()
+
+    def _at(self, index: int) -> Element:
+        if index not in self._running:
+            replicas = self._stage.elements[index]
+            self._running[index] = Element(self._stages.book, replicas, turn=self._turn)
+        return self._running[index]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as stack:
+            for element in self._running.values():
+                stack.callback(element.close)

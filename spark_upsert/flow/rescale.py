@@ -1,0 +1,269 @@
+"""Change the width of a region, where nothing is lost by it.
+
+With another width keys go to other channels, and state does not follow them. So a region can get
+another width only while no operator within keeps state. A flow under a checkpoint records the
+widths around each operator that keeps state (`widths_kept`) and checks them when it goes on
+(`require_widths_kept`); regions without state go on at any width.
+
+The record of a streaming flow beside its checkpoint: its sources, and the widths of its state.
+
+The engine that runs a flow keeps how far it has read, by the number of each source. This record is
+compared with the flow when it goes on. It is written before the first batch: a flow that failed
+before that batch has no state, and is held to its widths all the same.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from spark_upsert.errors import GraphError, OptionError, WidthError, did_you_mean
+from spark_upsert.flow.expand import Physical
+from spark_upsert.flow.fusion import Influence
+from spark_upsert.flow.graph import Composite, Graph, GraphMember, OperatorKind, PlacedOperator
+from spark_upsert.store.open import open_store
+from spark_upsert.store.records import FORMAT_VERSION, checked_record, numbers, read_record, text
+
+WIDTH_MAX = 2**31 - 1
+"""The range of a signed number of 32 bits, as Spark numbers its partitions."""
+
+
+def changed_width(
+    graph: Graph, region: str, width: int, *, influence: Influence = Influence.NONE
+) -> Graph:
+    """Return the graph with another width of one or more regions.
+
+    Parameters
+    ----------
+    region : str
+        The full name of a region, or a pattern for several: ``*`` stands for any text, dots
+        included, ``?`` for one character, ``[ab]`` for one of these. A region within another
+        gets the width in each channel of the outer one.
+    influence : Influence
+        That by which the running graph was fused.
+
+    Raises
+    ------
+    WidthError
+        The width is none, there is no such region, it keeps state, or its channels are kept apart.
+    """
+    _require_width(region, width)
+    if influence is Influence.CHANNEL_EXLOCATION:
+        raise WidthError(
+            f"the width of '{region}' cannot change while channels are kept apart "
+            f"({influence.value}).",
+            hint="run it under channelIsolation or noChannelInfluence.",
+            region=region,
+        )
+    names = [name for name in graph.regions if fnmatchcase(name, region)]
+    if not names:
+        raise WidthError(
+            f"there is no region '{region}' in the graph.",
+            hint=did_you_mean(region, graph.regions)
+            if graph.regions
+            else "make one: give an operator or a composite a width.",
+            region=region,
+        )
+    for name in names:
+        _require_stateless(graph, name)
+    members = tuple(_with_width(each, each.name, set(names), width) for each in graph.members)
+    return Graph(members, graph.streams)
+
+
+def _require_width(region: str, width: object) -> None:
+    if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= WIDTH_MAX:
+        raise WidthError(
+            f"the width of '{region}' is a number from 1 to {WIDTH_MAX}, found {width!r}.",
+            hint="give such a number.",
+            region=region,
+        )
+
+
+def _require_stateless(graph: Graph, region: str) -> None:
+    for place in _keeping_state(graph):
+        if any(each.name == region for each in place.regions):
+            raise WidthError(
+                f"the width of '{region}' cannot change: its operator '{place.name}' keeps state, "
+                "which does not follow its keys to other channels.",
+                hint="keep the width, or begin anew without the state (another checkpoint).",
+                region=region,
+                operator=place.name,
+            )
+
+
+def _keeping_state(graph: Graph) -> Iterator[PlacedOperator]:
+    return (place for place in graph.places.values() if place.operator.keeps_state)
+
+
+def _with_width(member: GraphMember, name: str, names: set[str], width: int) -> GraphMember:
+    parallel = member.parallel
+    if parallel is not None and name in names:
+        parallel = replace(parallel, width=width)
+    if not isinstance(member, Composite):
+        return replace(member, parallel=parallel)
+    inner = (_with_width(each, f"{name}.{each.name}", names, width) for each in member.members)
+    return replace(member, parallel=parallel, members=tuple(inner))
+
+
+# -- under a checkpoint ----------------------------------------------------------------------
+
+
+def widths_kept(graph: Graph) -> dict[str, dict[str, int]]:
+    """Return the width of each region around each operator that keeps state, by full names."""
+    return {
+        place.name: {region.name: region.parallel.width for region in place.regions}
+        for place in _keeping_state(graph)
+    }
+
+
+def require_widths_kept(graph: Graph, kept: Mapping[str, Mapping[str, int]]) -> None:
+    """Refuse to go on from state that was kept at other widths.
+
+    Parameters
+    ----------
+    kept : mapping
+        What `widths_kept` returned of the graph that kept the state.
+
+    Raises
+    ------
+    WidthError
+        A region around an operator that keeps state has another width, or is another.
+    """
+    now = widths_kept(graph)
+    for operator, widths in kept.items():
+        if operator in now and now[operator] != dict(widths):
+            raise WidthError(
+                f"the operator '{operator}' has kept state with {_said(widths)}, now it is to run "
+                f"with {_said(now[operator])}; state does not follow its keys to other channels.",
+                hint="give the widths of before, or begin anew (another checkpoint).",
+                operator=operator,
+            )
+
+
+def _said(widths: Mapping[str, int]) -> str:
+    return (
+        " and ".join(f"width {width} of '{name}'" for name, width in widths.items()) or "no region"
+    )
+
+
+# -- what a change does ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WidthChange:
+    """The replicas in place of one where a region gets another width, by name."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    restarted: tuple[str, ...]
+    """Replicas that stay, but give rows to others than before, or take them from others."""
+
+
+def change_of(before: Physical, after: Physical) -> WidthChange:
+    """Return what becomes of replicas between two graphs."""
+    old, new = _around(before), _around(after)
+    return WidthChange(
+        added=tuple(name for name in new if name not in old),
+        removed=tuple(name for name in old if name not in new),
+        restarted=tuple(name for name in new if name in old and old[name] != new[name]),
+    )
+
+
+def _around(physical: Physical) -> dict[str, set[tuple[str, str, str]]]:
+    """Return what each replica is connected with."""
+    found: dict[str, set[tuple[str, str, str]]] = {name: set() for name in physical.replica}
+    for each in physical.connections:
+        for end in (each.producer, each.consumer):
+            found[end].add((each.producer, each.consumer, each.port))
+    return found
+
+
+NAME = "upsertflow-flow.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """The text of the file; ``id`` is drawn once, and names the batches of a flow to its tables."""
+
+    id: str
+    sources: tuple[str, ...]
+    widths: Mapping[str, Mapping[str, int]]
+    """The widths of the regions around each operator that keeps state (`width.widths_kept`)."""
+
+
+def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str | None:
+    """Hold a graph against what its checkpoint remembers, and let it remember this graph.
+
+    Parameters
+    ----------
+    checkpoint : str
+        The folder of the checkpoint.
+    storage : mapping of str to str
+        Settings of the object store in which it lies.
+
+    Returns
+    -------
+    str or None
+        The id of the flow; None if the checkpoint lies where the engine cannot read.
+
+    Raises
+    ------
+    WidthError
+        A region that keeps state has another width than before.
+    GraphError
+        The sources are others than before, or in another order; or the graph keeps state, and the
+        checkpoint lies where the engine cannot read.
+    CorruptionError
+        What the checkpoint remembers is damaged.
+    """
+    sources = tuple(
+        name for name, place in graph.places.items() if place.operator.kind is OperatorKind.SOURCE
+    )
+    widths = widths_kept(graph)
+    try:
+        store = open_store(checkpoint, storage)
+    except OptionError as error:
+        _require_no_state(checkpoint, widths, error)
+        return None
+    found = read_record(store, NAME, _remembered)
+    if found is None:
+        store.prepare("")
+    else:
+        _require_sources(sources, found.sources)
+        require_widths_kept(graph, found.widths)
+    flow_id = uuid.uuid4().hex if found is None else found.id
+    now = Remembered(id=flow_id, sources=sources, widths=widths)
+    checked_record(NAME, now, {"format": FORMAT_VERSION, **asdict(now)}, _remembered).put(store)
+    return flow_id
+
+
+def _remembered(record: Mapping[str, Any]) -> Remembered:
+    return Remembered(
+        id=text(record["id"]),
+        sources=tuple(map(text, record["sources"])),
+        widths={text(name): numbers(widths) for name, widths in record["widths"].items()},
+    )
+
+
+def _require_no_state(checkpoint: str, widths: Mapping[str, object], error: OptionError) -> None:
+    for operator in widths:
+        raise GraphError(
+            f"'{operator}' keeps state, and the checkpoint at '{checkpoint}' cannot be read to "
+            "hold the widths of its regions against those of before.",
+            hint="put the checkpoint where tables can lie.",
+            operators=(operator,),
+        ) from error
+
+
+def _require_sources(now: tuple[str, ...], before: tuple[str, ...]) -> None:
+    if now != before:
+        raise GraphError(
+            f"the flow of this checkpoint had the sources {', '.join(before)}, in this order; now "
+            f"it has {', '.join(now)}.",
+            hint="give them in the order of before, whose numbers the checkpoint keeps, or begin "
+            "anew (another checkpoint).",
+            operators=now,
+        )

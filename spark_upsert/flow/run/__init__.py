@@ -1,1 +1,0 @@
-"""A fused graph at work: elements, splitters, outlets, and its passes over an engine's rows."""

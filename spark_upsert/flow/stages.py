@@ -1,0 +1,188 @@
+"""A fused graph as a chain of stages, each one pass over all rows that are under way.
+
+The elements of a stage run side by side; rows for a later stage pass through. So a row is computed
+once, and a source is read once, in any graph: a tree of frames would compute rows that several
+consumers take once for each of them.
+
+`pass_plan` decides which elements make a stage, and how rows come to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from spark_upsert.core.durations import Fields
+from spark_upsert.flow.fusion import Fused, PassPlan, RowTransfer, wiring_of
+from spark_upsert.flow.graph import Graph, OperatorKind
+from spark_upsert.flow.partitioner import READ, AddressBook, Port
+
+TOLD_REPLICAS_MAX = 100
+"""The most replicas of a plan that a line of the log names; beyond, it gives numbers alone."""
+
+_LOGGER = logging.getLogger(__name__)
+
+Replicas: TypeAlias = tuple[str, ...]
+"""The replicas of an element, by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Elements that run side by side."""
+
+    way: RowTransfer
+    elements: tuple[Replicas, ...]
+    """The elements at the indexes of their tasks; in place, in no order. ``()`` is no element."""
+
+    @property
+    def task_count(self) -> int:
+        """The number of tasks to wake; in place one, the task that gets the only wake."""
+        return 1 if self.way is RowTransfer.IN_PLACE else len(self.elements)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages that run a fused graph, with their addresses and schemas."""
+
+    book: AddressBook
+    stages: tuple[Stage, ...]
+    entries: Mapping[str, int]
+    """Where the rows of each replica of a source enter, by its name."""
+    given: Mapping[str, pa.Schema]
+    """The columns that each source and operator gives, by its full name."""
+
+    @property
+    def graph(self) -> Graph:
+        """The logical graph."""
+        return self.book.physical.graph
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the last stage gives rows as they are: all are for the one sink that there is."""
+        return len(self.sinks) == 1 and bool(self.stages)
+
+    @cached_property
+    def tasks(self) -> tuple[dict[int, int], ...]:
+        """The task of each address of its elements, for each stage."""
+        of_replica = [
+            {name: task for task, element in enumerate(stage.elements) for name in element}
+            for stage in self.stages
+        ]
+        ports = list(enumerate(self.book.ports))
+        return tuple(
+            {address: found[port.replica] for address, port in ports if port.replica in found}
+            for found in of_replica
+        )
+
+    @cached_property
+    def under_way(self) -> tuple[tuple[int, ...], ...]:
+        """The addresses that rows have before each stage, and behind the last one."""
+        known = set(self.entries.values())
+        found = [known]
+        for stage, tasks in zip(self.stages, self.tasks, strict=True):
+            led = (self.book.leading[name] for each in stage.elements for name in each)
+            given = {address for addresses in led for address in addresses}
+            known = (known | given) - set(tasks)
+            found.append(known)
+        return tuple(tuple(sorted(each)) for each in found)
+
+    @cached_property
+    def sinks(self) -> dict[str, tuple[int, ...]]:
+        """The addresses of each sink, by its full name."""
+        physical = self.book.physical
+        return {
+            logical: tuple(
+                self.book.address[Port(replica.name, port)]
+                for port in place.operator.inputs
+                for replica in physical.replicas_of[logical]
+            )
+            for logical, place in physical.graph.places.items()
+            if place.operator.kind is OperatorKind.SINK
+        }
+
+    @cached_property
+    def schemas(self) -> dict[int, pa.Schema]:
+        """The columns of the rows of each address."""
+        physical, found = self.book.physical, dict[int, pa.Schema]()
+        for each in physical.connections:
+            address = self.book.address[Port(each.consumer, each.port)]
+            found[address] = self.given[physical.replica[each.producer].logical]
+        for source in self.entries:
+            found[self.book.address[Port(source, READ)]] = self.given[
+                physical.replica[source].logical
+            ]
+        return found
+
+
+def staged(plan: Fused, schemas: Mapping[str, pa.Schema]) -> Stages:
+    """Return the stages that run a fused graph.
+
+    Parameters
+    ----------
+    plan : Fused
+    schemas : mapping of str to pyarrow.Schema
+        The columns that each source and operator gives, by its full name.
+    """
+    cut = _Cut(AddressBook(plan.physical), plan)
+    return Stages(cut.book, tuple(cut.stages()), cut.entries, schemas)
+
+
+def tell(plan: Fused, stages: Stages) -> None:
+    """Tell the program's log what runs, in a line."""
+    ways = [stage.way for stage in stages.stages]
+    fields = Fields(
+        replicas=len(plan.physical.replicas),
+        elements=len(plan.pes),
+        passes=len(ways),
+        exchanges=ways.count(RowTransfer.EXCHANGED),
+        plan=str(plan) if len(plan.physical.replicas) <= TOLD_REPLICAS_MAX else None,
+    )
+    _LOGGER.info("flow planned: %s", fields)
+
+
+class _Cut:
+    """Cuts a fused graph into stages."""
+
+    def __init__(self, book: AddressBook, plan: Fused) -> None:
+        self.book = book
+        self._physical = plan.physical
+        element = [plan.pe_of[name].index for name in plan.physical.replica]
+        # A PE feeds only those of greater index.
+        self._plan = PassPlan(wiring_of(plan.physical), element, range(len(plan.pes)))
+        enters = dict(zip(plan.physical.replica, self._plan.enters, strict=True))
+        self.entries = {name: self._entry(name, enters[name]) for name in self._sources()}
+        self._parts = tuple(
+            tuple(name for name in pe.names if not self._is_sink(name) and not enters[name])
+            for pe in plan.pes
+        )
+        """The replicas of each element that run: no sinks, and no sources that do nothing."""
+
+    def stages(self) -> Iterator[Stage]:
+        count = 0
+        for level, way in enumerate(self._plan.ways):
+            here = self._plan.elements_at(level)
+            if way is RowTransfer.IN_PLACE:
+                yield Stage(way, tuple(self._parts[element] for element in here))
+                continue
+            at = {task: self._parts[element] for element, task in self._plan.tasks[level].items()}
+            # What is aligned has the tasks of the exchange before it, also those that are done.
+            count = len(here) if way is RowTransfer.EXCHANGED else count
+            yield Stage(way, tuple(at.get(task, ()) for task in range(count)))
+
+    def _sources(self) -> Iterator[str]:
+        for name, replica in self._physical.replica.items():
+            if replica.operator.kind is OperatorKind.SOURCE:
+                yield name
+
+    def _entry(self, source: str, enters: bool) -> int:
+        [first, *_] = self._physical.connections_of[source]
+        port = Port(first.consumer, first.port) if enters else Port(source, READ)
+        return self.book.address[port]
+
+    def _is_sink(self, name: str) -> bool:
+        return self._physical.replica[name].operator.kind is OperatorKind.SINK

@@ -1,0 +1,227 @@
+"""The form of rows between two passes.
+
+A row travels with one routing number, ``__to``: in the upper half the task of the next pass that
+the row goes to, in the lower half the address of the port that it is for. An exchange goes by that
+column alone. So the column, and not the number that an engine gives a task, says which channel a
+task is.
+
+The row's own columns lie beside that number, not nested, because engines move flat columns in less
+time. Rows with different schemas share one wide schema. For each type it has as many columns as the
+schema that needs most of that type; unused columns are null.
+
+A task without rows does something, too: a sum over nothing is a row. So that such a task knows its
+number, *wakes* may travel with the rows: rows for no port, one for each task.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.casts import convert
+from spark_upsert.flow.partitioner import Addresses, Parcel, by_address
+from spark_upsert.flow.stages import Stages
+
+TO = "__to"
+
+TASK_BITS = 32
+"""The shift of the task's number against the address in `TO`."""
+
+WAKE = (1 << TASK_BITS) - 1
+"""The address of a wake: a row without content, which only says which task it has come to."""
+
+
+class _Layout(NamedTuple):
+    """The places of the columns of each form (schema) in the wide schema."""
+
+    types: tuple[pa.DataType, ...]
+    """The types of all columns that travel."""
+    places: tuple[tuple[int, ...], ...]
+    """For each form, the place of each of its columns in `types`."""
+
+
+@dataclass(frozen=True)
+class Border:
+    """The form of rows before a stage, or after the last one.
+
+    Parameters
+    ----------
+    stages : Stages
+    index : int
+        The index of the stage; after the last stage, the number of stages.
+    as_carried : callable
+        Returns, for some columns, those that the engine between the stages can carry.
+    """
+
+    stages: Stages
+    index: int
+    as_carried: Callable[[pa.Schema], pa.Schema]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of batches."""
+        fields = [pa.field(_name(place), kind) for place, kind in enumerate(self._layout.types)]
+        return pa.schema([pa.field(TO, pa.int64()), *fields])
+
+    def columns(self, address: int) -> dict[str, pa.Field]:
+        """Return the columns of `schema` that the rows of an address use, with their own fields."""
+        form = self._form_of[address]
+        places = self._layout.places[form]
+        return {
+            _name(place): field for place, field in zip(places, self._carried[form], strict=True)
+        }
+
+    def to(self, address: int, *, task: int = 0) -> int:
+        """Return the routing number for an address; rows that pass by stay in the task."""
+        return int(self._to(task)[address])
+
+    def pack(self, parcel: Parcel, *, task: int) -> pa.RecordBatch:
+        """Return rows in the form in which they travel.
+
+        Parameters
+        ----------
+        task : int
+            The packing task: rows that pass by the next stage stay near it.
+        """
+        batch, to = parcel
+        form = self._form_of[to if isinstance(to, int) else int(to[0])]
+        tos = self._to(task)[to]
+        if isinstance(to, int):
+            tos = np.full(batch.num_rows, tos)
+        places = self._layout.places[form]
+        own = dict(zip(places, _cast(batch, self._carried[form]), strict=True))
+        columns = [
+            own[place] if place in own else pa.nulls(batch.num_rows, kind)
+            for place, kind in enumerate(self._layout.types)
+        ]
+        return pa.RecordBatch.from_arrays([pa.array(tos), *columns], schema=self.schema)
+
+    def wakes(self, tasks: Iterable[int]) -> pa.RecordBatch:
+        """Return what wakes some tasks."""
+        to = pa.array([wake(task) for task in tasks], pa.int64())
+        columns = [pa.nulls(len(to), kind) for kind in self._layout.types]
+        return pa.RecordBatch.from_arrays([to, *columns], schema=self.schema)
+
+    @property
+    def plain(self) -> pa.Schema:
+        """The columns of the rows themselves, where all have the same."""
+        [form] = self._carried
+        return form
+
+    def pack_plain(self, parcel: Parcel) -> pa.RecordBatch:
+        """Return rows as they are."""
+        return pa.RecordBatch.from_arrays(_cast(parcel.batch, self.plain), schema=self.plain)
+
+    def unpack(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the rows of each address; wakes are left out."""
+        if not batch.num_rows:
+            return
+        to = _numbers(batch) & WAKE
+        is_row = to != WAKE
+        if not is_row.all():
+            batch, to = batch.filter(pa.array(is_row)), to[is_row]
+        for address, part in by_address(Parcel(batch, to.astype(np.int32))):
+            declared = self.stages.schemas[address]
+            places = self._layout.places[self._form_of[address]]
+            rows = [
+                _as(part.column(1 + at), field) for at, field in zip(places, declared, strict=True)
+            ]
+            yield address, pa.RecordBatch.from_arrays(rows, schema=declared)
+
+    def _to(self, task: int) -> npt.NDArray[np.int64]:
+        """Return the routing number (task << 32 or address) that this task writes, per address."""
+        tasks = np.where(self._task_of < 0, task % self._task_count, self._task_of)
+        return (tasks << TASK_BITS) | np.arange(len(tasks))
+
+    @property
+    def _task_count(self) -> int:
+        """The tasks of the next stage."""
+        is_last = self.index == len(self.stages.stages)
+        return 1 if is_last else len(self.stages.stages[self.index].elements)
+
+    @cached_property
+    def _task_of(self) -> npt.NDArray[np.int64]:
+        """The task of each address, -1 if rows pass by."""
+        is_last = self.index == len(self.stages.stages)
+        known = {} if is_last else self.stages.tasks[self.index]
+        addresses = range(len(self.stages.book.ports))
+        return np.array([known.get(address, -1) for address in addresses], dtype=np.int64)
+
+    @cached_property
+    def _forms(self) -> tuple[pa.Schema, ...]:
+        """The different columns that rows have here."""
+        found: list[pa.Schema] = []
+        for address in self.stages.under_way[self.index]:
+            schema = self.stages.schemas[address]
+            if not any(schema.equals(each) for each in found):
+                found.append(schema)
+        return tuple(found)
+
+    @cached_property
+    def _form_of(self) -> dict[int, int]:
+        """The place in `_forms` of the columns of each address."""
+        return {
+            address: next(form for form, each in enumerate(self._forms) if each.equals(schema))
+            for address in self.stages.under_way[self.index]
+            for schema in [self.stages.schemas[address]]
+        }
+
+    @cached_property
+    def _carried(self) -> tuple[pa.Schema, ...]:
+        return tuple(map(self.as_carried, self._forms))
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        types: list[pa.DataType] = []
+        of_type: dict[pa.DataType, list[int]] = defaultdict(list)
+        places = []
+        for form in self._carried:
+            taken: Counter[pa.DataType] = Counter()
+            own = []
+            for kind in form.types:
+                if taken[kind] == len(of_type[kind]):
+                    of_type[kind].append(len(types))
+                    types.append(kind)
+                own.append(of_type[kind][taken[kind]])
+                taken[kind] += 1
+            places.append(tuple(own))
+        return _Layout(tuple(types), tuple(places))
+
+
+def wake(task: int) -> int:
+    """Return what wakes a task."""
+    return (task << TASK_BITS) | WAKE
+
+
+def is_woken(batch: pa.RecordBatch) -> bool:
+    """Say whether a wake is among the rows of a batch as it travels."""
+    return bool(((_numbers(batch) & WAKE) == WAKE).any())
+
+
+def tasks_of(batch: pa.RecordBatch) -> Addresses:
+    """Return the task that each row of a batch as it travels goes to."""
+    return (_numbers(batch) >> TASK_BITS).astype(np.int32)
+
+
+def _numbers(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = batch.column(0).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _name(place: int) -> str:
+    return f"_{place}"
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
+    return [_as(column, field) for column, field in zip(batch.columns, schema, strict=True)]
+
+
+def _as(column: pa.Array, field: pa.Field) -> pa.Array:
+    return column if column.type == field.type else convert(column, field.type)

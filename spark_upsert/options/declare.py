@@ -1,0 +1,460 @@
+"""The effect of an option that is another one in the next life of a streaming query.
+
+A query that starts again from its checkpoint may be given other options. Each option declares one
+meaning of that (`options.declare`): a test goes over all options, fails for one that it does not
+try, tries what is refused, and proves of what is free that the rows are the same. A batch that was
+planned and not delivered belongs to the next life.
+
+Whatever would make rows come twice or never is refused, and stands in the checkpoint for that.
+
+How given options are read: names, texts, and the checks that reads and writes share.
+
+Names, and the values of choices, are matched without case, ``-`` and ``_``, so that
+``starting_version`` is ``startingVersion``. An unknown name is an error that says the nearest
+one. Everything is parsed at once, on the driver, before anything is written.
+
+An option is declared once, at the field that holds it: name, type, meaning, life, default.
+
+The parser, the known names, what reads hand on to their inputs, the refusals of what a batch or a
+stream cannot use, and docs/options.md follow from the declaration::
+
+    splits: int | None = Option("splits", at_least(1), FREE).held("Number of read tasks.")
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from enum import Enum
+from importlib import import_module
+from inspect import get_annotations
+from typing import Any, Generic, TypeVar
+
+from spark_upsert.core.durations import EXPECTED, try_parse_ms
+from spark_upsert.core.names import split_names
+from spark_upsert.core.python_values import DURATION_MS_MAX
+from spark_upsert.errors import OptionError, is_url, require_plain
+from spark_upsert.options.spark import missing_path, users_own
+
+
+class Change(Enum):
+    """When a change takes effect."""
+
+    FREE = "at once; the same rows"
+    NEXT = "next batch"
+    BEGINNING = "inputs that have not begun"
+    REFUSED = "refused"
+    BATCH = "-"
+    """It means nothing to a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The meaning of a change of an option.
+
+    Parameters
+    ----------
+    change : Change
+    note : str
+        What else is to be said of it.
+    exact : Change, optional
+        What it means under an exact order (`merge`, `interleaveSeed`), where that differs.
+    """
+
+    change: Change
+    note: str = ""
+    exact: Change | None = None
+
+    def __str__(self) -> str:
+        told = [self.change.value]
+        if self.exact is not None:
+            told.append(f"in an exact order {self.exact.value}")
+        if self.note:
+            told.append(self.note)
+        return "; ".join(told)
+
+
+FREE, NEXT, REFUSED = Life(Change.FREE), Life(Change.NEXT), Life(Change.REFUSED)
+BEGINNING, BATCH = Life(Change.BEGINNING), Life(Change.BATCH)
+COUNTED = Life(Change.NEXT, exact=Change.REFUSED)
+"""It decides how many rows an epoch has, and an exact order counts them."""
+
+FIXED = Life(Change.REFUSED, "fixed by the first write; left out, it stays")
+PROPERTY = Life(Change.NEXT, "left out, the table's stays")
+
+
+STORAGE_PREFIX = "storage."
+"""The beginning of the name of an option for the object store."""
+
+COLUMN = "<column>"
+"""Stands for a column in the name of an option that there is one of per column."""
+
+TABLE_PREFIX = "table."
+"""The beginning of the name of an option of some tables of a write."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+def fold(name: str) -> str:
+    """Return the form in which option names are compared."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def absolute_path(path: str, *, option: str = "path") -> str:
+    """Return a path that means the same in every process; raise if it contains a secret."""
+    require_plain(path, option=option)
+    return path if is_url(path) else os.path.abspath(path)
+
+
+def whole_number(text: str, *, bits: int = 63) -> int | None:
+    """Return the whole number that a text is; None if it is none, or needs more bits than those.
+
+    >>> whole_number("-7"), whole_number("9" * 5000), whole_number("²"), whole_number("1_0")
+    (-7, None, None, None)
+    """
+    if _WHOLE.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if number.bit_length() <= bits else None
+
+
+class Options:
+    """Given options, checked against the known ones."""
+
+    def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
+        by_fold = {fold(name): name for name in known if COLUMN not in name}
+        families = {fold(name.removesuffix(COLUMN)): name for name in known if COLUMN in name}
+        self.storage: dict[str, str] = {}
+        self._columns: dict[str, dict[str, str]] = {name: {} for name in families.values()}
+        self._values: dict[str, str] = {}
+        for name, value in users_own(given).items():
+            if name.lower().startswith(STORAGE_PREFIX):
+                self.storage[name[len(STORAGE_PREFIX) :].lower()] = value
+                continue
+            prefix, dot, column = name.partition(".")
+            family = families.get(fold(prefix + dot))
+            if family is not None and column:
+                self._columns[family][column] = value
+                continue
+            own = by_fold.get(fold(name))
+            if own is None:
+                raise _unknown(name, known)
+            if self._values.get(own, value) != value:
+                raise OptionError(
+                    # Without the values: one may be a password.
+                    f"option '{own}' is given twice, with different values.",
+                    hint="give it once; case, '-' and '_' do not tell options apart.",
+                )
+            self._values[own] = value
+
+    def text(self, name: str) -> str | None:
+        """Return an option's text, None if absent or empty."""
+        return self._values.get(name, "").strip() or None
+
+    def raw(self, name: str) -> str | None:
+        """Return an option as it was given, blanks and all; None if absent."""
+        return self._values.get(name)
+
+    def by_column(self, name: str) -> Mapping[str, str]:
+        """Return what an option of which there is one per column says of each column."""
+        return self._columns[name]
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return a truth value."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise OptionError.invalid(name, value, "'true' or 'false'")
+        return value.lower() == "true"
+
+    def number(self, name: str, *, least: int = 0) -> int | None:
+        """Return a whole number of at least ``least``."""
+        value = self.text(name)
+        if value is None:
+            return None
+        number = whole_number(value)
+        if number is None or number < least:
+            raise OptionError.invalid(
+                name, value, f"a whole number of at least {least} and below 2**63"
+            )
+        return number
+
+    def duration_ms(self, name: str) -> int | None:
+        """Return a duration in milliseconds, more than none."""
+        value = self.text(name)
+        if value is None:
+            return None
+        duration = try_parse_ms(value)
+        # Longer ones would become records that no reader accepts.
+        if not duration or duration > DURATION_MS_MAX:
+            raise OptionError.invalid(name, value, f"{EXPECTED}, up to 8 030 years")
+        return duration
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return comma-separated names; one that holds a comma stands in backquotes."""
+        value = self.text(name)
+        return () if value is None else split_names(name, value)
+
+    def timestamp_ms(self, name: str) -> int | None:
+        """Return a time in milliseconds since 1970."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if (number := whole_number(value)) is not None:
+            return number
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            expected = "a time such as '2026-01-31T12:00:00Z', or milliseconds since 1970"
+            raise OptionError.invalid(name, value, expected) from None
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+        return int(time.timestamp() * 1000)
+
+    def refuse_together(self, *names: str) -> None:
+        """Raise if more than one of some options is given."""
+        given = [name for name in names if self.text(name) is not None]
+        if len(given) > 1:
+            raise OptionError.conflict(given[0], given[1])
+
+    def refuse(self, name: str, reason: str, *, hint: str) -> None:
+        """Raise if an option is given where it means nothing."""
+        if self.text(name) is not None:
+            raise OptionError(f"option '{name}' {reason}.", hint=hint, option=name)
+
+    def path(self, name: str = "path") -> str:
+        """Return the table's path."""
+        path = self.text(name)
+        if path is None:
+            raise missing_path()
+        # A task may run in another folder than the driver: a relative path is the driver's.
+        return absolute_path(path, option=name)
+
+
+def _unknown(name: str, known: Collection[str]) -> OptionError:
+    """Return the error of a name that is not ``known``; perhaps another scope knows it."""
+    # By its name: all that declares options imports this module.
+    scopes = import_module("spark_upsert.options.scopes").SCOPES
+    elsewhere = {
+        scope: own
+        for scope, options in scopes.items()
+        for own in options
+        if fold(own) == fold(name)
+    }
+    if "routed" in elsewhere or name.lower().startswith(TABLE_PREFIX):
+        return OptionError(
+            f"option '{elsewhere.get('routed', name)}' belongs to writes into many tables, and "
+            "'path' names no column.",
+            hint="write columns in braces, as in '/lake/{topic}', or drop the option.",
+            option=name,
+        )
+    for scope, side in (("writes", "writes"), ("reads", "reads"), ("inputs", "reads")):
+        if scope in elsewhere:
+            return OptionError(
+                f"option '{elsewhere[scope]}' belongs to {side} only.",
+                hint="drop it here.",
+                option=name,
+            )
+    return OptionError.unknown(name, known)
+
+
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def choice(options: Options, name: str, members: type[_Member]) -> _Member | None:
+    """Return the member that an option names, None if absent."""
+    value = options.text(name)
+    return None if value is None else member(name, value, members)
+
+
+def member(name: str, value: str, members: type[_Member]) -> _Member:
+    """Return the member that a value means; raises `OptionError`."""
+    return members(one_of(name, value, [member.value for member in members]))
+
+
+def one_of(name: str, value: str, known: Sequence[str]) -> str:
+    """Return the known value that a given one means, as names are compared (`fold`).
+
+    Raises
+    ------
+    OptionError
+        It means none of them.
+    """
+    by_fold = {fold(each): each for each in known}
+    found = by_fold.get(fold(value.strip()))
+    if found is None:
+        raise OptionError.not_one_of(name, value, known)
+    return found
+
+
+T = TypeVar("T")
+
+_ONE, _TOGETHER, _PART = "option", "options", "part"
+"""Keys that the metadata of a field may have."""
+
+
+NO_NAMES: tuple[str, ...] = ()
+"""The default of an option that names columns."""
+
+
+class Only(Enum):
+    """The only kind of read or write that an option is for."""
+
+    STREAM = "streams"
+    BATCH = "batches"
+
+
+@dataclass(frozen=True)
+class Option(Generic[T]):
+    """All that is known of an option.
+
+    Parameters
+    ----------
+    name : str
+        As the reference page has it.
+    read : callable
+        Reads it: of the given options and its name the value, None if it is absent. Raises
+        `OptionError`.
+    life : Life
+        What a change of it between two lives of a query means.
+    default : optional
+        What holds where it is absent.
+    required : bool
+        Whether `read` raises where it is absent.
+    is_of_whole : bool
+        Whether it is of the whole read or write, and no input or table is told it by itself.
+    only : Only, optional
+        What refuses it otherwise.
+    excludes : tuple of str
+        Options that cannot be given beside it. An input or table that is told one of them by
+        itself is not told the other by its query.
+    """
+
+    name: str
+    read: Callable[[Options, str], T | None]
+    life: Life
+    default: T | None = None
+    required: bool = False
+    is_of_whole: bool = False
+    only: Only | None = None
+    excludes: tuple[str, ...] = ()
+    meaning: str = ""
+
+    def means(self, meaning: str) -> Option[T]:
+        """Return it with its meaning."""
+        return replace(self, meaning=meaning)
+
+    def held(self, meaning: str) -> T:
+        """Return the field of a dataclass that holds it; one without a default may be None."""
+        default: Any = MISSING if self.required else self.default
+        found: T = field(default=default, metadata={_ONE: self.means(meaning)})
+        return found
+
+
+def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = True) -> Any:
+    """Return the field that holds what its class makes of options; `values` leaves it out.
+
+    Without a default it is an empty mapping.
+    """
+    how: dict[str, Any] = {"default_factory": dict} if default is MISSING else {"default": default}
+    return field(**how, repr=repr, metadata={_TOGETHER: options})
+
+
+def part(cls: type[T]) -> T:
+    """Return the field that holds a class with options of its own."""
+    return field(default_factory=cls, metadata={_PART: cls})
+
+
+def declared(*classes: Any) -> dict[str, Option[Any]]:
+    """Return the options that classes declare, by name, in the order of their fields."""
+    return {option.name: option for cls in classes for option in _options_of(cls)}
+
+
+def _options_of(cls: Any) -> Iterator[Option[Any]]:
+    own = get_annotations(cls)  # What is inherited, another class declares.
+    for each in fields(cls):
+        if each.name not in own:
+            continue
+        if _ONE in each.metadata:
+            yield each.metadata[_ONE]
+        elif _PART in each.metadata:
+            yield from _options_of(each.metadata[_PART])
+        else:
+            yield from each.metadata.get(_TOGETHER, ())
+
+
+def _single(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
+    """Yield the fields that each hold one option: their names, options and defaults."""
+    for each in fields(cls):
+        if _ONE in each.metadata:
+            yield each.name, each.metadata[_ONE], each.default
+
+
+def values(cls: Any, options: Options) -> dict[str, Any]:
+    """Return the given values of the fields that each hold one option, by the fields' names.
+
+    Raises
+    ------
+    OptionError
+        One is malformed, or excluded by another one.
+    """
+    held = list(_single(cls))
+    for _, option, _ in held:
+        for other in option.excludes:
+            options.refuse_together(option.name, other)
+    read = ((name, option.read(options, option.name)) for name, option, _ in held)
+    return {name: value for name, value in read if value is not None}
+
+
+def given_only(held: Any, only: Only) -> list[str]:
+    """Return the options that are for something alone, and whose values in a class are said."""
+    return [
+        option.name
+        for name, option, default in _single(type(held))
+        if option.only is only and getattr(held, name) != default
+    ]
+
+
+def counted(held: Any) -> dict[str, Any]:
+    """Return the options that decide how many rows an epoch has, with their values in a class.
+
+    An exact order refuses another value of them (`Life.exact`).
+    """
+    return {
+        option.name: getattr(held, name)
+        for name, option, _ in _single(type(held))
+        if option.life.exact is Change.REFUSED
+    }
+
+
+def names_of_whole(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:
+    """Return the names of those that no input or table is told by itself."""
+    return tuple(name for name, option in options.items() if option.is_of_whole)
+
+
+def exclusive(options: Mapping[str, Option[Any]]) -> tuple[tuple[str, ...], ...]:
+    """Return the groups of which an input or table is told one option alone by itself."""
+    return tuple(
+        (name, *option.excludes)
+        for name, option in options.items()
+        if option.excludes and not option.is_of_whole
+    )
+
+
+def flag(options: Options, name: str) -> bool | None:
+    """Read a truth value."""
+    return None if options.text(name) is None else options.flag(name)
+
+
+def at_least(least: int) -> Callable[[Options, str], int | None]:
+    """Return what reads a whole number of at least some."""
+    return lambda options, name: options.number(name, least=least)
+
+
+def member_of(members: type[_Member]) -> Callable[[Options, str], _Member | None]:
+    """Return what reads the member of an enumeration that a text names."""
+    return lambda options, name: choice(options, name, members)

@@ -1,0 +1,218 @@
+"""The checked options of a read of a view (``plan``), batch or stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from spark_upsert.errors import OptionError, setting
+from spark_upsert.options.declare import STORAGE_PREFIX, Options, choice, fold
+from spark_upsert.options.read import (
+    READ_OPTIONS,
+    OnError,
+    PlanOptions,
+    QueryOptions,
+    ReadOptions,
+    of_streams_only,
+    refuse_of_changes,
+    refuse_of_new_values,
+    refuse_wrong_bounds,
+)
+from spark_upsert.store.records import MALFORMED, texts
+from spark_upsert.table.changelog.render import Deduplication
+
+PLAN = "plan"
+
+ON_ERROR = "onError"
+"""Of a read; the option of a write by this name is about its rows."""
+
+_OF_TABLES = {
+    "path": "the plan names its tables",
+    "columns": "the plan says which columns there are",
+    "filter": "the plan says which rows there are",
+    "raw": "it is of a table that keeps a view",
+    "tableTimeout": "the tables of a plan are there when it is made",
+    "metadata": "it is of one table",
+    "readHistory": "it is of one table, which may keep the rows of a view",
+    "validBy": "it is of a history",
+    "trackHistoryColumnList": "it is of a history",
+    "trackHistoryExceptColumnList": "it is of a history",
+}
+"""Options of one table, and why they mean nothing for a view."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions(PlanOptions):
+    """The checked options of a read of a view."""
+
+    query: QueryOptions
+    storage: Mapping[str, str] = field(repr=False)
+    change_feed: bool
+    ignore_deletes: bool
+    deduplication: Deduplication
+    compute_updates: bool
+    splits: int | None
+    starting_version: int | str | None
+    starting_timestamp_ms: int | None
+    starting_inclusive: bool
+    starting_position: str | None
+    """The moves that a kept table has recorded (`table.write.moves`)."""
+    ending_version: int | None
+    ending_timestamp_ms: int | None
+    ending_inclusive: bool
+    version_as_of: int | None
+    timestamp_as_of_ms: int | None
+    consumer: str | None
+    consumer_ttl_ms: int
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> ViewOptions:
+        """Check the options of a read of a view.
+
+        Raises
+        ------
+        OptionError
+            One is unknown, malformed, or means nothing for a view.
+        """
+        options = Options(given, READ_OPTIONS)
+        for name, why in _OF_TABLES.items():
+            options.refuse(name, f"has no meaning beside '{PLAN}': {why}", hint=f"drop '{name}'.")
+        plan = options.raw(PLAN)
+        assert plan is not None, "who asks has seen it"
+        apart = {PLAN, fold(ON_ERROR)}
+        kept = {name: text for name, text in given.items() if fold(name) not in apart}
+        # All else means what it means for a table.
+        like = ReadOptions.parse({**kept, "path": "/"})
+        names = {each.name for each in fields(cls)} - {"plan", "on_error"}
+        own = {name: getattr(like, name) for name in names}
+        on_error = choice(options, ON_ERROR, OnError) or OnError.FAIL
+        if like.deduplication is Deduplication.NONE:
+            raise OptionError(
+                "deduplicationMode=none is of tables: a view does not keep changes of nothing "
+                "apart from others.",
+                hint="drop the option.",
+                option="deduplicationMode",
+            )
+        if not like.fail_on_data_loss:
+            raise OptionError(
+                "failOnDataLoss=false is refused for a view: what it retracted would be wrong "
+                "from there on.",
+                hint=f"drop the option; {setting('consumerId')} keeps what the query has to read.",
+                option="failOnDataLoss",
+            )
+        return cls(plan=plan, on_error=on_error, **own)
+
+    @classmethod
+    def put_off(cls, text: str, storage: Mapping[str, str]) -> ViewOptions:
+        """Check the options of a read whose splits a writer is handed (`put_off_text`).
+
+        Parameters
+        ----------
+        text : str
+            The option ``deferred`` of the write.
+        storage : mapping of str to str
+            How the writer reaches the storage, and so the reader.
+
+        Raises
+        ------
+        OptionError
+            It is none, or one of them is unknown or malformed.
+        """
+        try:
+            found = texts(json.loads(text))
+            found[PLAN]
+        except MALFORMED as error:
+            raise OptionError.invalid(
+                "deferred",
+                text[:80],
+                f"the options of a read of a view, as a JSON object with '{PLAN}'",
+                hint="drop it: 'keep' sets it.",
+            ) from error
+        own = {f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()}
+        return cls.parse({**found, **own})
+
+    @property
+    def _as_of(self) -> tuple[tuple[str, int | None], ...]:
+        return ("versionAsOf", self.version_as_of), ("timestampAsOf", self.timestamp_as_of_ms)
+
+    @property
+    def _ends(self) -> tuple[tuple[str, int | None], ...]:
+        return ("endingVersion", self.ending_version), ("endingTimestamp", self.ending_timestamp_ms)
+
+    def require_batch(self) -> None:
+        """Refuse options that only a stream knows."""
+        self.query.require_batch()
+        for name, value in (
+            ("consumerId", self.consumer),
+            ("ignoreDeletes", self.ignore_deletes or None),
+            ("startingPosition", self.starting_position),
+        ):
+            if value is not None:
+                raise of_streams_only(name)
+        refuse_wrong_bounds(self)
+        if not self.change_feed:
+            refuse_of_changes(self)
+        starts = (self.starting_timestamp_ms, self.starting_version)
+        if self.change_feed and starts == (None, None):
+            raise OptionError.missing(
+                "startingTimestamp", "where the changes begin, or 'startingVersion'"
+            )
+        for name, at in self._as_of:
+            if self.change_feed and at is not None:
+                raise OptionError.conflict("readChangeFeed", name)
+        for name, bound in (
+            ("startingVersion", self.starting_version),
+            ("startingTimestamp", self.starting_timestamp_ms),
+            *self._ends,
+        ):
+            if bound is not None and not self.change_feed:
+                raise OptionError(
+                    f"option '{name}' needs the change feed.",
+                    hint=f"add {setting('readChangeFeed', 'true')}, or use 'timestampAsOf'.",
+                    option=name,
+                )
+
+    def require_stream(self) -> None:
+        """Refuse options that only a batch read knows."""
+        for name, bound in (*self._as_of, *self._ends):
+            if bound is not None:
+                raise OptionError(
+                    f"option '{name}' has no meaning in a stream.",
+                    hint="use spark.read, or 'startingTimestamp' to choose where it begins.",
+                    option=name,
+                )
+        if self.change_feed and self.ignore_deletes:
+            raise OptionError.conflict(
+                "readChangeFeed", "ignoreDeletes", why="the change feed shows deletes"
+            )
+        refuse_of_new_values(self)
+        refuse_wrong_bounds(self)
+
+
+def put_off_text(given: Mapping[str, str]) -> str:
+    """Return the options of a read for the option ``deferred`` of a write (`ViewOptions.put_off`).
+
+    Those of the storage, which may hold secrets, are left out: the writer has them.
+    """
+    own = {
+        name: value for name, value in given.items() if not name.lower().startswith(STORAGE_PREFIX)
+    }
+    return json.dumps(own)
+
+
+def plan_paths(plan: str) -> list[str]:
+    """Return where the tables of a plan lie, as far as its text says it."""
+    try:
+        return list(_paths(json.loads(plan)))
+    except (ValueError, RecursionError):
+        return []
+
+
+def _paths(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("path"), str):
+            yield value["path"]
+        for each in value.values():
+            yield from _paths(each)

@@ -1,0 +1,640 @@
+"""JSON as Kafka Connect writes it: ``{...}``, or ``{"schema": {...}, "payload": {...}}``.
+
+Messages are taken apart by the text of their schema, each schema is read once, and the messages
+of one schema are decoded at once (`payloads.wrapped`), as those without a schema are.
+
+Avro as Kafka Connect writes it: what a value means stands beside its type, as ``connect.name``.
+
+The writer's schema is declared, so that the types of a table follow from it: Debezium's times of no
+zone are TIMESTAMP_NTZ, its zoned ones TIMESTAMP, its days DATE. All else is as Avro has it; a
+decimal of variable scale is a struct.
+
+Source: ``AvroData`` of Confluent's converter.
+
+JSON Schema as a registry keeps it, in the words of Kafka Connect's schemas.
+
+A schema says what values may be there, and far more than a column can say; what is taken of it is
+its types. ``connect.type`` and ``title`` are what Confluent's converter adds, so that the schema of
+a Connect record comes back as it was.
+
+======================================================  ====================================
+``integer``, ``number``, ``string``, ``boolean``         ``int64``, ``double``, as they are
+``object`` with ``properties``                           a struct
+``array`` with one schema of ``items``                   an array
+``null``, or ``oneOf``/``anyOf`` of it and another one   the other one
+``enum`` of texts                                        ``string``
+``$ref`` within the document, or to a referenced one     what stands there
+======================================================  ====================================
+
+Source: JSON Schema draft 7 and 2020-12; ``JsonSchemaData`` of Confluent's converter.
+
+Types of a table's columns for the types that a schema of Kafka Connect declares.
+
+The way back from `connect.wire_of`, which reads a declared type from what the schema says: here
+nothing is declared, and the type is the one that holds every value that the schema allows. It is
+what `connect.natural_wire` gives for Avro, so that a topic makes the same table in either form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import SchemaError, setting
+from spark_upsert.payloads.avro import AvroDecoder, parse_avro, read_avro
+from spark_upsert.payloads.decoder import (
+    DEPTH_MAX,
+    Parts,
+    Payloads,
+    Piece,
+    RefusedField,
+    Unreadable,
+    bytes_kept,
+    column_at,
+    gathered,
+    parts_of,
+    with_faults,
+)
+from spark_upsert.payloads.json import NUMBER, JsonDecoder, leaf_types, named
+from spark_upsert.payloads.logical_types import (
+    DATES,
+    DECIMAL,
+    NUMBER_MARK,
+    TIME_UNITS,
+    ZONED,
+    DecimalForm,
+    Said,
+    Unsaid,
+    Wire,
+    natural_wire,
+    object_wire,
+    parameter_number,
+    wire_of,
+)
+from spark_upsert.payloads.recent import Recent
+from spark_upsert.payloads.wrapped import PAYLOAD, SCHEMA, Alike, by_schema, has_wrapped
+
+_READY: Recent[tuple[pa.DataType, bool], JsonDecoder] = Recent(
+    lambda key, _: bytes_kept(0, parts_of(key[0]))
+)
+"""Decoders that a process keeps, with the patterns that they have made of names and types."""
+
+
+@dataclass(frozen=True)
+class ConnectJsonDecoder:
+    """Decodes JSON objects into declared fields.
+
+    Parameters
+    ----------
+    fields : pyarrow.Schema
+        The members to keep, in storage types.
+    unsaid : Unsaid
+        What messages without a schema leave open.
+    images : tuple of str
+        The fields that are rows of a table themselves.
+    """
+
+    fields: pa.Schema
+    unsaid: Unsaid
+    images: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Raises what a task would, where it is of use. How decimals are written matters not.
+        some = replace(self.unsaid, decimals=DecimalForm.STRING)
+        JsonDecoder(pa.schema(object_wire(self.fields, None, some, images=self.images).type.fields))
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        """Return the declared members of each payload."""
+        pieces = (
+            Piece.of(alike.rows, self.fields, self._decode_alike(payloads, alike))
+            for alike in by_schema(payloads)
+        )
+        return gathered(self.fields, pieces)
+
+    def _decode_alike(self, payloads: pa.Array, alike: Alike) -> Payloads:
+        bodies = alike.bodies(payloads)
+        try:
+            said = None if alike.says_nothing else Said.parse(alike.said())
+            wire = object_wire(self.fields, said, self.unsaid, images=self.images)
+        except Unreadable as error:
+            return all_bad(self.fields, bodies, str(error))
+        if alike.schema is not None:
+            return read_body(wire, bodies)
+        read = _decode(JsonDecoder(pa.schema(wire.type.fields)), wire, bodies)
+        given = pa.StructArray.from_arrays(list(read.columns), fields=wire.type.fields)
+        return converted(wire, given, read)
+
+
+@dataclass(frozen=True)
+class DeclaredJsonDecoder:
+    """Decodes JSON into declared fields; messages with their schema in front are unwrapped.
+
+    Read as it stands, such a message would lack all that is declared, and be a row of nulls. Where
+    ``schema`` or ``payload`` is declared itself, messages are read as they stand.
+
+    Parameters
+    ----------
+    fields : pyarrow.Schema
+        As of `JsonDecoder`.
+    is_bare : bool
+        Whether a payload is the value of the only field, instead of an object that holds it.
+    """
+
+    fields: pa.Schema
+    is_bare: bool = False
+
+    def __post_init__(self) -> None:
+        JsonDecoder(self.fields, self.is_bare)  # Raises what a task would.
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        """Return the declared members of each payload."""
+        plain = JsonDecoder(self.fields, self.is_bare)
+        if not (self._unwraps and has_wrapped(payloads)):
+            return plain.decode(payloads)
+        pieces = (
+            Piece.of(alike.rows, self.fields, self._decode_alike(plain, payloads, alike))
+            for alike in by_schema(payloads)
+        )
+        return gathered(self.fields, pieces)
+
+    @property
+    def _unwraps(self) -> bool:
+        return self.is_bare or not {SCHEMA, PAYLOAD} & set(self.fields.names)
+
+    def _decode_alike(self, plain: JsonDecoder, payloads: pa.Array, alike: Alike) -> Payloads:
+        bodies = alike.bodies(payloads)
+        if alike.schema is None:
+            return plain.decode(bodies)
+        if alike.says_nothing:
+            return self._decode_unsaid(bodies)
+        try:
+            wire = self._wire(Said.parse(alike.said()))
+        except Unreadable as error:
+            return all_bad(self.fields, bodies, str(error))
+        return read_body(wire, bodies, may_be_null=self.is_bare)
+
+    def _wire(self, said: Said) -> Wire:
+        if not self.is_bare:
+            return object_wire(self.fields, said, Unsaid())
+        name = self.fields.names[0]
+        return wire_of(name, self.fields.types[0], said, Unsaid(), where=name)
+
+    def _decode_unsaid(self, bodies: pa.Array) -> Payloads:
+        """Return the members of payloads behind a schema that is ``null``."""
+        type_ = self.fields.types[0] if self.is_bare else pa.struct(list(self.fields))
+        read = _body_decoder(type_, self.is_bare).decode(bodies)
+        return read if self.is_bare else replace(read, columns=tuple(read.columns[0].flatten()))
+
+
+def read_body(wire: Wire, bodies: pa.Array, *, may_be_null: bool = True) -> Payloads:
+    """Return the fields of payloads behind their schemas (`Alike.bodies`), as the schema has them.
+
+    A payload that is ``null`` is a row of nulls, or bad.
+    """
+    read = _decode(_body_decoder(wire.type, may_be_null), wire, bodies)
+    return converted(wire, read.columns[0], read)
+
+
+def _decode(decoder: JsonDecoder, wire: Wire, bodies: pa.Array) -> Payloads:
+    """Decode payloads in which decimals may be numbers (``decimal.format=NUMERIC``).
+
+    A number in the place of a decimal's text becomes a text with a mark, by the name before it. So
+    a name that other members have, too, and the items of an array are read as Base64 alone.
+    """
+    pattern = _number_pattern(wire)
+    if pattern and pc.any(pc.match_substring_regex(bodies, pattern), min_count=0).as_py():
+        bodies = pc.replace_substring_regex(bodies, pattern, rf'\1"{NUMBER_MARK}\2"')
+    read = decoder.decode(bodies)
+    if read.reasons is None or not wire.numbers:
+        return read
+    is_number = pc.match_substring(read.reasons, _READ_AS_TEXT)
+    advised = pc.binary_join_element_wise(read.reasons, _NUMERIC, "")
+    return replace(read, reasons=pc.if_else(is_number, advised, read.reasons))
+
+
+_READ_AS_TEXT = "is declared string, found number"
+_NUMERIC = " (a decimal here is Base64: set the converter's decimal.format=BASE64)"
+
+
+def _number_pattern(wire: Wire) -> str:
+    """Return the pattern of a number in the place of a decimal's text; empty if there is none."""
+    numbers = Counter(name or PAYLOAD for name in wire.numbers)
+    leaves = Counter(name for name, _ in leaf_types(pa.struct([pa.field(PAYLOAD, wire.type)])))
+    names = [name for name, count in numbers.items() if leaves[name] == count]
+    return rf"({named(names)}\s*:\s*)({NUMBER})" if names else ""
+
+
+def _body_decoder(type_: pa.DataType, may_be_null: bool) -> JsonDecoder:
+    def make() -> JsonDecoder:
+        return JsonDecoder(pa.schema([pa.field(PAYLOAD, type_, nullable=may_be_null)]))
+
+    return _READY.of((type_, may_be_null), make)
+
+
+def converted(wire: Wire, given: pa.Array, read: Payloads) -> Payloads:
+    """Return values as they were written in the types that a table has."""
+    found, faults = wire.convert(given)
+    columns = found.flatten() if pa.types.is_struct(found.type) else [found]
+    return with_faults(columns, read.reasons, faults)
+
+
+def all_bad(fields: pa.Schema, payloads: pa.Array, reason: str) -> Payloads:
+    """Return payloads none of which can be decoded, those that are absent apart."""
+    nulls = tuple(pa.nulls(len(payloads), field.type) for field in fields)
+    return Payloads(nulls, pc.if_else(payloads.is_valid(), reason, None))
+
+
+_READY_MAX = 1024
+"""Schemas that a process keeps ready to decode with, by the fields that are asked for."""
+
+
+@dataclass(frozen=True)
+class ConnectAvroDecoder:
+    """Decodes Avro records into the types that Connect means.
+
+    Parameters
+    ----------
+    inner : AvroDecoder
+        Decodes into Avro's own types.
+    said : Said
+        What the schema says of the record.
+    only : collection of str, optional
+        The names of fields to keep, nested ones with dots. Without it, all.
+    """
+
+    inner: AvroDecoder
+    said: Said
+    only: Collection[str] | None = None
+
+    @classmethod
+    def parse(cls, option: str, text: str, *, bare_name: str) -> ConnectAvroDecoder:
+        """Return the decoder of the Avro schema that an option gives (`parse_avro`)."""
+        return cls._of(parse_avro(option, text, bare_name=bare_name))
+
+    @classmethod
+    def read(cls, text: str, *, bare_name: str) -> ConnectAvroDecoder:
+        """Return the decoder of an Avro schema (`read_avro`)."""
+        return cls._of(read_avro(text, bare_name=bare_name))
+
+    @classmethod
+    def _of(cls, inner: AvroDecoder) -> ConnectAvroDecoder:
+        said = _said(json.loads(inner.schema_json), {}, "")
+        if said.type != "record":
+            said = Said("record", fields={inner.bare_name: said})
+        return cls(inner, said)
+
+    def keeping(self, only: Collection[str]) -> ConnectAvroDecoder:
+        """Return the decoder of some fields (``only``).
+
+        It reads fields that are left out as plain numbers and bytes. So a payload stays good even
+        if such a value is beyond what its logical type can mean.
+        """
+        return replace(self, inner=_kept(self.inner, frozenset(only)), only=only)
+
+    @cached_property
+    def fields(self) -> pa.Schema:
+        """The fields in the types of a table."""
+        return pa.schema(list(self._natural()[0]))
+
+    @property
+    def refused(self) -> tuple[RefusedField, ...]:
+        """The fields that no column can hold."""
+        return self.inner.refused
+
+    def _natural(self) -> tuple[pa.DataType, Wire]:
+        # Not kept: a way of functions does not travel to the tasks.
+        written = pa.struct(list(self.inner.fields))
+        return natural_wire(written, self.said, keep=self.only)
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        """Return the fields of each payload."""
+        read = self.inner.decode(payloads)
+        fields = [field.with_nullable(True) for field in self.inner.fields]
+        given = pa.StructArray.from_arrays(list(read.columns), fields=fields)
+        found, faults = self._natural()[1].convert(given)
+        return with_faults(found.flatten(), read.reasons, faults)
+
+
+@lru_cache(maxsize=_READY_MAX)
+def _kept(inner: AvroDecoder, only: frozenset[str]) -> AvroDecoder:
+    schema = json.loads(inner.schema_json)
+    if not (isinstance(schema, dict) and "fields" in schema):
+        return inner
+    return AvroDecoder(json.dumps(_Plain(only).record(schema)), inner.bare_name)
+
+
+class _Plain:
+    """Writes a schema anew, in which only fields that are kept have logical types.
+
+    A type that is used by name in several places may have a meaning in one and none in another: it
+    is written once for each, under a name of its own.
+    """
+
+    def __init__(self, only: Collection[str]) -> None:
+        self._only = only
+        self._tops = {name.partition(".")[0] for name in only}
+        self._leaves = {name.rpartition(".")[2] for name in only}
+        self._known: dict[str, tuple[dict[str, Any], str]] = {}
+        self._written: set[str] = set()
+
+    def record(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return the schema of the whole record."""
+        space, only = _space_of(schema, ""), self._only
+        return {
+            **schema,
+            "fields": [
+                {
+                    "name": f["name"],
+                    "type": self._of(f["type"], space, f["name"] in self._tops, f["name"] in only),
+                }
+                for f in schema["fields"]
+            ],
+        }
+
+    def _of(self, schema: Any, space: str, may_mean: bool, means: bool) -> Any:
+        """Return a type, given if fields below it may have a meaning, and if it has itself."""
+        if isinstance(schema, list):
+            return [self._of(branch, space, may_mean, means) for branch in schema]
+        if isinstance(schema, str):
+            full = schema if "." in schema or not space else f"{space}.{schema}"
+            known = self._known.get(full) or self._known.get(schema)
+            return schema if known is None else self._named(*known, may_mean, means)
+        if "name" in schema:
+            self._known[_full_name(schema, space)] = schema, space
+            return self._named(schema, space, may_mean, means)
+        own = {name: part for name, part in schema.items() if means or name != "logicalType"}
+        for inside in ("type", "items", "values"):
+            if inside in own:
+                own[inside] = self._of(own[inside], space, may_mean, means)
+        return own
+
+    def _named(self, schema: dict[str, Any], space: str, may_mean: bool, means: bool) -> Any:
+        name = f"{_full_name(schema, space)}_{int(may_mean)}{int(means)}"
+        if name in self._written:
+            return name
+        self._written.add(name)
+        own = {n: part for n, part in schema.items() if means or n != "logicalType"}
+        own |= {"name": name}
+        own.pop("namespace", None)
+        inside = _space_of(schema, space)
+        if "fields" in own:
+            own["fields"] = [
+                {
+                    "name": f["name"],
+                    "type": self._of(
+                        f["type"],
+                        inside,
+                        may_mean,
+                        means or (may_mean and f["name"] in self._leaves),
+                    ),
+                }
+                for f in own["fields"]
+            ]
+        return own
+
+
+def _space_of(schema: dict[str, Any], space: str) -> str:
+    """Return the namespace inside of a named type."""
+    own: str = schema["name"].rpartition(".")[0] or schema.get("namespace", space)
+    return own
+
+
+def _full_name(schema: dict[str, Any], space: str) -> str:
+    name, inside = schema["name"], _space_of(schema, space)
+    return name if "." in name or not inside else f"{inside}.{name}"
+
+
+def _said(schema: Any, named: dict[str, Said], space: str) -> Said:
+    """Return what an Avro schema says, which is known to be one without recursion."""
+    if isinstance(schema, list):
+        branches = [_said(branch, named, space) for branch in schema]
+        return next((branch for branch in branches if branch.type != "null"), branches[0])
+    if isinstance(schema, str):
+        return named.get(f"{space}.{schema}", named.get(schema, Said(schema)))
+    kind = schema["type"]
+    if not isinstance(kind, str):
+        return _said(kind, named, space)
+    name = schema.get("connect.name")
+    if kind == "array":
+        return Said(kind, name, items=_said(schema["items"], named, space))
+    if "name" not in schema:
+        return Said(kind, name)
+    own = schema["name"]
+    space = own.rpartition(".")[0] or schema.get("namespace", space)
+    fields = {f["name"]: _said(f["type"], named, space) for f in schema.get("fields", ())}
+    said = Said(kind, name, fields=fields)
+    named[own if "." in own or not space else f"{space}.{own}"] = said
+    return said
+
+
+REFERENCED = "x-referenced"
+"""The member of a document that holds the documents it refers to, by name
+(`payloads.schema_registry`).
+"""
+
+_PLAIN: Mapping[str, str] = {
+    "integer": "int64",
+    "number": "double",
+    "string": "string",
+    "boolean": "boolean",
+}
+
+
+_SEVERAL = "one of several"
+"""The type of a value that may be of several types: no column holds it."""
+
+
+def said_of(document: Any) -> Said:
+    """Return what a schema says.
+
+    Raises
+    ------
+    Unreadable
+        It says nothing that a column could hold, or is none.
+    """
+    try:
+        return _Reader(document).said(document, 0)
+    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
+        raise Unreadable(f"it is no JSON Schema ({type(error).__name__}: {error})") from error
+
+
+class _Reader:
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self._parts = Parts()
+
+    def said(self, schema: Any, depth: int) -> Said:
+        """Return what a part of the document says."""
+        self._parts.enter(depth)
+        schema = self._plain(schema)
+        kind = schema.get("type", _implied(schema))
+        if isinstance(kind, list):
+            others = [each for each in kind if each != "null"]
+            if len(others) != 1:
+                return Said(" or ".join(map(str, others or kind)))
+            kind = others[0]
+        name = schema.get("title")
+        if kind == "object" and schema.get("connect.type") != "map":
+            return Said("struct", name, fields=self._members(schema, depth))
+        if kind == "array" and isinstance(schema.get("items"), dict):
+            if schema.get("connect.type") == "map":
+                return Said("map")
+            return Said("array", name, items=self.said(schema["items"], depth + 1))
+        if kind not in _PLAIN:
+            return Said(str(kind) if kind != "object" else "map")
+        own = str(schema.get("connect.type", _PLAIN[kind]))
+        if name == DECIMAL and kind == "number":
+            own = "double"  # Its digits are those of a number, not bytes in Base64.
+        parameters = schema.get("connect.parameters", {})
+        return Said(own, name, parameters={str(k): str(v) for k, v in parameters.items()})
+
+    def _members(self, schema: Any, depth: int) -> dict[str, Said]:
+        given = list(schema.get("properties", {}).items())
+        # Confluent's converter numbers them: JSON's objects have no order.
+        given.sort(key=lambda item: int(item[1].get("connect.index", 0)))
+        return {str(name): self.said(part, depth + 1) for name, part in given}
+
+    def _plain(self, schema: Any) -> Any:
+        """Follow references and the choices that mean "or null"."""
+        for _ in range(DEPTH_MAX):
+            choices = schema.get("oneOf") or schema.get("anyOf")
+            if "$ref" in schema:
+                schema = self._referred(str(schema["$ref"]))
+            elif choices:
+                others = [each for each in choices if each.get("type") != "null"]
+                if len(others) != 1:
+                    return {"type": _SEVERAL}
+                schema = others[0]
+            elif len(schema.get("allOf", ())) == 1:
+                schema = schema["allOf"][0]
+            else:
+                return schema
+        raise Unreadable("it refers to itself")
+
+    def _referred(self, reference: str) -> Any:
+        name, _, pointer = reference.partition("#")
+        at = self._document[REFERENCED][name] if name else self._document
+        for part in pointer.split("/")[1:]:
+            at = at[part.replace("~1", "/").replace("~0", "~")]
+        return at
+
+
+def _implied(schema: Any) -> str | None:
+    """Return the type of a schema that does not name it."""
+    if "properties" in schema:
+        return "object"
+    texts = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    return "string" if texts and all(isinstance(text, str) for text in texts) else None
+
+
+_PLAIN_TYPES: Mapping[str, pa.DataType] = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+
+_DIGITS_MAX = 38
+
+
+def natural_type(said: Said, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
+    """Return the type of the values that a schema describes, and the members that it lacks.
+
+    Parameters
+    ----------
+    said : Said
+        Within its budget (`payloads.decoder`).
+    where : str
+        The way to the value, for errors.
+
+    Returns
+    -------
+    tuple of (pyarrow.DataType, tuple of RefusedField)
+        A member of an object that no column can hold is not in the type.
+
+    Raises
+    ------
+    SchemaError
+        No column can hold them.
+    """
+    if said.type == "struct":
+        return _object(said, where)
+    if said.type == "array" and said.items is not None:
+        item, refused = natural_type(said.items, where)
+        return pa.list_(pa.field("element", item)), refused
+    return _plain(said, where), ()
+
+
+def _object(said: Said, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
+    parts: dict[str, pa.DataType] = {}
+    refused: list[RefusedField] = []
+    for name, part in said.fields.items():
+        try:
+            parts[name], inside = natural_type(part, f"{where}.{name}")
+        except SchemaError as error:
+            refused.append(RefusedField((name,), error))
+        else:
+            refused += (each.within(name) for each in inside)
+    if refused and not parts:
+        raise refused[0].error
+    if not parts:
+        raise _unsupported(where, "is an object without members")
+    return pa.struct(parts), tuple(refused)
+
+
+def _plain(said: Said, where: str) -> pa.DataType:
+    if said.name == DECIMAL:
+        return _decimal(said, where)
+    if said.type in ("int32", "int64") and said.name in DATES:
+        return pa.date32()
+    if said.type == "int64" and said.name in TIME_UNITS:
+        return pa.timestamp("us")
+    if said.type == "string" and said.name == ZONED:
+        return pa.timestamp("us", tz="UTC")
+    if said.type not in _PLAIN_TYPES:
+        raise _unsupported(where, f"is of the type '{said.type[:40]}'")
+    return _PLAIN_TYPES[said.type]
+
+
+def _decimal(said: Said, where: str) -> pa.DataType:
+    """Return the type of decimals; a writer that does not say how many digits has any number.
+
+    With a negative scale, whole numbers are rounded to a power of ten: their zeros are digits.
+    """
+    texts = said.parameters
+    scale = parameter_number(texts.get("scale", ""))
+    precision = parameter_number(texts.get("connect.decimal.precision", str(_DIGITS_MAX)))
+    if scale is None or precision is None or precision < 1:
+        raise _unsupported(where, "is a decimal of more than 38 digits, or of no scale")
+    if scale < 0 and "connect.decimal.precision" in texts:
+        precision -= scale
+    if precision > _DIGITS_MAX:
+        raise _unsupported(where, "is a decimal of more than 38 digits, or of no scale")
+    if scale > precision:
+        raise _unsupported(where, f"is a decimal of {precision} digits, {scale} behind the point")
+    return pa.decimal128(precision, max(scale, 0))
+
+
+def _unsupported(where: str, what: str) -> SchemaError:
+    side = "key" if where.partition(".")[0] == "key" else "value"
+    return SchemaError(
+        f"the messages' schema at '{where}' {what}, which no column can hold.",
+        hint=f"leave it out of the table by {setting('exceptColumnList', column_at(where))}, or "
+        "leave that field out where the messages are written, or declare the columns to be read, "
+        f"as by {setting(f'{side}Schema', 'id BIGINT, name STRING')}.",
+        column=where,
+    )

@@ -1,1 +1,0 @@
-"""Kafka Connect's schemas and logical types, in JSON and in Avro."""

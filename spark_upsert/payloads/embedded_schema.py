@@ -1,0 +1,672 @@
+"""Payloads that name their own schema: each is decoded by it, and then widened.
+
+Nothing is declared. The columns of a table are found in its payloads (`fields_in`). The value of a
+payload depends on its own schema alone: where one batch has several schemas, the decoder reads
+values by their own schema, and takes them to the type that holds all of them (`joined`). So they
+are the same whatever stood beside them.
+
+A schema is named by its text (`Inline`: the messages of Connect) or by an id (`ByRegistry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, compress
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.casts import convert
+from spark_upsert.core.keys import Positions
+from spark_upsert.core.schema import refuse_reserved, require_storable, storage_type, stored, widens
+from spark_upsert.errors import SchemaError, UpsertFlowError, setting
+from spark_upsert.payloads.avro import read_avro
+from spark_upsert.payloads.connect import (
+    ConnectAvroDecoder,
+    converted,
+    natural_type,
+    read_body,
+    said_of,
+)
+from spark_upsert.payloads.decoder import (
+    PARTS_MAX,
+    Decoder,
+    Payloads,
+    Piece,
+    RefusedField,
+    Unreadable,
+    bytes_kept,
+    decoded,
+    gathered,
+    parts_of,
+    read_json,
+    refused_columns,
+    shortened,
+    unforeseen,
+)
+from spark_upsert.payloads.json import JsonDecoder
+from spark_upsert.payloads.logical_types import Said, Unsaid, Wire, object_wire, wire_of
+from spark_upsert.payloads.recent import Recent
+from spark_upsert.payloads.schema_registry import (
+    HEADER_BYTES,
+    MISSING_MAX,
+    Registered,
+    RegistrySettings,
+    Unasked,
+    UnknownSchema,
+    header_ids,
+    schema_of_id,
+)
+from spark_upsert.payloads.wrapped import by_schema
+
+
+@dataclass(frozen=True)
+class OwnSchema:
+    """A schema, for the payloads that name it."""
+
+    fields: pa.Schema
+    """The fields of a payload, in the types of a table."""
+    decoder: Callable[[pa.Schema], Decoder]
+    """Returns the decoder of bodies into some of the fields."""
+    refused: tuple[RefusedField, ...] = ()
+    """The fields that no column can hold, which are not among the others."""
+
+
+_Text = tuple[str, str | bytes, str]
+"""The format of a schema, its text, and the name of a value that is no object."""
+
+_READY: Recent[_Text, OwnSchema] = Recent(
+    lambda key, own: bytes_kept(len(key[1]), sum(parts_of(type_) for type_ in own.fields.types))
+)
+"""Schemas that a process keeps ready to decode with."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaGroup:
+    """Payloads of one schema, or without one."""
+
+    rows: Positions
+    own: OwnSchema | str
+    """The schema, or why there is none."""
+    bodies: pa.Array
+    """The bytes behind the schema's id, as its decoder takes them."""
+    error: SchemaError | None = None
+    """The error of the write, where the schema says what no table can hold."""
+
+
+class Schemas(Protocol):
+    """How payloads name their schemas. Travels to the tasks by pickle."""
+
+    def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
+        """Take payloads apart by their schemas; absent ones are of no schema."""
+        ...
+
+
+@dataclass(frozen=True)
+class CountedFields:
+    """The fields of a schema that count: columns, without those that are left out by name."""
+
+    left_out: frozenset[str] = frozenset()
+    """Names in lower case."""
+    used: frozenset[str] = frozenset()
+    """Names in lower case of fields that are read and not stored: they may have any name."""
+    images: tuple[str, ...] = ()
+    """Fields with the columns as members, as `before` and `after`; if none, fields are columns.
+    """
+
+    def of(self, fields: pa.Schema, refused: Iterable[RefusedField] = ()) -> pa.Schema:
+        """Return the fields that count.
+
+        Parameters
+        ----------
+        fields : pyarrow.Schema
+        refused : iterable of RefusedField
+            Fields that no column can hold, which are not among the others.
+
+        Raises
+        ------
+        SchemaError
+            No table can hold them: a name is reserved, two differ in case only, one has no type, or
+            one is refused.
+        """
+        for name, error in refused_columns(refused, bool(self.images)).items():
+            if name.lower() not in self.left_out:
+                raise error
+        if not self.images:
+            return pa.schema(self._columns(fields))
+        return pa.schema(
+            [
+                field.with_type(pa.struct(self._columns(field.type)))
+                if self.is_image(field)
+                else field
+                for field in fields
+            ]
+        )
+
+    def is_image(self, field: pa.Field) -> bool:
+        """Return whether the members of a field are columns."""
+        return field.name in self.images and pa.types.is_struct(field.type)
+
+    def _columns(self, fields: Iterable[pa.Field]) -> list[pa.Field]:
+        kept = [field for field in fields if field.name.lower() not in self.left_out]
+        refuse_reserved(field.name for field in kept if field.name.lower() not in self.used)
+        require_storable(stored(pa.schema(kept)))
+        if len({field.name.lower() for field in kept}) < len(kept):
+            _joined([kept], "")  # Which says of two names that they differ in case only.
+        return kept
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Messages of Connect with their schema in front (`payloads.wrapped`)."""
+
+    bare_name: str
+    """The name of the column where a payload is no object."""
+    counted: CountedFields | None = None
+    """None: that is not judged, as where a subject has said the columns."""
+
+    def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
+        """Take messages apart by the texts of their schemas."""
+        for alike in by_schema(payloads):
+            own: OwnSchema | str
+            error = None
+            if alike.says_nothing:
+                own = "it does not hold its schema, which 'inline' expects"
+            elif not alike.schema:
+                own = "the message's schema is not JSON, or no payload follows it"
+            else:
+                read = partial(_inline, alike.schema, self.bare_name)
+                own, error = _read(read, "its schema", self.counted)
+            yield SchemaGroup(alike.rows, own, alike.bodies(payloads), error)
+
+
+@dataclass(frozen=True)
+class ByRegistry:
+    """Payloads behind Confluent's header; a registry has their schemas."""
+
+    settings: RegistrySettings
+    kind: str
+    """``AVRO`` or ``JSON``: what the schemas must be."""
+    bare_name: str
+    is_connect: bool
+    """Whether names that Connect gives to types of Avro count."""
+    newest: Registered | None = None
+    """The schema of which the columns were taken before a row was seen."""
+    counted: CountedFields | None = None
+    """None: that is not judged, as where a subject has said the columns."""
+
+    def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
+        """Take payloads apart by their ids."""
+        ids = header_ids(payloads)
+        has_none = np.asarray(ids.is_null().to_numpy(zero_copy_only=False))
+        if has_none.any():
+            rows = np.flatnonzero(has_none)
+            why = "it lacks the header of Confluent's wire format"
+            yield SchemaGroup(rows, why, payloads.take(pa.array(rows)))
+        bodies = pc.binary_replace_slice(payloads, 0, HEADER_BYTES, b"")
+        present = np.flatnonzero(~has_none)
+        numbers = ids.fill_null(-1).to_numpy(zero_copy_only=False)[present]
+        order = np.argsort(numbers, kind="stable")
+        found, starts, counts = np.unique(numbers[order], return_index=True, return_counts=True)
+        # Those of many payloads first: where too many are missing, it is not they that are left.
+        owns = {number: self._own(number) for number in found[np.argsort(-counts)].tolist()}
+        for number, places in zip(found.tolist(), np.split(order, starts[1:]), strict=False):
+            rows = present[places]
+            own, error = owns[number]
+            yield SchemaGroup(rows, own, bodies.take(pa.array(rows)), error)
+
+    def _own(self, number: int) -> tuple[OwnSchema | str, SchemaError | None]:
+        read = partial(self._registered, number)
+        own, error = _read(read, f"schema id {number}", self.counted)
+        if isinstance(own, OwnSchema):
+            self._require_no_newer(number, own)
+        return own, error
+
+    def _registered(self, number: int) -> OwnSchema | str:
+        try:
+            registered = schema_of_id(self.settings, number)
+        except UnknownSchema:
+            return "is not in the registry"
+        except Unasked:
+            return f"is not known, and {MISSING_MAX} others were not in the registry just now"
+        if registered.kind != self.kind:
+            return f"is one of {registered.kind}, expected {self.kind}"
+        return self.own(registered.text)
+
+    def _require_no_newer(self, number: int, own: OwnSchema) -> None:
+        """Refuse fields that came while the write was planned: they would be lost."""
+        if self.newest is None or number <= (self.newest.id or number):
+            return
+        planned = self.own(self.newest.text).fields
+        gained = {f.name for f in dotted(own.fields)} - {f.name for f in dotted(planned)}
+        if gained:
+            raise SchemaError(
+                f"the payloads have schema id {number} with {', '.join(sorted(gained)[:5])}, which "
+                f"schema id {self.newest.id} did not have when the write was planned.",
+                hint="run the write again; where one topic has records of several kinds, write to "
+                "a path that names columns of the rows, which finds the columns in the payloads.",
+            )
+
+    def own(self, text: str) -> OwnSchema:
+        """Return what a schema of the registry says; raises `Unreadable` and `SchemaError`."""
+        if self.kind == "AVRO":
+            return _avro(text, self.bare_name, is_connect=self.is_connect)
+        return _json(text, self.bare_name)
+
+
+# -- the schemas of each kind --------------------------------------------------------------
+
+
+def _read(
+    read: Callable[[], OwnSchema | str], name: str, counted: CountedFields | None
+) -> tuple[OwnSchema | str, SchemaError | None]:
+    """Return what a schema says, or why nothing of it can be stored, for the error policy.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the schema, or what is wrong with it.
+    name : str
+        What the schema is called where that is told.
+    counted : Counted or None
+
+    Returns
+    -------
+    tuple of (OwnSchema or str, SchemaError or None)
+        The error is there where no table can hold what the schema says. An exception of another
+        library becomes a reason, with its type.
+
+    Raises
+    ------
+    UpsertFlowError
+        No payload is at fault, as where the registry is away.
+    """
+    try:
+        own = read()
+        if isinstance(own, str):
+            return f"{name} {own}", None
+        if counted is not None:
+            counted.of(own.fields, own.refused)
+    except Unreadable as error:
+        return f"{name} cannot be read: {error}", None
+    except SchemaError as error:
+        return f"{name} cannot be held: {error.message.rstrip('.')}", error
+    except UpsertFlowError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it becomes the reason of the payloads
+        return f"{name} cannot be read: {unforeseen(error)}", None
+    return own, None
+
+
+def _inline(text: bytes, bare_name: str) -> OwnSchema:
+    def make() -> OwnSchema:
+        return _connect(Said.parse(read_json(text)), bare_name, is_wrapped=True)
+
+    return _READY.of(("inline", text, bare_name), make)
+
+
+def _json(text: str, bare_name: str) -> OwnSchema:
+    def make() -> OwnSchema:
+        return _connect(said_of(read_json(text)), bare_name, is_wrapped=False)
+
+    return _READY.of(("json", text, bare_name), make)
+
+
+def _connect(said: Said, bare_name: str, *, is_wrapped: bool) -> OwnSchema:
+    is_object = said.type == "struct"
+    type_, refused = natural_type(said, bare_name)
+    fields = pa.schema(list(type_)) if is_object else pa.schema([pa.field(bare_name, type_)])
+    decoder = _WrappedDecoder if is_wrapped else _PlainDecoder
+    return OwnSchema(fields, lambda asked: decoder(asked, said), refused)
+
+
+@dataclass(frozen=True)
+class _WrappedDecoder:
+    """Decodes what stands behind a schema of Connect, as that schema has it."""
+
+    fields: pa.Schema
+    said: Said
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        if self.said.type == "struct":
+            wire = object_wire(self.fields, self.said, Unsaid())
+            return read_body(wire, payloads, may_be_null=False)
+        return read_body(_plain_wire(self.fields, self.said), payloads)
+
+
+@dataclass(frozen=True)
+class _PlainDecoder:
+    """Decodes JSON of a known schema, which does not stand with it."""
+
+    fields: pa.Schema
+    said: Said
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        if self.said.type == "struct":
+            wire = object_wire(self.fields, self.said, Unsaid())
+            read = JsonDecoder(pa.schema(list(wire.type))).decode(payloads)
+            given = pa.StructArray.from_arrays(list(read.columns), fields=list(wire.type))
+            return converted(wire, given, read)
+        wire = _plain_wire(self.fields, self.said)
+        written = pa.schema([pa.field(self.fields.names[0], wire.type)])
+        read = JsonDecoder(written, is_bare=True).decode(payloads)
+        return converted(wire, read.columns[0], read)
+
+
+def _plain_wire(fields: pa.Schema, said: Said) -> Wire:
+    name, type_ = fields.names[0], fields.types[0]
+    return wire_of(name, type_, said, Unsaid(), where=name)
+
+
+def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
+    def make() -> OwnSchema:
+        if not is_connect:
+            decoder = read_avro(text, bare_name=bare_name)
+            chosen = lambda asked: _Chosen(decoder, asked)  # noqa: E731
+            return OwnSchema(decoder.fields, chosen, decoder.refused)
+        meant = ConnectAvroDecoder.read(text, bare_name=bare_name)
+        return OwnSchema(
+            meant.fields,
+            lambda asked: meant.keeping(frozenset(f.name for f in dotted(asked))),
+            meant.refused,
+        )
+
+    return _READY.of(("connect" if is_connect else "avro", text, bare_name), make)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Some fields of another decoder's output."""
+
+    inner: Decoder
+    fields: pa.Schema
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        found = self.inner.decode(payloads)
+        by_name = dict(zip(self.inner.fields.names, found.columns, strict=True))
+        return Payloads(tuple(by_name[name] for name in self.fields.names), found.reasons)
+
+
+# -- several schemas -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFields:
+    """The fields of several payload schemas together."""
+
+    fields: pa.Schema | None
+    """None if none has a schema that can be used."""
+    contradicted: pa.Schema | None = None
+    """Fields as expected that other schemas have otherwise: payloads of those are bad by it."""
+    why: str | None = None
+    """Why the first one that has none has none."""
+
+
+def fields_in(
+    schemas: Schemas,
+    batches: Iterable[pa.Array],
+    narrowed: Callable[[OwnSchema], pa.Schema] = lambda own: own.fields,
+    *,
+    expected: pa.Schema | None = None,
+    is_tolerant: bool = False,
+) -> FoundFields:
+    """Return the fields that payloads have by their own schemas.
+
+    Parameters
+    ----------
+    schemas : Schemas
+    batches : iterable of pyarrow.Array of binary
+    narrowed : callable, optional
+        Takes a schema, and returns the fields that count.
+    expected : pyarrow.Schema, optional
+        The table's own fields: of a schema that contradicts them nothing counts.
+    is_tolerant : bool
+        Whether a schema that no table can hold makes its payloads bad, and is no error.
+
+    Raises
+    ------
+    SchemaError
+        Two schemas contradict each other, or no table can hold what one says.
+    StorageError
+        The registry does not answer.
+    """
+    # Each once, and kept until all are seen: an identity is free again once its owner is gone.
+    found: dict[int, OwnSchema] = {}
+    why = None
+    for part in chain.from_iterable(map(schemas.parts, batches)):
+        if part.error is not None and not is_tolerant:
+            raise part.error
+        if isinstance(part.own, OwnSchema):
+            found[id(part.own)] = part.own
+        elif why is None and part.bodies.null_count < len(part.bodies):
+            why = shortened(part.own)
+    told = [narrowed(own) for own in found.values()]
+    is_odd = [expected is not None and _contradicts(expected, fields) for fields in told]
+    odd = list(compress(told, is_odd))
+    good = [fields for fields, other in zip(told, is_odd, strict=True) if not other]
+    return FoundFields(
+        joined(*good) if good else None,
+        _shared(expected, odd) if expected is not None and odd else None,
+        why,
+    )
+
+
+def _contradicts(expected: pa.Schema, fields: pa.Schema) -> bool:
+    try:
+        joined(expected, fields)
+    except SchemaError:
+        return True
+    return False
+
+
+def _shared(expected: pa.Schema, odd: Iterable[pa.Schema]) -> pa.Schema:
+    """Return what is expected of the fields that some schemas have, however they spell them."""
+    names = {name.lower() for fields in odd for name in fields.names}
+    return pa.schema([field for field in expected if field.name.lower() in names])
+
+
+def joined(*schemas: pa.Schema) -> pa.Schema:
+    """Return the fields of all, of types that hold the values of all; the first one's first.
+
+    Raises
+    ------
+    SchemaError
+        No type holds them, or they are too many.
+    """
+    fields = pa.schema(_joined(schemas, ""))
+    if sum(map(parts_of, fields.types)) > PARTS_MAX:
+        raise SchemaError(
+            f"the schemas of the payloads have more than {PARTS_MAX} fields between them.",
+            hint="write the payloads of several kinds to several tables, as by a path that names "
+            "the column that tells them apart ('/lake/{topic}').",
+        )
+    return fields
+
+
+def _joined(parts: Iterable[Iterable[pa.Field]], above: str) -> list[pa.Field]:
+    found: dict[str, pa.Field] = {}
+    spelt: dict[str, str] = {}
+    for field in chain.from_iterable(parts):
+        where = f"{above}{field.name}"
+        own = spelt.setdefault(field.name.lower(), field.name)
+        if own != field.name:
+            raise _contradiction(f"'{above}{own}' and '{where}', which differ in case only", own)
+        if own in found:
+            type_ = _wider(found[own].type, field.type, where)
+            found[own] = pa.field(own, type_)
+        else:
+            found[own] = pa.field(own, field.type)
+    return list(found.values())
+
+
+def _wider(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
+    if widens(other, one):
+        return one
+    if widens(one, other):
+        return other
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return pa.struct(_joined((one, other), f"{where}."))
+    raise _contradiction(f"'{where}' as {one} and as {other}", where)
+
+
+def _contradiction(what: str, column: str) -> SchemaError:
+    return SchemaError(
+        f"the schemas of the payloads have {what}, which no column can hold together.",
+        hint="correct what writes the later one; where both are to be read as JSON, declare the "
+        f"columns, as by {setting('valueSchema', 'id BIGINT, name STRING')}.",
+        left_out=column,
+    )
+
+
+@dataclass(frozen=True)
+class OwnDecoder:
+    """A decoder of payloads by their own schemas, into fields that hold what they say.
+
+    Parameters
+    ----------
+    schemas : Schemas
+    fields : pyarrow.Schema
+        What is asked for. A schema may lack some of it, which is null then.
+    is_tolerant : bool
+        Whether a schema that no table can hold, or that has another type or spelling for a field,
+        makes its payloads bad, and is no error.
+    refused : tuple of RefusedField
+        The fields of the payloads that are known, when a write is planned, to be in no column.
+    """
+
+    schemas: Schemas
+    fields: pa.Schema
+    is_tolerant: bool = False
+    refused: tuple[RefusedField, ...] = ()
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        """Return the fields of each payload.
+
+        Raises
+        ------
+        SchemaError
+            No table can hold what a schema says, or it has another type for a field than is asked
+            for, unless that is tolerated.
+        """
+        return gathered(self.fields, map(self._decode_part, self.schemas.parts(payloads)))
+
+    def _decode_part(self, part: SchemaGroup) -> Piece:
+        if part.error is not None and not self.is_tolerant:
+            raise part.error
+        if isinstance(part.own, str):
+            return _bad(part, part.own)
+        refused = self._asked_of(part.own)
+        if refused is not None and not self.is_tolerant:
+            raise refused
+        if refused is not None:
+            return _bad(part, refused.message.rstrip("."))
+        spelt = _other_spelling(part.own.fields, self.fields) if self.is_tolerant else None
+        if spelt is not None:
+            return _bad(part, spelt)
+        own = pa.schema(_common(part.own.fields, self.fields))
+        decoder = part.own.decoder(own if len(own) else part.own.fields)
+        found = decoded(decoder, part.bodies)
+        given = zip(decoder.fields.names, found.columns, strict=True)
+        try:
+            # By name: a decoder may give them in the order of the schema, and more than is asked.
+            columns = {
+                name: _conformed(column, self.fields.field(name), len(part.rows), name)
+                for name, column in given
+                if self.fields.get_field_index(name) >= 0
+            }
+        except SchemaError as error:
+            if not self.is_tolerant:
+                raise
+            return _bad(part, error.message.rstrip("."))
+        return Piece(part.rows, columns, found.reasons)
+
+    def _asked_of(self, own: OwnSchema) -> SchemaError | None:
+        """Return why a schema has a field that is asked for, and no column can hold there."""
+        asked = {field.name: field.type for field in self.fields}
+        for each in own.refused:
+            type_ = asked.get(each.path[0])
+            for name in each.path[1:]:
+                if type_ is None or not pa.types.is_struct(type_):
+                    type_ = None
+                    break
+                index = type_.get_field_index(name)
+                type_ = type_.field(index).type if index >= 0 else None
+            if type_ is not None:
+                return each.error
+        return None
+
+
+def _bad(part: SchemaGroup, why: str) -> Piece:
+    return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), shortened(why), None))
+
+
+def _other_spelling(
+    own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType, above: str = ""
+) -> str | None:
+    """Return why a schema's values would be lost: a name is the one asked for but for its case."""
+    wanted = {field.name: field.type for field in asked}
+    spelt = {name.lower(): name for name in wanted}
+    for field in own:
+        where, type_ = f"{above}{field.name}", wanted.get(field.name)
+        if type_ is None and field.name.lower() in spelt:
+            other = spelt[field.name.lower()]
+            return f"a schema of the payloads has '{where}', and the table '{above}{other}'"
+        if type_ is not None and pa.types.is_struct(type_) and pa.types.is_struct(field.type):
+            found = _other_spelling(field.type, type_, f"{where}.")
+            if found is not None:
+                return found
+    return None
+
+
+def _common(own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType) -> list[pa.Field]:
+    """Return the wanted fields that a schema has, in its own types, in the order asked for."""
+    found: dict[int, pa.Field] = {}
+    for field in own:
+        place = asked.get_field_index(field.name)
+        if place < 0:
+            continue
+        type_, wanted = field.type, asked.field(place).type
+        if pa.types.is_struct(type_) and pa.types.is_struct(wanted):
+            inside = _common(type_, wanted)
+            if not inside:
+                continue
+            type_ = pa.struct(inside)
+        found[place] = pa.field(field.name, type_)
+    return [found[place] for place in sorted(found)]
+
+
+def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str) -> pa.Array:
+    """Return a column in the type that is asked for; null where there is none."""
+    if column is None:
+        return pa.nulls(count, field.type)
+    own = storage_type(column.type)
+    if own == field.type:
+        return convert(column, field.type)
+    if pa.types.is_struct(own) and pa.types.is_struct(field.type):
+        inside = dict(zip((f.name for f in own), column.flatten(), strict=True))
+        parts = [_conformed(inside.get(f.name), f, count, f"{where}.{f.name}") for f in field.type]
+        mask = column.is_null() if column.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(field.type), mask=mask)
+    if not (widens(own, field.type) or pa.types.is_null(own)):
+        raise SchemaError(
+            f"a schema of the payloads has '{where}' as {own}, and the table as {field.type}.",
+            hint="correct what writes it; a wider type of the same kind is taken with "
+            f"{setting('mergeSchema', 'true')}.",
+            column=where,
+        )
+    return convert(column, field.type)
+
+
+def dotted(fields: Iterable[pa.Field], above: str = "") -> list[pa.Field]:
+    """Return the fields that are no structs, named by their paths."""
+    found = []
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            found += dotted(field.type, f"{above}{field.name}.")
+        else:
+            found.append(field.with_name(f"{above}{field.name}"))
+    return found

@@ -1,0 +1,664 @@
+"""Answers of a server over HTTP, read within bounds of bytes and of time.
+
+A server may answer a byte at a time and never end, each byte in time; send headers for ever; or
+pack a gigabyte of nothing into a megabyte. So each read waits only as long as the whole answer may
+still take, no more bytes are read than an answer may have, and packed ones are unpacked no further.
+
+A cache of the schema ids that a registry did not have, so that they are asked for seldom.
+
+A payload may name any id. An id that the registry does not have is asked for once in `MISSING_S`,
+so that a schema which is registered afterwards is soon found. The cache is bounded, and its bound
+is one of requests, too: while `MISSING_MAX` ids of a registry are missing, further ones are not
+asked for. So a batch of rows with ten thousand unregistered ids costs no more.
+
+Rejected: to remember what is missing for as long as a process lives (a schema that came a second
+later would be bad for days), and to ask for each id of a batch (ten thousand requests, batch after
+batch, while the other rows of the table wait).
+
+A schema registry: Confluent's REST interface, as far as a reader needs it.
+
+    GET /schemas/ids/{id}                             the schema of an id, for ever
+    GET /subjects/{subject}/versions/{version}        a referenced schema, for ever
+    GET /subjects/{subject}/versions/latest           what is newest, never kept
+
+A process asks for what is for ever once (`_memory`), by address, account and id: one address may
+serve several tenants, each with schemas of its own. A registry that does not answer is an outage,
+as of a storage: an error after some tries, and nothing is known of the payloads. An answer that is
+no registry's is an outage, too: endless, late, packed beyond all measure or no JSON
+(`payloads.schema_registry`). An id that the registry does not know, or a schema that cannot be
+read, makes
+the payloads that name it bad, and is not asked for again for a while (`payloads.schema_registry`).
+
+The client is urllib3: retries with pauses, pooled connections, TLS and proxies, in one package of
+pure Python that needs no other. Rejected: the registry client of ``confluent-kafka``, which brings
+nine packages and a native library to every executor for two requests, and takes no headers.
+
+Source: Confluent's Schema Registry API reference, which Karapace and Apicurio follow (``ccompat``).
+
+The header that Confluent's serialisers put before a payload: a zero byte and a schema id.
+
+The id is that of a schema in a registry (`payloads.schema_registry`). A decoder that is given one
+schema
+asks none: with ``schema_id`` payloads of other ids are bad; without it all ids are taken to mean
+that schema.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.errors import OptionError, StorageError, UpsertFlowError, setting
+from spark_upsert.payloads.connect import REFERENCED
+from spark_upsert.payloads.decoder import (
+    SCHEMA_BYTES_MAX,
+    Decoder,
+    Payloads,
+    RefusedField,
+    Unreadable,
+    bytes_kept,
+    read_json,
+    refused_fields,
+    require,
+    unforeseen,
+)
+from spark_upsert.payloads.recent import Recent
+
+ANSWER_BYTES_MAX = 8 << 20
+"""A schema of a MiB, each letter of which JSON escapes."""
+
+ANSWER_S = 30.0
+"""Time that one answer may take from its first header to its last byte."""
+
+_PIECE_BYTES = 64 << 10
+_ANY_WINDOW = 47
+"""zlib's number for what is packed by gzip or by deflate."""
+
+Clock = Callable[[], float]
+
+
+class TooMuch(Exception):
+    """An answer is longer than an answer may be, or not packed as it says."""
+
+
+def in_time(connection: type[Any], clock: Clock = time.monotonic) -> type[Any]:
+    """Return a class of connections (of urllib3) that read an answer in time or not at all.
+
+    A read that is too late is a `TimeoutError`, which urllib3 takes for that of a socket.
+    """
+
+    class InTime(connection):  # type: ignore[misc]
+        sock: Any
+
+        def connect(self) -> None:
+            super().connect()
+            self.sock = _TimedSocket(self.sock, clock)
+
+    return InTime
+
+
+class _TimedSocket:
+    """A socket that gives the file of each answer a time limit of its own."""
+
+    def __init__(self, sock: Any, clock: Clock) -> None:
+        self._sock = sock
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def makefile(self, mode: str = "rb", buffering: int | None = None) -> io.BufferedReader:
+        raw = self._sock.makefile(mode, buffering=0)
+        return io.BufferedReader(_TimedFile(self._sock, raw, self._clock))
+
+
+class _TimedFile(io.RawIOBase):
+    def __init__(self, sock: Any, raw: io.RawIOBase, clock: Clock) -> None:
+        self._sock = sock
+        self._raw = raw
+        self._clock = clock
+        self._until_s = clock() + ANSWER_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._until_s - self._clock()
+        if left_s <= 0:
+            raise TimeoutError(f"an answer takes longer than {ANSWER_S:g} s")
+        waits_s = self._sock.gettimeout()
+        self._sock.settimeout(left_s if waits_s is None else min(left_s, waits_s))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def body_of(response: Any) -> bytes:
+    """Return the body of an answer (of urllib3, not read yet), unpacked.
+
+    Raises
+    ------
+    TooMuch
+        It is longer than `ANSWER_BYTES_MAX`, packed or not, or packed in a way that is not known.
+    """
+    data = bytearray()
+    while piece := response.read(_PIECE_BYTES, decode_content=False):
+        data += piece
+        if len(data) > ANSWER_BYTES_MAX:
+            raise TooMuch(f"more than {ANSWER_BYTES_MAX} bytes")
+    packed = response.headers.get("Content-Encoding", "identity").strip().lower()
+    return bytes(data) if packed == "identity" else _unpacked(bytes(data), packed)
+
+
+def _unpacked(data: bytes, packed: str) -> bytes:
+    if packed not in ("gzip", "x-gzip", "deflate"):
+        raise TooMuch(f"an answer packed as '{packed[:20]}'")
+    inflater = zlib.decompressobj(_ANY_WINDOW)
+    try:
+        found = inflater.decompress(data, ANSWER_BYTES_MAX)
+    except zlib.error as error:
+        raise TooMuch(f"an answer that is not packed as it says ({error})") from error
+    if inflater.unconsumed_tail:
+        raise TooMuch(f"more than {ANSWER_BYTES_MAX} bytes, once it is unpacked")
+    return found
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+MISSING_S = 10.0
+"""Time for which a schema counts as missing. Writers register first, so that only a lagging
+follower of a registry's leader is told late."""
+
+MISSING_MAX = 256
+"""Most ids of one registry that count as missing: some 25 requests a second for absent ids."""
+
+_OWNERS_MAX = 64
+
+
+class Unasked(Exception):
+    """Too many others are missing, so this one is not asked for; never leaves the engine."""
+
+
+class Missing(Generic[K]):
+    """Names that were asked for in vain, by owner; safe for threads.
+
+    Parameters
+    ----------
+    clock : callable
+        Returns seconds that only grow.
+    missing : tuple of exception types
+        Exceptions that say that something is missing. Others are not remembered.
+    """
+
+    def __init__(self, clock: Callable[[], float], missing: tuple[type[Exception], ...]) -> None:
+        self._clock = clock
+        self._missing = missing
+        self._known: OrderedDict[K, OrderedDict[str, tuple[float, Exception | None]]]
+        self._known = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, owner: K, name: str, ask: Callable[[], V]) -> V:
+        """Ask for something, unless it was missing just now.
+
+        Raises
+        ------
+        Unasked
+            `MISSING_MAX` others of the owner are missing.
+        Exception
+            The error of the request; the same error again for a missing thing until it expires.
+        """
+        self._enter(owner, name)
+        try:
+            found = ask()
+        except self._missing as error:
+            self._note(owner, name, error)
+            raise
+        except BaseException:
+            self._note(owner, name, None)
+            raise
+        self._note(owner, name, None)
+        return found
+
+    def clear(self) -> None:
+        """Forget all, as a new process would."""
+        with self._lock:
+            self._known.clear()
+
+    def _enter(self, owner: K, name: str) -> None:
+        """Take a place before asking: those that ask at once are bounded, too."""
+        now_s = self._clock()
+        with self._lock:
+            known = self._known.setdefault(owner, OrderedDict())
+            self._known.move_to_end(owner)
+            while len(self._known) > _OWNERS_MAX:
+                self._known.popitem(last=False)
+            while known and next(iter(known.values()))[0] <= now_s:
+                known.popitem(last=False)
+            _, error = known.get(name, (0.0, None))
+            if error is not None:
+                raise type(error)(*error.args)
+            if name not in known and len(known) >= MISSING_MAX:
+                raise Unasked
+            known[name] = now_s + MISSING_S, None
+
+    def _note(self, owner: K, name: str, error: Exception | None) -> None:
+        until_s = self._clock() + MISSING_S
+        with self._lock:
+            known = self._known.setdefault(owner, OrderedDict())
+            known.pop(name, None)
+            if error is not None:
+                known[name] = until_s, error
+
+
+_ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
+
+_TRIES = 5
+_BUSY = (429, 500, 502, 503, 504)
+_CONNECT_S, _READ_S = 5.0, 15.0
+
+_REFERENCES_MAX = 256
+"""Schemas that one may refer to, all in all."""
+
+_REFERENCES_S = 120.0
+"""Time that a registry may take for all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistrySettings:
+    """Address of a registry, and how it is asked. Hashable; its secrets are not shown."""
+
+    urls: tuple[str, ...]
+    """The same registry at several addresses: the next one is asked where one does not answer."""
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    ca_file: str | None = None
+    tries: int = _TRIES
+    backoff_s: float = 0.25
+    """The pause before the third try; each further one is twice as long."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A schema of a registry. What it refers to is part of its text."""
+
+    kind: str
+    """``AVRO``, ``JSON`` or ``PROTOBUF``."""
+    text: str
+    id: int | None = None
+
+
+class UnknownSchema(Exception):
+    """The registry has no such schema; never leaves the engine."""
+
+
+Fetch = Callable[[str], Any]
+"""Returns the answer to a path as JSON has it; raises `UnknownSchema` or `StorageError`."""
+
+
+def schema_of_id(settings: RegistrySettings, schema_id: int) -> Registered:
+    """Return the schema of an id.
+
+    Raises
+    ------
+    UnknownSchema
+        There is none, or there was none a moment ago.
+    Unreadable
+        It cannot be read with what it refers to.
+    Unasked
+        It is not known here, and it is not asked for because too many others are missing.
+    StorageError
+        The registry does not answer, or refuses to.
+    """
+    return _kept(settings, f"/schemas/ids/{schema_id}")
+
+
+def latest_schema(settings: RegistrySettings, subject: str) -> Registered:
+    """Return the newest schema of a subject; it is asked for each time.
+
+    Raises
+    ------
+    OptionError
+        There is no such subject.
+    StorageError
+        The registry does not answer, or refuses to.
+    """
+    fetch = _fetch_of(settings)
+    try:
+        return _registered(settings, fetch(f"/subjects/{quote(subject, safe='')}/versions/latest"))
+    except UnknownSchema as error:
+        raise OptionError(
+            f"the schema registry at {_named(settings)} has no subject '{subject}'.",
+            hint="name one that it has, usually '<topic>-value' and '<topic>-key'.",
+            option="valueSubject",
+        ) from error
+
+
+_memory: Recent[tuple[RegistrySettings, str], Registered] = Recent(
+    lambda _, found: bytes_kept(len(found.text), 1)
+)
+
+
+_missing: Missing[RegistrySettings] = Missing(lambda: _clock(), (UnknownSchema, Unreadable))
+
+
+def _kept(settings: RegistrySettings, path: str) -> Registered:
+    """Return what a path holds for ever."""
+
+    def ask() -> Registered:
+        return _registered(settings, _fetch_of(settings)(path))
+
+    return _memory.of((settings, path), lambda: _missing.of(settings, path, ask))
+
+
+def forget_schemas() -> None:
+    """Forget what registries have said, as a new process would."""
+    _memory.clear()
+    _missing.clear()
+
+
+def _registered(settings: RegistrySettings, answer: Any) -> Registered:
+    try:
+        kind, text = str(answer.get("schemaType") or "AVRO").upper(), answer["schema"]
+        if not isinstance(text, str):
+            raise TypeError(f"it is a {type(text).__name__}")
+    except (AttributeError, KeyError, TypeError) as error:
+        raise _strange(settings, f"an answer without a schema ({error})") from error
+    references = answer.get("references")
+    if references and kind in ("AVRO", "JSON"):
+        text = _whole(settings, kind, text, references)
+    number = answer.get("id")
+    return Registered(kind, text, number if type(number) is int else None)
+
+
+def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) -> str:
+    """Return a schema with those that it refers to, which may lie, or be too many.
+
+    Raises
+    ------
+    Unreadable
+        It cannot be read because of them. Then its payloads are bad: a registry holds what writers
+        have registered.
+    StorageError
+        The registry does not answer.
+    """
+    try:
+        found = _Referred(settings)
+        found.collect(references, 0)
+        whole = (_with_avro if kind == "AVRO" else _with_json)(text, found.schemas)
+    except (UpsertFlowError, Unreadable):
+        raise
+    except UnknownSchema as error:
+        raise Unreadable("it refers to a schema that is not in the registry") from error
+    except Exception as error:
+        raise Unreadable(f"what it refers to is no schema ({unforeseen(error)})") from error
+    if len(whole) > SCHEMA_BYTES_MAX:
+        raise Unreadable(f"it is longer than {SCHEMA_BYTES_MAX} bytes with what it refers to")
+    return whole
+
+
+class _Referred:
+    """The schemas that one refers to, by name: bounded in number, depth, bytes and time."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self.schemas: dict[str, Any] = {}
+        self._settings = settings
+        self._fetch = _fetch_of(settings)
+        self._bytes = 0
+        self._until_s = _clock() + _REFERENCES_S
+
+    def collect(self, references: Sequence[Any], depth: int) -> None:
+        """Add schemas, and those that they refer to themselves."""
+        require(depth=depth)
+        for reference in references:
+            name = str(reference["name"])
+            if name in self.schemas:
+                continue
+            if len(self.schemas) >= _REFERENCES_MAX:
+                raise Unreadable(f"it refers to more than {_REFERENCES_MAX} others")
+            self.schemas[name] = None  # Met again inside of itself, it is not followed.
+            answer = self._asked(reference)
+            self.collect(answer.get("references") or (), depth + 1)
+            self._bytes += len(answer["schema"])
+            if self._bytes > SCHEMA_BYTES_MAX:
+                raise Unreadable(f"it refers to more than {SCHEMA_BYTES_MAX} bytes of others")
+            self.schemas[name] = read_json(answer["schema"])
+
+    def _asked(self, reference: Any) -> Any:
+        if _clock() > self._until_s:
+            raise _silent(self._settings, f"more than {_REFERENCES_S:g} s for what a schema needs")
+        subject = quote(str(reference["subject"]), safe="")
+        return self._fetch(f"/subjects/{subject}/versions/{int(reference['version'])}")
+
+
+def _with_json(text: str, found: Mapping[str, Any]) -> str:
+    return json.dumps({**read_json(text), REFERENCED: found})
+
+
+def _with_avro(text: str, found: Mapping[str, Any]) -> str:
+    """Return a schema in which each referenced type stands where it is first named."""
+    left = dict(found)
+
+    def whole(part: Any, space: str) -> Any:
+        if isinstance(part, str):
+            full = part if "." in part or not space else f"{space}.{part}"
+            name = full if full in left else part
+            definition = left.pop(name, None)
+            return part if definition is None else whole(definition, "")
+        if isinstance(part, list):
+            return [whole(branch, space) for branch in part]
+        if not isinstance(part, dict):
+            return part
+        own = str(part.get("name", ""))
+        inner = own.rpartition(".")[0] or part.get("namespace", space) if own else space
+        replaced = dict(part)
+        for member in ("type", "items", "values"):
+            if member in part:
+                replaced[member] = whole(part[member], inner)
+        if "fields" in part:
+            replaced["fields"] = [
+                {**each, "type": whole(each["type"], inner)} for each in part["fields"]
+            ]
+        # A type from elsewhere keeps its own space, not the one around the place it came to.
+        return {**replaced, "namespace": inner} if own and "." not in own else replaced
+
+    return json.dumps(whole(read_json(text), ""))
+
+
+# -- requests ----------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _fetch_of(settings: RegistrySettings) -> Fetch:
+    """Return what asks a registry; its connections stay open."""
+    try:
+        import urllib3
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            "a schema registry needs the package 'urllib3', which is not installed here.",
+            hint="run `pip install 'upsertflow[registry]'` for the interpreter of the workers.",
+        ) from error
+    headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", **dict(settings.headers)}
+    if settings.user is not None:
+        pair = f"{settings.user}:{settings.password or ''}"
+        headers |= urllib3.make_headers(basic_auth=pair)
+    if settings.token is not None:
+        headers["Authorization"] = f"Bearer {settings.token}"
+    pool = urllib3.PoolManager(
+        num_pools=8,
+        headers=headers,
+        timeout=urllib3.Timeout(connect=_CONNECT_S, read=_READ_S),
+        retries=urllib3.Retry(
+            # Where there are several addresses, the next one is the better try.
+            total=max(1, settings.tries // len(settings.urls)) - 1,
+            backoff_factor=settings.backoff_s,
+            status_forcelist=_BUSY,
+            redirect=0,  # No other address is to get the password.
+            raise_on_redirect=False,
+            raise_on_status=False,
+            respect_retry_after_header=False,
+        ),
+        **({"ca_certs": settings.ca_file} if settings.ca_file else {}),
+    )
+
+    pool.pool_classes_by_scheme = {
+        scheme: type(pools.__name__, (pools,), {"ConnectionCls": in_time(connection)})
+        for scheme, pools, connection in (
+            ("http", urllib3.HTTPConnectionPool, urllib3.connection.HTTPConnection),
+            ("https", urllib3.HTTPSConnectionPool, urllib3.connection.HTTPSConnection),
+        )
+    }
+
+    def ask(url: str, path: str) -> Any:
+        response = pool.request("GET", url + path, preload_content=False)
+        try:
+            body = body_of(response)
+        except BaseException:
+            response.close()  # What is left of it is not read, however much that is.
+            raise
+        response.release_conn()
+        return _answer(settings, response.status, body)
+
+    def fetch(path: str) -> Any:
+        lost: Exception | None = None
+        for url in settings.urls:
+            try:
+                return ask(url, path)
+            except TooMuch as error:
+                raise _strange(settings, str(error)) from error
+            except (urllib3.exceptions.HTTPError, _Busy) as error:
+                lost = error
+        raise _silent(settings, str(lost)) from lost
+
+    return fetch
+
+
+def _clock() -> float:
+    return time.monotonic()
+
+
+def _silent(settings: RegistrySettings, why: str) -> StorageError:
+    return StorageError(
+        f"the schema registry at {_named(settings)} does not answer: {why}.",
+        hint="see whether it runs and can be reached from the workers; the write goes on where "
+        "it was when it is done again.",
+    )
+
+
+class _Busy(Exception):
+    """The registry says that it cannot answer at the moment."""
+
+
+def _answer(settings: RegistrySettings, status: int, body: bytes) -> Any:
+    if status in _BUSY:
+        raise _Busy(f"it says {status}")
+    if status in (401, 403):
+        raise StorageError(
+            f"the schema registry at {_named(settings)} refuses to answer ({status}).",
+            hint=f"give {setting('schemaRegistry.user')} and {setting('schemaRegistry.password')}, "
+            f"or {setting('schemaRegistry.token')}, that may read it.",
+        )
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    if status == 404 and isinstance(answer, dict) and "error_code" in answer:
+        raise UnknownSchema
+    if status != 200 or not isinstance(answer, dict):
+        raise _strange(settings, f"status {status} and {len(body)} bytes that are no schema")
+    return answer
+
+
+def _strange(settings: RegistrySettings, what: str) -> StorageError:
+    """Return the error of an answer that no registry gives: perhaps others listen there."""
+    return StorageError(
+        f"the schema registry at {_named(settings)} gave {what}.",
+        hint=f"see that {setting('schemaRegistry.url')} is the address of its REST interface, as "
+        "http://registry:8081; that of Apicurio ends with /apis/ccompat/v7.",
+    )
+
+
+def _named(settings: RegistrySettings) -> str:
+    return ", ".join(settings.urls)
+
+
+HEADER_BYTES = 5
+
+
+@dataclass(frozen=True)
+class ConfluentDecoder:
+    """Takes the header off and leaves the rest to another decoder."""
+
+    inner: Decoder
+    schema_id: int | None = None
+
+    @property
+    def fields(self) -> pa.Schema:
+        """The columns of the other decoder."""
+        return self.inner.fields
+
+    @property
+    def refused(self) -> tuple[RefusedField, ...]:
+        """The fields that the other decoder passes over."""
+        return refused_fields(self.inner)
+
+    def decode(self, payloads: pa.Array) -> Payloads:
+        """Decode payloads with a right header."""
+        ids = header_ids(payloads)
+        lacks = pc.and_(payloads.is_valid(), ids.is_null())
+        reasons = pc.if_else(lacks, "it lacks the header of Confluent's wire format", None)
+        if self.schema_id is not None:
+            reasons = pc.coalesce(reasons, self._other_ids(ids))
+        # Not `binary_slice`, which fails where a value ends before its start.
+        bodies = pc.binary_replace_slice(payloads, 0, HEADER_BYTES, b"")
+        decoded = self.inner.decode(pc.if_else(reasons.is_null(), bodies, None))
+        if decoded.reasons is not None:
+            reasons = pc.coalesce(reasons, decoded.reasons)
+        return Payloads(decoded.columns, reasons if reasons.null_count < len(reasons) else None)
+
+    def _other_ids(self, ids: pa.Array) -> pa.Array:
+        """Return what is wrong with the schema ids."""
+        expected = f", expected {self.schema_id}"
+        text = pc.binary_join_element_wise("schema id ", ids.cast(pa.string()), expected, "")
+        return pc.if_else(pc.not_equal(ids, self.schema_id), text, None)
+
+
+def header_ids(payloads: pa.Array) -> pa.Array:
+    """Return the schema ids in the headers of payloads; null where there is none.
+
+    Parameters
+    ----------
+    payloads : pyarrow.Array of binary, shape (n,)
+
+    Returns
+    -------
+    pyarrow.Array of int64, shape (n,)
+    """
+    heads = pc.binary_slice(payloads, 0, HEADER_BYTES)
+    has_header = pc.and_(
+        pc.equal(pc.binary_length(heads), HEADER_BYTES),
+        pc.equal(pc.binary_slice(payloads, 0, 1), b"\0"),
+    ).fill_null(False)
+    empty = bytes(HEADER_BYTES)
+    whole = pc.if_else(has_header, heads, empty).fill_null(empty).cast(pa.binary(HEADER_BYTES))
+    table = np.frombuffer(whole.buffers()[1], np.uint8, count=len(whole) * HEADER_BYTES)
+    digits = np.ascontiguousarray(table.reshape(-1, HEADER_BYTES)[:, 1:])
+    ids = digits.view(">u4").reshape(-1).astype(np.int64)
+    return pc.if_else(has_header, pa.array(ids), None)

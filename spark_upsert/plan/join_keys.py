@@ -1,0 +1,372 @@
+"""Equal keys: which rows have the same key, by the equality of the engine.
+
+NULL equals NULL, NaN equals NaN, -0.0 equals 0.0: so keys identify rows. A *join* differs in one
+thing: NULL joins nothing, even as a part of a key (`joinable`). Texts are equal by their bytes, and
+there is no collation.
+
+Rows that are all there are numbered by their values (`codes`), column by column and without a sort:
+two rows of any side have the same number exactly when they are equal. Rows that come batch by batch
+are sought in an index of the others (`kernels.key_index`). Groups, which Arrow makes by bits, are
+made of `canonical` columns. All three say the same of any two rows.
+
+An index over rows that are all in memory: it finds the rows of a key.
+
+Rows are put in the order of the hash of their key, so that those of one key are neighbours, a
+*group*. The upper bits of a hash say in which bucket its group is, of about as many buckets as
+there are groups; a bucket is searched from its begin. All probes of a batch make a step together.
+
+The order of keys, as numbers: rows of two sides compare as integers do.
+
+The order is the one of `core.keys`: texts by bytes, NaN equal to itself and above all else, -0.0
+equal to 0.0. Keys have no nulls here.
+
+Whole numbers of different widths that are equal: an int32 joins an int64 of the same value.
+
+The plan casts neither side, because a cast would hide its index. A look-up brings its values to the
+type of the side that it searches, and a value that does not fit there joins nothing.
+
+Rows by their places, some of which may be nowhere: what joins and pairs are put together of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.casts import convert, try_convert
+from spark_upsert.core.key_hash import HASH_BITS, hash_keys, is_injective, order_of
+from spark_upsert.core.keys import (
+    Mask,
+    Positions,
+    Words,
+    compare,
+    equal_rows,
+    fixed_words,
+    is_text,
+    ordered_words,
+    validity,
+)
+
+NOWHERE = -1
+"""The place of a row that has no match, and the code of one that joins nothing."""
+
+Columns = Sequence[pa.Array]
+"""Columns of equal length."""
+
+
+def codes(*sides: Columns) -> list[Positions]:
+    """Number rows by their values.
+
+    Parameters
+    ----------
+    *sides : sequence of pyarrow.Array
+        The same columns in each, of types that can be keys.
+
+    Returns
+    -------
+    list of numpy.ndarray of int64
+        For each side a number for each of its rows. Different values have the numbers from 0 on in
+        the order in which they first come, one side after the other. Without columns all rows are
+        equal.
+    """
+    lengths = [len(side[0]) if side else 0 for side in sides]
+    numbers = None
+    for parts in zip(*sides, strict=True):
+        column = parts[0] if len(parts) == 1 else pa.concat_arrays(list(map(_plain, parts)))
+        for word in _numbered(column):
+            if numbers is None:
+                numbers = word
+                continue
+            count = int(word.max(initial=0)) + 1
+            # Numbered anew behind each column, so that the product stays below 2 ** 63.
+            numbers = _dense(pa.array(numbers * count + word))
+    if numbers is None:
+        numbers = np.zeros(sum(lengths), dtype=np.int64)
+    return np.split(numbers, np.cumsum(lengths)[:-1])
+
+
+def joinable(columns: Columns) -> Mask | None:
+    """Return which rows can join at all, those without a NULL in these columns; None if all can."""
+    masks = [mask for column in columns if (mask := validity(column)) is not None]
+    return np.logical_and.reduce(masks) if masks else None
+
+
+def join_codes(left: Columns, right: Columns) -> tuple[Positions, Positions]:
+    """Number rows by their values (`codes`); those that join nothing get `NOWHERE`."""
+    masks = joinable(left), joinable(right)
+    one, other = (
+        own if mask is None else np.where(mask, own, NOWHERE)
+        for own, mask in zip(codes(left, right), masks, strict=True)
+    )
+    return one, other
+
+
+def canonical(column: pa.Array) -> pa.Array:
+    """Return a column in which equal values have equal bits: 0.0 for -0.0, and one NaN."""
+    if not pa.types.is_floating(column.type):
+        return column
+    valid = validity(column)
+    values = fixed_words(column)[0].view(np.float64)
+    return pa.array(values, mask=None if valid is None else ~valid).cast(column.type)
+
+
+def places(wanted: Positions, among: Positions) -> Positions:
+    """Return where the first of some codes stands among others, `NOWHERE` if it does not.
+
+    The code `NOWHERE` equals none.
+    """
+    own = np.flatnonzero(among != NOWHERE)[::-1]
+    # The last entry is that of `NOWHERE`.
+    table = np.full(max(wanted.max(initial=-1), among.max(initial=-1)) + 2, NOWHERE, dtype=np.int64)
+    table[among[own]] = own
+    return table[wanted]
+
+
+def is_among(rows: Columns, others: Columns) -> Mask:
+    """Return which rows have the key of another one; NULL is NULL, as keys identify rows."""
+    return places(*codes(rows, others)) != NOWHERE
+
+
+def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
+    """Return all pairs of places with equal codes, ordered by the place in ``left``.
+
+    The code `NOWHERE` equals none.
+    """
+    table = np.full(max(left.max(initial=-1), right.max(initial=-1)) + 2, NOWHERE, dtype=np.int64)
+    own = np.flatnonzero(right >= 0)
+    counts = np.bincount(right[own], minlength=len(table))
+    if counts.max(initial=0) <= 1:  # No row has two partners: there is nothing to sort.
+        table[right[own]] = own
+        partners = table[left]
+        matched = np.flatnonzero((left >= 0) & (partners != NOWHERE))
+        return matched, partners[matched]
+    order = own[np.argsort(right[own], kind="stable")]
+    begins = np.cumsum(counts) - counts
+    counts = np.where(left >= 0, counts[left], 0)
+    ends = np.cumsum(counts)
+    within = np.arange(int(counts.sum())) - np.repeat(ends - counts, counts)
+    return np.repeat(np.arange(len(left)), counts), order[np.repeat(begins[left], counts) + within]
+
+
+def firsts(numbers: Positions) -> Positions:
+    """Return the place of the first row of each code, ascending.
+
+    Parameters
+    ----------
+    numbers : numpy.ndarray of int64
+        As `codes` gives them, of one side or of all: a number is new if it is above all before it.
+    """
+    reached = np.maximum.accumulate(numbers)
+    return np.flatnonzero(numbers > np.append(-1, reached[:-1])[: len(numbers)])
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Return a column as text that has room for all sides, or as it is."""
+    if not is_text(column.type):
+        return column
+    is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    return column.cast(pa.large_binary() if is_bytes else pa.large_string())
+
+
+def _numbered(column: pa.Array) -> list[npt.NDArray[np.int64]]:
+    """Return numbers that are equal together exactly where the values are."""
+    if is_text(column.type):
+        return [_dense(column)]
+    words = fixed_words(column)
+    valid = validity(column)
+    if valid is not None:
+        words = [np.where(valid, word, np.uint64(0)) for word in words]
+        words.append(valid.astype(np.uint64))
+    return [_dense(pa.array(word)) for word in words]
+
+
+def _dense(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Number the different values of a column in the order in which they come."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+_SEED = 0
+
+
+class KeyIndex:
+    """The rows of each key.
+
+    Parameters
+    ----------
+    keys : sequence of pyarrow.Array
+        The columns of the key, without nulls, of types that can be keys.
+    """
+
+    def __init__(self, keys: Sequence[pa.Array]) -> None:
+        self._is_injective = is_injective([key.type for key in keys])
+        hashes = hash_keys(keys, seed=_SEED)
+        order = order_of(hashes)
+        same = self._has_same_key(keys, hashes, order)
+        if not bool((same == _is_as_before(hashes[order])).all()):
+            # Two keys share a hash: among such rows, those of one key must be brought together.
+            order = np.lexsort((codes(keys)[0], hashes))
+            same = self._has_same_key(keys, hashes, order)
+        begins = np.flatnonzero(~same)
+        self.order = order
+        """The rows, those of a group side by side and in their own order."""
+        self.starts = begins
+        """The place in `order` at which each group begins."""
+        self.counts = np.diff(begins, append=len(order))
+        """How many rows each group has."""
+        firsts = pa.array(order[begins])
+        self._keys = [key.take(firsts) for key in keys]
+        self._hashes = hashes[order[begins]]
+        bits = max(1, len(begins).bit_length())
+        self._shift = np.uint64(HASH_BITS - bits)
+        sizes = np.bincount(self._bucket_of(self._hashes), minlength=1 << bits)
+        self._buckets = np.concatenate([[0], np.cumsum(sizes)])
+
+    def find(self, keys: Sequence[pa.Array]) -> Positions:
+        """Return the group of each key, `NOWHERE` if there is none.
+
+        Parameters
+        ----------
+        keys : sequence of pyarrow.Array
+            Columns of the types of the index, without nulls.
+        """
+        hashes = hash_keys(keys, seed=_SEED)
+        buckets = self._bucket_of(hashes)
+        places, ends = self._buckets[buckets], self._buckets[buckets + 1]
+        groups = np.full(len(hashes), NOWHERE)
+        rows = np.flatnonzero(places < ends)
+        while len(rows):
+            at = places[rows]
+            found = self._is_at(keys, rows, at, self._hashes[at] == hashes[rows])
+            groups[rows[found]] = at[found]
+            rows = rows[~found]
+            places[rows] += 1
+            rows = rows[places[rows] < ends[rows]]
+        return groups
+
+    def _bucket_of(self, hashes: Words) -> Positions:
+        return (hashes >> self._shift).astype(np.int64)
+
+    def _is_at(
+        self, keys: Sequence[pa.Array], rows: Positions, at: Positions, same_hash: Mask
+    ) -> Mask:
+        """Return which keys are those of some groups, given which have the same hash."""
+        if self._is_injective:
+            return same_hash
+        likely = np.flatnonzero(same_hash)
+        sides = ((self._keys, at), (keys, rows))
+        taken = [[key.take(pa.array(places[likely])) for key in side] for side, places in sides]
+        found = same_hash.copy()
+        found[likely] = equal_rows(*taken)
+        return found
+
+    def _has_same_key(self, keys: Sequence[pa.Array], hashes: Words, order: Positions) -> Mask:
+        """Return which rows have the key of the one before them, in an order."""
+        same = _is_as_before(hashes[order])
+        likely = np.flatnonzero(same)
+        if len(likely) and not self._is_injective:
+            taken = [
+                [key.take(pa.array(order[places])) for key in keys]
+                for places in (likely, likely - 1)
+            ]
+            same[likely] = equal_rows(*taken)
+        return same
+
+
+def _is_as_before(hashes: Words) -> Mask:
+    """Return which hashes are equal to the one before them."""
+    same = np.zeros(len(hashes), dtype=np.bool_)
+    same[1:] = hashes[1:] == hashes[:-1]
+    return same
+
+
+def ranks_of(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Words, Words]:
+    """Return numbers that put the keys of two sides in one order.
+
+    Parameters
+    ----------
+    left, right : sequence of pyarrow.Array
+        As many columns, of the same types, without nulls; at least one row in each.
+    """
+    whole = [pa.concat_arrays([one, other]) for one, other in zip(left, right, strict=True)]
+    both = ranks(whole)
+    return both[: len(left[0])], both[len(left[0]) :]
+
+
+def ranks(columns: Sequence[pa.Array]) -> Words:
+    """Return numbers that put keys in order; at least one row."""
+    result, *others = (_ranks(column) for column in columns)
+    for other in others:
+        # Dense numbers are below the number of rows, so that two of them fit into one.
+        high, low = (np.unique(each, return_inverse=True)[1] for each in (result, other))
+        result = (high * (int(low.max()) + 1) + low).astype(np.uint64)
+    return result
+
+
+def _ranks(column: pa.Array) -> Words:
+    if not is_text(column.type) and not pa.types.is_decimal(column.type):
+        return ordered_words(column)[0]
+    # One long text must not make words of its length of all the others.
+    encoded = column.dictionary_encode()
+    order = np.asarray(pc.sort_indices(encoded.dictionary))
+    ranks = np.empty(len(order), dtype=np.uint64)
+    ranks[order] = np.arange(len(order), dtype=np.uint64)
+    return ranks[np.asarray(encoded.indices)]
+
+
+def first_descent(keys: Sequence[pa.Array]) -> int | None:
+    """Return the first row with a smaller key than the row before it; None in ascending rows."""
+    count = len(keys[0]) - 1
+    if count < 1:
+        return None
+    signs = compare([key.slice(0, count) for key in keys], [key.slice(1) for key in keys])
+    found = np.flatnonzero(signs > 0)
+    return int(found[0]) + 1 if len(found) else None
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return a type that holds the values of both; None if they are not compared."""
+    if one == other:
+        return one
+    is_whole = pa.types.is_integer(one) and pa.types.is_integer(other)
+    return pa.int64() if is_whole and pa.uint64() not in (one, other) else None
+
+
+def in_types(columns: Sequence[pa.Array], types: Sequence[pa.DataType | None]) -> list[pa.Array]:
+    """Return key columns in the types in which they are compared, which are none narrower."""
+    return [
+        column if column.type == type_ else convert(column, type_)
+        for column, type_ in zip(columns, types, strict=True)
+    ]
+
+
+def alike(one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[list[pa.Array]]:
+    """Return columns of two sides, each two in their common type."""
+    types = [common_type(a.type, b.type) for a, b in zip(one, other, strict=True)]
+    assert None not in types, "checked when the plan was bound"
+    return [in_types(side, types) for side in (one, other)]
+
+
+def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows in the types of a schema, NULL where a whole number does not fit."""
+    fields = [schema.field(name) for name in rows.schema.names]
+    if all(own.type == field.type for own, field in zip(rows.schema, fields, strict=True)):
+        return rows
+    arrays = [try_convert(rows.column(field.name), field.type)[0] for field in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def values_at(columns: Sequence[pa.Array], places: Positions) -> list[pa.Array]:
+    """Return the values at some places; NULL for `NOWHERE`."""
+    absent = places == NOWHERE
+    indices = pa.array(places, mask=absent if bool(absent.any()) else None)
+    return [column.take(indices) for column in columns]
+
+
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """Return no rows with some columns."""
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -1,0 +1,128 @@
+"""The queue of the tables that are due for compactions, served by the scheduler.
+
+The order is a pure function of the group's newest whole batch: the tables that wait and since when,
+their priorities, the turn, and the batch's own timestamp as "now". So every planner of the next
+batch finds the same order, however often it plans. A table is served in its turn, whatever its
+compactions cost; the cost is bounded by how much of the order one batch works off.
+
+Retention of a root's own tables: the query that writes the root expires and vacuums them.
+
+These tables are the group (`routed.group`) and the parked rows (`routed.dead_letter`); no other
+process
+looks after them. Only old versions are removed, and files that no version names: a parked row
+stands in the newest version, however long ago it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_upsert.core.durations import Fields
+from spark_upsert.errors import UpsertFlowError
+from spark_upsert.routed.group import TableGroup
+from spark_upsert.scheduler.scheduler import DirtySet, Schedule, Service, Turn, Urgency
+from spark_upsert.table.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debts:
+    """The queue as a whole batch left it; a value."""
+
+    schedule: Schedule
+    service: Service
+    """Folders of all waiting tables, in the order in which they are to be compacted."""
+    owed: Mapping[str, int]
+    """The number of compactions that each table is due for."""
+    next_ms: int
+    """The earliest time at which a table may begin to wait anew: a clock may stand or go back."""
+    tasks: int
+    """The number of tasks that the order is dealt out to: as many as the last batch had."""
+
+    @classmethod
+    def of(cls, group: TableGroup) -> Debts:
+        """Return the queue of a group; tables with parked rows are left out."""
+        batch = group.batch
+        waiting = group.members.waiting()
+        due = {each.folder: each for each in waiting if each.debt and not each.parked}
+        since = sorted((member.debt_since_ms or 0, folder) for folder, member in due.items())
+        last_ms = since[-1][0] if since else 0
+        now_ms = max(last_ms, batch.committed_ms if batch else 0)
+        schedule = Schedule(
+            dirty=DirtySet((folder, since_ms) for since_ms, folder in since),
+            turn=batch.turn if batch else Turn(),
+        )
+        urgencies = {folder: Urgency(manual=member.priority) for folder, member in due.items()}
+        return cls(
+            schedule=schedule,
+            service=schedule.service(now_ms, urgencies),
+            owed={folder: member.debt for folder, member in due.items()},
+            next_ms=last_ms + 1,
+            tasks=max(1, batch.tasks if batch else 1),
+        )
+
+    @property
+    def shares(self) -> tuple[Sequence[str], ...]:
+        """The order dealt out to the tasks in turn (round robin): the folders of each task."""
+        names = self.service.names
+        return tuple(names[index :: self.tasks] for index in range(min(self.tasks, len(names))))
+
+    def after(self, visited: Collection[str], owed: Mapping[str, int], now_ms: int) -> Schedule:
+        """Return the waiting tables and the turn after a batch.
+
+        Parameters
+        ----------
+        visited : collection of str
+            Folders of the tables that had their turn. Tables that owe more wait anew, behind all.
+        owed : mapping of str to int
+            How many compactions tables are due for, as far as the batch has looked at them.
+        now_ms : int
+            When the batch is recorded, by a clock.
+        """
+        visited, now_ms = frozenset(visited), max(now_ms, self.next_ms)
+        names = self.service.names
+        count = next((at for at, name in enumerate(names) if name not in visited), len(names))
+        now_owed = {**self.owed, **owed}
+        left = [name for name in names if name in visited and now_owed[name]]
+        paid = [name for name in names if not now_owed[name]]
+        served = self.schedule.served(self.service, count, {*visited, *paid}, left, now_ms)
+        return served.marked(sorted(each for each, debt in owed.items() if debt), now_ms)
+
+
+_LOGGER = logging.getLogger(__name__)
+
+UPKEEP_EVERY = 100
+"""Versions of the group between two times, at some ten requests each."""
+
+
+def is_due(before: int, newest: int) -> bool:
+    """Return whether the past is to be given up, by the group's versions before a batch and now."""
+    return newest // UPKEEP_EVERY > max(before, 0) // UPKEEP_EVERY
+
+
+def give_up(tables: Iterable[Table], retention_ms: int) -> None:
+    """Give up what is older; the batch is whole whatever becomes of that.
+
+    Parameters
+    ----------
+    tables : iterable of Table
+        One that is not there, or has nothing of the past, costs a look.
+    retention_ms : int
+    """
+    for table in tables:
+        try:
+            if table.log.try_head() is not None:
+                _give_up(table, retention_ms)
+        except UpsertFlowError as error:
+            fields = Fields(path=table.store.url, code=error.code, reason=error.message)
+            _LOGGER.warning("a table keeps its past: %s", fields)
+
+
+def _give_up(table: Table, retention_ms: int) -> None:
+    head = table.log.head()
+    if not head.live_rows and len(head.slices) > 1:
+        # All that was parked is applied: too few versions follow for a compaction to be due.
+        table.compact(full=True)
+    table.expire(retain_ms=retention_ms)
+    table.vacuum()

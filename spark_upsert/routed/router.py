@@ -1,0 +1,336 @@
+"""From rows to tables: the distinct values of the template's columns, and a code for each row.
+
+Columns are encoded as dictionaries, and the codes of several columns are combined: Python looks at
+distinct values, never at rows. Values without a folder (null, empty, too long) have a code like
+others, and their route gives the reason.
+
+The spool: the rows of one task, by the table that they go to, in bounded memory.
+
+Tables are staged one after the other, so that memory is that of one table, however many there are.
+Until then rows wait here: up to `MEMORY_BYTES` as they came, and what exceeds that in a local file,
+cut by table. Of each table they come back in the order in which they arrived, as often as asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.lru import LruMap
+from spark_upsert.core.names import find_column
+from spark_upsert.core.path_template import Template
+from spark_upsert.errors import DataError, SchemaError, setting
+from spark_upsert.store.local import translated
+from spark_upsert.store.spill import SpillFolder
+
+ROUTES_KEPT_MAX = 20_000
+"""Routes that a process keeps, some MB; more distinct values are rather a wrong column."""
+
+Codes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the rows of some values go."""
+
+    values: tuple[str | None, ...]
+    """A text for each column of the template."""
+    folder: str | None
+    """The folder of their table, relative to the root; None if they have none."""
+    name: str
+    """The name by which people call the table."""
+    problem: DataError | None = None
+    """Why there is no folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A batch of rows, and where each goes."""
+
+    batch: pa.RecordBatch
+    routes: tuple[Route, ...]
+    """Distinct, each with a row at least; in the order of their codes."""
+    codes: Codes
+    """The index of the route of each row, shape (n,)."""
+
+    def split(self) -> list[tuple[Route, pa.RecordBatch]]:
+        """Return the rows of each route, in their order; one copy of the batch at most."""
+        if len(self.routes) <= 1:
+            return [(route, self.batch) for route in self.routes]
+        batch, codes = self.batch, self.codes
+        if (codes[1:] < codes[:-1]).any():
+            order = np.argsort(codes, kind="stable")
+            batch, codes = batch.take(pa.array(order)), codes[order]
+        ends = np.searchsorted(codes, np.arange(len(self.routes)), side="right").tolist()
+        return [
+            (route, batch.slice(first, end - first))
+            for route, first, end in zip(self.routes, [0, *ends], ends, strict=False)
+        ]
+
+
+class Router:
+    """Finds the routes of batches of one schema.
+
+    Parameters
+    ----------
+    template : Template
+    schema : pyarrow.Schema
+        Of the incoming rows.
+
+    Raises
+    ------
+    SchemaError
+        A column of the template is not there, or is of a type that names nothing.
+    """
+
+    def __init__(self, template: Template, schema: pa.Schema) -> None:
+        self._template = template
+        self._paths = [find_nested(column, schema) for column in template.columns]
+        self._kept: LruMap[tuple[str | None, ...], Route] = LruMap(ROUTES_KEPT_MAX)
+
+    def route(self, batch: pa.RecordBatch) -> Routed:
+        """Return where the rows of a batch go."""
+        codes, values = _combined([_encoded(batch, path) for path in self._paths])
+        return Routed(batch, tuple(map(self._route, values)), codes)
+
+    def _route(self, values: tuple[str | None, ...]) -> Route:
+        found = self._kept.get(values)
+        if found is None:
+            found = route_of(self._template, values)
+            self._kept.put(values, found)
+        return found
+
+
+def route_of(template: Template, values: Sequence[str | None]) -> Route:
+    """Return where rows of some values go."""
+    texts = ["" if value is None else value for value in values]
+    name = template.name(texts)
+    try:
+        for column, value in zip(template.columns, values, strict=True):
+            if value is None or not _is_utf8(value):
+                raise DataError(
+                    f"{column} is {'null' if value is None else 'no UTF-8'}, and so names no "
+                    "table.",
+                    hint="give such rows a value, or filter them out before the write. With "
+                    f"{setting('onTableError', 'park')} or {setting('onError', 'quarantine')} "
+                    "they are kept apart, and counted.",
+                    column=column,
+                )
+        return Route(tuple(values), template.folder(texts), name)
+    except DataError as error:
+        return Route(tuple(values), None, name, error)
+
+
+def find_nested(column: str, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the names that lead to a column of the template: its own, or through structs.
+
+    Raises
+    ------
+    SchemaError
+        The column is missing, or its type cannot name a table.
+    """
+    role = "column of the path"
+    names, fields = column.split("."), schema.names
+    if column in fields:
+        path: tuple[str, ...] = (column,)
+        found = schema.field(column).type
+    else:
+        path, found = (), pa.struct(schema)
+        for at, name in enumerate(names):
+            if not pa.types.is_struct(found):
+                raise SchemaError(
+                    f"the {role} '{column}' leads into '{'.'.join(path)}', which is no struct but "
+                    f"{found}.",
+                    hint=f"write {{{'.'.join(path)}}}, or name a field of a struct.",
+                    column=column,
+                )
+            available = [each.name for each in found]
+            own = find_column(name, available, role=f"{role} '{column}', as" if at else role)
+            path, found = (*path, own), found.field(own).type
+    if not _names_tables(found):
+        raise SchemaError(
+            f"the {role} '{column}' is {found}, and a table is named by a text, a whole number, a "
+            "truth value or a date.",
+            hint=f"cast it: withColumn('{column}', col('{column}').cast('string')).",
+            column=column,
+        )
+    return path
+
+
+def _names_tables(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        return _names_tables(type_.value_type)
+    kinds = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_integer,
+        pa.types.is_boolean,
+        pa.types.is_date32,
+    )
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+def _encoded(batch: pa.RecordBatch, path: Sequence[str]) -> tuple[Codes, list[str | None]]:
+    """Return a code for each row, and the texts of the codes; distinct, the last may be null."""
+    column = reduce(pc.struct_field, path[1:], batch.column(path[0]))
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)  # Its own may have a value twice.
+    found = column.dictionary_encode()
+    texts = _texts(found.dictionary)
+    codes = found.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, [*texts, None] if found.null_count else texts
+
+
+def _texts(values: pa.Array) -> list[str | None]:
+    """Return values as texts; bytes that are no UTF-8, which Spark lets a text hold, as halves."""
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        raw = values.cast(pa.large_binary()).to_pylist()
+        return [each.decode(errors="surrogateescape") for each in raw]
+    found: list[str | None] = values.cast(pa.string()).to_pylist()
+    return found
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _combined(
+    columns: Sequence[tuple[Codes, list[str | None]]],
+) -> tuple[Codes, list[tuple[str | None, ...]]]:
+    """Return one code for each row, and the values of each code that a row has."""
+    codes, texts = columns[0]
+    values: list[tuple[str | None, ...]] = [(text,) for text in texts]
+    for codes_next, texts_next in columns[1:]:
+        both = pa.array(codes * max(len(texts_next), 1) + codes_next).dictionary_encode()
+        codes = both.indices.to_numpy().astype(np.int64)
+        pairs = (divmod(each, len(texts_next)) for each in both.dictionary.to_pylist())
+        values = [(*values[one], texts_next[other]) for one, other in pairs]
+    return codes, values
+
+
+RoutingValues = tuple[str | None, ...]
+"""Values that tell the rows of a table from those of others."""
+
+MEMORY_BYTES = 32 << 20
+"""Rows beyond this go to disk. They are held twice while they are cut by table."""
+
+_FILE = "rows.arrow"
+
+
+class Spool:
+    """Rows of one schema, by table. A context manager: it may own a file on disk.
+
+    Parameters
+    ----------
+    router : Router
+        Finds the table of each row.
+    memory_bytes : int
+        How much waits in memory.
+    """
+
+    def __init__(self, router: Router, *, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._router = router
+        self._memory_bytes = memory_bytes
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._counts: dict[RoutingValues, int] = {}
+        self._routes: dict[RoutingValues, Route] = {}
+        self._spilled: dict[RoutingValues, list[int]] = {}
+        """Numbers of the batches in the file."""
+        self._spilled_count = 0
+        self._kept: dict[RoutingValues, list[pa.RecordBatch]] = {}
+        self._folder: SpillFolder | None = None
+        self._sink: pa.NativeFile | None = None
+        self._writer: Any = None
+        self._reader: Any = None
+        self.bytes = 0
+        """Bytes of all rows that came."""
+
+    def __repr__(self) -> str:
+        rows = sum(self._counts.values())
+        return f"Spool(rows={rows:_}, bytes={self.bytes:_}, spilled={self._spilled_count})"
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._reader = self._writer = None
+        if self._sink is not None:
+            self._sink.close()
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows in."""
+        if not batch.num_rows:
+            return
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        self.bytes += batch.nbytes
+        if self._waiting_bytes >= self._memory_bytes:
+            self._spill()
+
+    def seal(self) -> dict[Route, int]:
+        """Return how many rows each table has, in the order of their folders; nothing may follow.
+
+        What has no folder comes first.
+        """
+        if self._writer is not None and self._waiting:
+            self._spill()
+        for route, rows in self._cut():
+            self._kept.setdefault(route.values, []).append(rows)
+        if self._writer is not None:
+            self._writer.close()
+            assert self._sink is not None
+            assert self._folder is not None
+            self._sink.close()
+            mapped = pa.memory_map(str(self._folder.path / _FILE))
+            self._reader = pa.ipc.open_file(mapped)
+        ordered = sorted(self._routes.values(), key=lambda route: (route.folder or "", route.name))
+        return {route: self._counts[route.values] for route in ordered}
+
+    def rows(self, route: Route) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a table in the order in which they came. After `seal` only."""
+        for index in self._spilled.get(route.values, ()):
+            yield self._reader.get_batch(index)
+        yield from self._kept.get(route.values, ())
+
+    def _cut(self) -> Iterator[tuple[Route, pa.RecordBatch]]:
+        """Yield the waiting rows, table by table; nothing waits any more."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        batches = pa.Table.from_batches(waiting).combine_chunks().to_batches() if waiting else ()
+        for batch in batches:
+            for route, rows in self._router.route(batch).split():
+                self._routes.setdefault(route.values, route)
+                self._counts[route.values] = self._counts.get(route.values, 0) + rows.num_rows
+                yield route, rows
+
+    def _spill(self) -> None:
+        if self._folder is None:
+            self._folder = SpillFolder()
+        with translated("write to a file in", self._folder.path):
+            if self._writer is None:
+                self._sink = pa.OSFile(str(self._folder.path / _FILE), "wb")
+                self._writer = pa.ipc.new_file(self._sink, self._waiting[0].schema)
+            for route, rows in self._cut():
+                self._writer.write_batch(rows)
+                self._spilled.setdefault(route.values, []).append(self._spilled_count)
+                self._spilled_count += 1

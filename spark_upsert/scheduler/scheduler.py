@@ -1,0 +1,436 @@
+"""The urgency of an input: its set priority, or how lately it was read, and how long it waits.
+
+::
+
+    manual = a set priority, from -1000 up to 1000
+    auto   = 500 * 2 ** (-idle / 30 s), none from 300 s on          if no priority is set
+    age    = 100 a second of waiting, 1000 at most
+    P      = manual or auto, plus age, rounded half away from zero
+
+All numbers are whole, so that every process finds the same: a point is `SCALE` units, and a
+millisecond of waiting is worth a tenth of a point. Each whole half-life is a shift by one bit, and
+the decay within a half-life is looked up in a table.
+
+Five bands of priorities; each has a weight, by which it gets its share of service.
+
+The queue of inputs that have something, ordered by waiting time.
+
+An input is in the queue once at most, however often more comes, and only service changes its place
+and its time. A band's queue is the sub-sequence of its members. So an input that changes its band
+keeps its place by age, and within a band no input overtakes another.
+
+Deficit weighted round robin over the bands: which input is served next, from a small state.
+
+A round goes from the highest band to the lowest. Each band gets credit, as much as its weight, and
+spends one for each input that is served; a band that has no input left forfeits the rest of its
+credit. So only the band that has the turn ever holds credit, and two numbers are the whole state
+beside the dirty set. As rounds are regular, the order of all waiting inputs is computed at once.
+
+The band of each input is computed anew for each order, at the last tick. A wait is bounded as
+follows, where at most N inputs are dirty and b is the band of an input after `WAITED_MAX_MS`:
+
+* without deferral, at any priority: N + 5 rounds, which serve `ROUND` inputs each at most. A round
+  serves the input that waits longest in each band; that may be this one, or one of N - 1 that came
+  before it. The band can rise four times, and each time its turn in that round may be over.
+* with and without deferral, and from `WAITED_MAX_MS` and a tick on: N / weight(b) rounds, rounded
+  up, and the one that is under way. By then the lowest band is empty: -1000 has come to 0.
+  So b has weight 8 from -250 on, 4 from -500, 2 from -750 and 1 below that.
+
+Both bounds suppose a clock that does not go back and priorities that stay; each time one of them
+falls, the bound begins anew. While two bands hold inputs that this service has not served, the
+counts of inputs served from them, divided by their weights, differ by one at most.
+
+Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robin" (1995), with
+every input at a cost of one; bands and weights as in slopus/topics, ``docs/ARCHITECTURE.md``,
+section 7, which has no rule for the credit of an empty band nor for the place in another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_upsert.errors import OptionError
+
+PROPERTY = "priority"
+"""The name of the write option and of the table's property."""
+
+PRIORITY_MIN = -1000
+PRIORITY_MAX = 1000
+
+WAITED_MAX_MS = 10_000
+"""The wait from which on an input grows no more urgent."""
+
+IDLE_MAX_MS = 300_000
+"""The time without a read after which an input counts as never read."""
+
+HALF_LIFE_MS = 30_000
+
+SCALE = 10 << 20
+"""Units in a point: the number halves twenty times without a remainder, and a tenth is whole."""
+
+_AUTO_MAX = 500 * SCALE
+_AGE_PER_MS = SCALE // 10
+
+Numbers = npt.NDArray[np.int64]
+
+_WHOLE = re.compile(r"\s*([+-]?\d{1,9})\s*", re.ASCII)
+
+
+def parse_priority(text: str, *, option: str = PROPERTY) -> int:
+    """Parse a priority.
+
+    Parameters
+    ----------
+    option : str, optional
+        The option that an error names.
+
+    Raises
+    ------
+    OptionError
+        The text is no whole number, or out of bounds.
+    """
+    found = _WHOLE.fullmatch(text)
+    if found is None or not PRIORITY_MIN <= int(found[1]) <= PRIORITY_MAX:
+        expected = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
+        raise OptionError.invalid(option, text, expected)
+    return int(found[1])
+
+
+def priority_in(properties: Mapping[str, str]) -> int | None:
+    """Return the priority that a table's properties set, None if they set none."""
+    own = properties.get(PROPERTY)
+    return None if own is None else parse_priority(own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Urgency:
+    """An input's set priority and last read, from which its base priority follows."""
+
+    manual: int | None = None
+    """The set priority; beyond the bounds it counts as the bound."""
+    read_ms: int | None = None
+    """The time at which it was last read; None: never, or reads are not asked for."""
+
+    def base(self, now_ms: int) -> int:
+        """Return the priority without its age, in units."""
+        if self.manual is not None:
+            return min(max(self.manual, PRIORITY_MIN), PRIORITY_MAX) * SCALE
+        if self.read_ms is None:
+            return 0
+        idle_ms = max(0, now_ms - self.read_ms)
+        if idle_ms >= IDLE_MAX_MS:
+            return 0
+        halvings, rest_ms = divmod(idle_ms, HALF_LIFE_MS)
+        return int(_decay()[rest_ms]) >> halvings
+
+
+def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
+    """Return the priorities of inputs, in points.
+
+    Parameters
+    ----------
+    bases : numpy.ndarray of int64, shape (n,)
+        The priorities without their age, in units (`Urgency.base`).
+    waited_ms : numpy.ndarray of int64, shape (n,)
+        How long each waits. A negative time counts as 0: a clock went back.
+    """
+    units = bases + np.clip(waited_ms, 0, WAITED_MAX_MS) * _AGE_PER_MS
+    # Half away from zero, which is not what `round` does.
+    rounded: Numbers = np.sign(units) * ((2 * np.abs(units) + SCALE) // (2 * SCALE))
+    return rounded
+
+
+def priority_of(standing: Urgency, *, now_ms: int, waited_ms: int) -> int:
+    """Return the priority of one input, in points.
+
+    >>> priority_of(Urgency(manual=-1000), now_ms=0, waited_ms=7_500)
+    -250
+    >>> priority_of(Urgency(read_ms=0), now_ms=90_000, waited_ms=0)
+    63
+    """
+    found = priorities(np.array([standing.base(now_ms)]), np.array([waited_ms]))
+    return int(found[0])
+
+
+@cache
+def _decay() -> Numbers:
+    """Return the units that are left after each millisecond of one half-life."""
+    share = np.exp2(np.arange(HALF_LIFE_MS) / -HALF_LIFE_MS)
+    found: Numbers = np.rint(_AUTO_MAX * share).astype(np.int64)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Priorities from a floor up to the next one."""
+
+    floor: int | None
+    """The least priority in the band; None: it has none, and the band may be deferred."""
+    weight: int
+    """The number of its inputs that are served in a round."""
+
+
+BANDS = (
+    Band(floor=None, weight=1),
+    Band(floor=0, weight=1),
+    Band(floor=250, weight=2),
+    Band(floor=500, weight=4),
+    Band(floor=750, weight=8),
+)
+"""The bands, the lowest first: ``BANDS[4]`` is called B4 elsewhere."""
+
+LOWEST = 0
+
+WEIGHTS: Numbers = np.array([band.weight for band in BANDS])
+
+ROUND = int(WEIGHTS.sum())
+"""The most inputs that a round serves."""
+
+_FLOORS = np.array([band.floor for band in BANDS if band.floor is not None])
+
+
+def bands_of(priorities: Numbers) -> Numbers:
+    """Return the band of each priority, as its index.
+
+    >>> bands_of(np.array([-1, 0, 249, 250, 749, 2000])).tolist()
+    [0, 1, 1, 2, 3, 4]
+    """
+    return np.searchsorted(_FLOORS, priorities, side="right").astype(np.int64)
+
+
+class DirtySet:
+    """Names of inputs and since when each waits, the first one first; a value.
+
+    Parameters
+    ----------
+    waiting : iterable of (str, int)
+        The name of an input and since when it waits, in milliseconds; times do not fall.
+    """
+
+    __slots__ = ("_since_ms",)
+
+    def __init__(self, waiting: Iterable[tuple[str, int]] = ()) -> None:
+        self._since_ms: dict[str, int] = {}
+        last_ms = None
+        for name, since_ms in waiting:
+            if name in self._since_ms or (last_ms is not None and since_ms < last_ms):
+                raise ValueError(f"'{name}' waits twice, or stands before one that came earlier")
+            self._since_ms[name] = last_ms = since_ms
+
+    def __len__(self) -> int:
+        return len(self._since_ms)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._since_ms)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._since_ms
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DirtySet):
+            return NotImplemented
+        return list(self.items()) == list(other.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def items(self) -> Iterable[tuple[str, int]]:
+        """Return the names and since when each waits, in order."""
+        return self._since_ms.items()
+
+    def waited_ms(self, now_ms: int) -> Numbers:
+        """Return how long each waits, in order."""
+        since_ms = np.fromiter(self._since_ms.values(), np.int64, len(self._since_ms))
+        return now_ms - since_ms
+
+    def marked(self, names: Iterable[str], now_ms: int) -> DirtySet:
+        """Return the queue with further inputs at its end; an input that is in it keeps its place.
+
+        If the clock went back, waiting times later than now are set to now: a time yet to come
+        would keep its input, and all inputs behind it, from growing older.
+        """
+        return self._with({}, names, now_ms)
+
+    def served(self, names: Iterable[str], left: Iterable[str], now_ms: int) -> DirtySet:
+        """Return the queue without served inputs; those with more wait anew, behind all."""
+        return self._with(dict.fromkeys(names), left, now_ms)
+
+    def _with(self, gone: dict[str, None], names: Iterable[str], now_ms: int) -> DirtySet:
+        found = DirtySet()
+        # The order of times stays as it is, for the least of two rises with either.
+        found._since_ms = {
+            name: min(since_ms, now_ms)
+            for name, since_ms in self._since_ms.items()
+            if name not in gone
+        }
+        for name in names:
+            found._since_ms.setdefault(name, now_ms)
+        return found
+
+
+TICK_MS = 50
+"""Bands change at multiples of this: a caller that asks more often gets the same answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Where a round stands: the band that has the turn, and how many of it may still be served."""
+
+    band: int = LOWEST
+    credit: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.band < len(WEIGHTS) and 0 <= self.credit <= WEIGHTS[self.band]):
+            raise ValueError(f"band {self.band} cannot have {self.credit} credit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """An order in which inputs are to be served; it does not depend on how many will be."""
+
+    names: list[str]
+    """The inputs, each once, the first one first; inputs of a deferred band are left out."""
+    bands: Numbers
+    """The band of each."""
+    rounds: Numbers
+    """The round of each; 0 is the one under way."""
+    turn: Turn
+    """The turn before any input is served."""
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """Yield each name with the weight of its band."""
+        return zip(self.names, WEIGHTS[self.bands].tolist(), strict=True)
+
+    def turn_behind(self, count: int) -> Turn:
+        """Return the turn after so many inputs are served."""
+        if not count:
+            return self.turn
+        band, round_ = int(self.bands[count - 1]), self.rounds[count - 1]
+        spent = int(np.sum((self.bands[:count] == band) & (self.rounds[:count] == round_)))
+        had = self.turn.credit if band == self.turn.band and not round_ else int(WEIGHTS[band])
+        return Turn(band=band, credit=had - spent)
+
+    def is_drained(self, band: int, count: int, left: Collection[str]) -> bool:
+        """Return whether a band is empty after a service.
+
+        Parameters
+        ----------
+        band : int
+        count : int
+            How many of the first inputs were served.
+        left : collection of str
+            The inputs that were served and have more.
+        """
+        places = np.flatnonzero(self.bands == band)
+        has_others = len(places) and places[-1] >= count
+        return not (has_others or any(self.names[place] in left for place in places))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The waiting inputs and the turn; a value. A service is a function of it and of arrivals."""
+
+    dirty: DirtySet = field(default_factory=DirtySet)
+    turn: Turn = Turn()
+
+    def marked(self, names: Collection[str], now_ms: int) -> Schedule:
+        """Return the schedule with further inputs that have something (`DirtySet.marked`)."""
+        return replace(self, dirty=self.dirty.marked(names, now_ms))
+
+    def service(
+        self,
+        now_ms: int,
+        urgencies: Mapping[str, Urgency] | None = None,
+        *,
+        defers_lowest: bool = False,
+    ) -> Service:
+        """Return the order in which the waiting inputs are served.
+
+        Parameters
+        ----------
+        now_ms : int
+        urgencies : mapping of str to Urgency, optional
+            An input that is left out has no priority, and is not known to be read.
+        defers_lowest : bool
+            Whether the lowest band is passed over; an input leaves that band as it grows older.
+        """
+        bands = self._bands(now_ms, urgencies or {})
+        turn = _settled(self.turn, bands)
+        places = np.flatnonzero(bands != LOWEST) if defers_lowest else np.arange(len(bands))
+        bands = bands[places]
+        rounds = _rounds(bands, turn)
+        order = np.lexsort((-bands, rounds))
+        names = list(self.dirty)
+        return Service(
+            names=[names[place] for place in places[order].tolist()],
+            bands=bands[order],
+            rounds=rounds[order],
+            turn=turn,
+        )
+
+    def served(
+        self,
+        service: Service,
+        count: int,
+        names: Collection[str],
+        left: Collection[str],
+        now_ms: int,
+    ) -> Schedule:
+        """Return the schedule after a service.
+
+        Parameters
+        ----------
+        service : Service
+        count : int
+            How many of the first inputs were served in their turn; these have paid. Where the next
+            one could not be served, inputs behind it may have been, and do not pay; the one that
+            was passed over waits, and keeps its turn.
+        names : collection of str
+            The inputs that were served.
+        left : collection of str
+            The served inputs that have more, in the order in which they are to wait on.
+        """
+        dirty = self.dirty.served(names, left, now_ms)
+        turn = service.turn_behind(count)
+        if service.is_drained(turn.band, count, set(left)):
+            turn = replace(turn, credit=0)
+        return Schedule(dirty=dirty, turn=turn)
+
+    def waiting(self, now_ms: int, urgencies: Mapping[str, Urgency] | None = None) -> list[int]:
+        """Return how many inputs wait in each band, the lowest first; arguments as of `service`."""
+        bands = self._bands(now_ms, urgencies or {})
+        return [int(count) for count in np.bincount(bands, minlength=len(WEIGHTS))]
+
+    def _bands(self, now_ms: int, urgencies: Mapping[str, Urgency]) -> Numbers:
+        tick_ms = now_ms - now_ms % TICK_MS
+        bases = np.zeros(len(self.dirty), np.int64)
+        if urgencies:
+            known = ((place, urgencies.get(name)) for place, name in enumerate(self.dirty))
+            for place, standing in known:
+                if standing is not None:
+                    bases[place] = standing.base(tick_ms)
+        return bands_of(priorities(bases, self.dirty.waited_ms(tick_ms)))
+
+
+def _settled(turn: Turn, bands: Numbers) -> Turn:
+    """Return the turn, with its credit forfeited if the band is empty."""
+    return turn if np.any(bands == turn.band) else replace(turn, credit=0)
+
+
+def _rounds(bands: Numbers, turn: Turn) -> Numbers:
+    """Return the round in which each waiting input is served; 0 is the round under way."""
+    rounds = np.empty(len(bands), np.int64)
+    for band, weight in enumerate(WEIGHTS.tolist()):
+        places = np.flatnonzero(bands == band)
+        ranks = np.arange(len(places))
+        if band < turn.band:  # Its turn in this round is yet to come.
+            rounds[places] = ranks // weight
+        else:
+            credit = turn.credit if band == turn.band else 0
+            rounds[places] = np.where(ranks < credit, 0, 1 + (ranks - credit) // weight)
+    return rounds

@@ -1,0 +1,475 @@
+"""A table in a bucket: S3, GCS or Azure, by obstore, with conditional puts.
+
+A version is created with a put that the server refuses if the key exists. The answer to such
+a put may be lost after it took effect, and a client that repeats it finds its own object and
+takes it for another's: the writer would commit twice. So the puts that create are repeated
+here and not by the client, and one that exists after a doubtful try is compared.
+
+Runs are immutable. A reader fetches each once into a bounded local folder (`store.cache`), in
+ranges, and maps it from there, so that neither memory nor the time of one request grows with the
+object. A writer puts its own small runs there at once. An upload is one request, or many parts that
+appear together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import tempfile
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import obstore
+import pyarrow as pa
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+from spark_upsert.core.threads import in_order
+from spark_upsert.errors import CorruptionError, OptionError, StorageError, UpsertFlowError, masked
+from spark_upsert.store.cache import CopyFile, LocalCopies, usable
+from spark_upsert.store.failures import is_conflict, is_cut_short, may_pass, translate
+from spark_upsert.store.local import release_mapped
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, PROBE, MappedFile, ObjectInfo
+from spark_upsert.store.settings import Cloud, ObjectSettings
+
+RANGE_BYTES = 8 << 20
+"""Bytes of one request of a large object, in either direction: seconds on a slow line."""
+
+RANGES_AT_ONCE = 4
+"""Requests at once for one object; with `RANGE_BYTES`, at most 32 MiB of memory."""
+
+FETCHED_AT_ONCE, FETCHED_BYTES = 32, 64 << 20
+"""Small objects that are fetched side by side, and their bytes together, which are in memory."""
+
+_PARTS_MAX = 10_000
+"""S3 takes no more parts than this in one upload."""
+
+_ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
+"""Variables of the environment that obstore reads begin so."""
+_LIST_CHUNK = 1000
+_PAUSE_SECONDS = 0.1
+_PAUSE_SECONDS_MAX = 15.0
+
+
+class ObjectStore:
+    """A prefix of a bucket.
+
+    Parameters
+    ----------
+    url : str
+        For example ``s3://bucket/folder``.
+    options : mapping
+        Settings without the prefix ``storage.``; see `store.settings`.
+    client : optional
+        An obstore store to use in place of one made for the URL.
+    settings : ObjectSettings, optional
+        Checked settings, in place of ``options``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any],
+        *,
+        client: Any = None,
+        settings: ObjectSettings | None = None,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._settings = settings = settings or ObjectSettings.of(self._url, options)
+        if client is None:
+            self._client = _client(self._url, settings, retries_max=settings.retries_max)
+            self._client_once = _client(self._url, settings, retries_max=0)
+            self._cache_key: Hashable | None = (self._url, _digest(settings))
+        else:
+            self._client = self._client_once = client
+            self._cache_key = None  # What the client was made of is not known.
+        self._copies = LocalCopies(settings.cache_dir, settings.cache_bytes)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def cache_key(self) -> Hashable | None:
+        return self._cache_key
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({masked(self.url)!r})"
+
+    def iter_above(self) -> Iterator[ObjectStore]:
+        """Yield the prefixes above this one, the nearest first, and the bucket."""
+        parts = urlsplit(self._url)
+        for folder in PurePosixPath(parts.path).parents:
+            url = f"{parts.scheme}://{parts.netloc}{str(folder).rstrip('/')}"
+            yield ObjectStore(url, {}, settings=self._settings)
+
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
+        for _ in range(self._settings.retries_max):
+            try:
+                return self._read_once(path, bytes_max)
+            except StorageError as error:
+                if not is_cut_short(error):
+                    raise
+            time.sleep(random.random() * _PAUSE_SECONDS)
+        return self._read_once(path, bytes_max)
+
+    def _read_once(self, path: str, bytes_max: int) -> bytes:
+        with self._translated("read", path):
+            answer = obstore.get(self._client, path)
+            size: int = answer.meta["size"]
+            if size > bytes_max:
+                raise CorruptionError.in_file(
+                    f"{self._url}/{path}", f"at most {bytes_max} bytes", f"{size}"
+                )
+            return answer.bytes().to_bytes()
+
+    def prepare(self, folder: str) -> None:
+        """Require conditional puts; a bucket has no folders."""
+        self._require_conditional_put()
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._require_conditional_put()
+        deadline = time.monotonic() + self._settings.retry_seconds_max
+        tries = 0
+        while True:
+            try:
+                created = self._try_create(path, data)
+            except StorageError as error:
+                late = time.monotonic() >= deadline or tries >= self._settings.retries_max
+                if late or not may_pass(error):
+                    raise
+            else:
+                # After a doubtful try, an object that holds our bytes is ours: they hold a token
+                # that no other writer has.
+                return created or (tries > 0 and self.read(path) == data)
+            time.sleep(random.random() * min(_PAUSE_SECONDS * 2**tries, _PAUSE_SECONDS_MAX))
+            tries += 1
+
+    def _require_conditional_put(self) -> None:
+        """Raise if the server creates what exists; asked once per bucket and process.
+
+        A server that does not know the condition ignores it, and writers would replace each
+        other's versions in silence. The object that is tried is empty and stays.
+        """
+        bucket = f"{self._place} {urlsplit(self._url).netloc}"
+        if bucket in _conditional_buckets:
+            return
+        try:
+            is_ignored = self._try_create(PROBE, b"") and self._try_create(PROBE, b"")
+        except StorageError:
+            return  # Nothing was learnt; the put itself will tell, and the next one asks again.
+        if is_ignored:
+            raise OptionError(
+                f"'{self._url}' lies in a storage that replaces an object although it was asked "
+                "to put it only if absent (If-None-Match: *).",
+                hint="use a storage with conditional puts; docs/object-stores.md names some.",
+                option="path",
+            )
+        _conditional_buckets.add(bucket)
+
+    def _try_create(self, path: str, data: bytes) -> bool:
+        with self._translated("create", path):
+            try:
+                obstore.put(self._client_once, path, data, mode="create", use_multipart=False)
+            except (AlreadyExistsError, PreconditionError) as error:
+                if is_conflict(error):
+                    raise
+                return False
+            return True
+
+    def sync(self, path: str) -> None:
+        """Do nothing: an object that can be read is durable."""
+
+    def put(self, path: str, data: bytes) -> None:
+        with self._translated("write", path):
+            obstore.put(self._client, path, data)
+
+    def create(self, path: str) -> ObjectUpload:
+        return ObjectUpload(self, path)
+
+    def upload(self, path: str, file: Any, size: int) -> None:
+        """Put an open file, in parts that appear together if it is large."""
+        with self._translated("write", path):
+            obstore.put(
+                self._client,
+                path,
+                file,
+                chunk_size=max(RANGE_BYTES, -(-size // _PARTS_MAX)),
+                max_concurrency=RANGES_AT_ONCE,
+            )
+        if size <= RANGE_BYTES:
+            self._keep(path, file, size)
+
+    def _keep(self, path: str, file: Any, size: int) -> None:
+        """Make a local copy of a small object that was just put: its keys are looked up soon.
+
+        Nothing is lost without it.
+        """
+
+        def fill(copy: CopyFile) -> int:
+            file.seek(0)
+            copy.write_at(file.read(), 0)
+            return size
+
+        with suppress(OSError, UpsertFlowError):
+            self._copies.map(self._copy_name(path), fill)
+
+    def fetch(self, sizes: Mapping[str, int]) -> None:
+        small = [
+            path
+            for path, size in sizes.items()
+            if size <= RANGE_BYTES and self.mapped_file(path) is None
+        ]
+        if sum(sizes[path] for path in small) > self._copies.bytes_max:
+            return  # One would push the other out before it is mapped.
+        for few in _together(small, sizes):
+            for _ in in_order(self._bring, few, len(few)):
+                pass
+
+    def _bring(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self.map(path)
+
+    def map(self, path: str) -> pa.Buffer:
+        return self._copies.map(self._copy_name(path), lambda file: self._fetch(path, file))
+
+    def is_far(self, path: str) -> bool:
+        return self.mapped_file(path) is None
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        with self._translated("read", path):
+            found = obstore.get_ranges(
+                self._client,
+                path,
+                starts=[low for low, _ in ranges],
+                ends=[high for _, high in ranges],
+                coalesce=0,
+            )
+        return [
+            self._require_whole(path, low, high, data)
+            for (low, high), data in zip(ranges, found, strict=True)
+        ]
+
+    def mapped_file(self, path: str) -> MappedFile | None:
+        return self._copies.file_of(self._copy_name(path))
+
+    def release(self, buffer: pa.Buffer) -> None:
+        release_mapped(buffer)
+
+    def forget(self, path: str) -> None:
+        """Remove the local copy of an object, so that the next `map` fetches it again."""
+        self._copies.forget(self._copy_name(path))
+
+    def _copy_name(self, path: str) -> str:
+        return hashlib.sha256(f"{self._place} {self._url}/{path}".encode()).hexdigest()[:40]
+
+    @property
+    def _place(self) -> str:
+        """The server, if it is not the cloud's own."""
+        config = self._settings.config
+        return config.get("endpoint") or config.get("base_url") or config.get("account_name", "")
+
+    def _fetch(self, path: str, file: CopyFile) -> int:
+        with self._translated("read", path):
+            answer = obstore.get(self._client, path)
+            size: int = answer.meta["size"]
+            if size <= RANGE_BYTES:
+                self._write_range(path, file, 0, size, answer.bytes())
+                return size
+            del answer  # Closes it unread: a request per range keeps within the timeout.
+
+            def fetch_range(start: int) -> None:
+                stop = min(start + RANGE_BYTES, size)
+                data = obstore.get_range(self._client, path, start=start, end=stop)
+                self._write_range(path, file, start, stop, data)
+
+            with ThreadPoolExecutor(RANGES_AT_ONCE) as pool:
+                ranges = [pool.submit(fetch_range, at) for at in range(0, size, RANGE_BYTES)]
+                try:
+                    for each in ranges:
+                        each.result()
+                finally:
+                    pool.shutdown(wait=False, cancel_futures=True)
+        return size
+
+    def _write_range(self, path: str, file: CopyFile, start: int, stop: int, data: Any) -> None:
+        file.write_at(self._require_whole(path, start, stop, data), start)
+
+    def _require_whole(self, path: str, start: int, stop: int, data: Any) -> memoryview:
+        view = memoryview(data)
+        if view.nbytes != stop - start:
+            raise StorageError(
+                f"'{self._url}/{path}' sent {view.nbytes} bytes for those from {start} to {stop}.",
+                hint="try again; if it persists, check what stands between here and the storage.",
+                url=f"{self._url}/{path}",
+            )
+        return view
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        with self._translated("list", prefix):
+            if after:
+                # Starts behind `after` at the server; goes into folders, unlike the other.
+                chunks = obstore.list(
+                    self._client, prefix or None, offset=after, chunk_size=_LIST_CHUNK
+                )
+                found = [entry for chunk in chunks for entry in chunk]
+            else:
+                found = list(obstore.list_with_delimiter(self._client, prefix or None)["objects"])
+        depth = prefix.count("/") + bool(prefix)
+        for entry in sorted(found, key=lambda entry: entry["path"]):
+            if entry["path"] > after and entry["path"].count("/") == depth:
+                yield ObjectInfo(
+                    path=entry["path"],
+                    bytes=entry["size"],
+                    modified_s=entry["last_modified"].timestamp(),
+                )
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        with self._translated("list", prefix):
+            answer = obstore.list_with_delimiter(self._client, prefix or None)
+        yield from sorted(path.rpartition("/")[2] for path in answer["common_prefixes"])
+
+    def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield nothing: objects appear whole, and parts of an upload are not listed."""
+        return iter(())
+
+    def delete(self, path: str) -> None:
+        # Some servers answer "not found" to a delete; the object is absent either way.
+        try:
+            with self._translated("delete", path):
+                obstore.delete(self._client, path)
+        except FileNotFoundError:
+            return
+
+    @contextmanager
+    def _translated(self, verb: str, path: str) -> Iterator[None]:
+        """Turn obstore's errors into ours; the only place where they are caught."""
+        _refuse_after_fork()
+        try:
+            yield
+        except (BaseError, FileNotFoundError, NotImplementedError) as error:
+            raise translate(error, verb=verb, url=f"{self._url}/{path}") from error
+
+    def spool(self) -> tuple[Any, Path]:
+        """Return a file without a name, in memory while it is small, and its folder."""
+        folder = self._copies.folder()
+        return tempfile.SpooledTemporaryFile(max_size=RANGE_BYTES, dir=str(folder)), folder
+
+
+class ObjectUpload:
+    """An object that is put, whole, when closed without an error."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._file, self._folder = store.spool()
+
+    def write(self, data: bytes) -> int:
+        with usable(self._folder):
+            written: int = self._file.write(data)
+        return written
+
+    def __enter__(self) -> ObjectUpload:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._file as file:
+            if error is None:
+                size = file.tell()
+                file.seek(0)
+                self._store.upload(self._path, file, size)
+
+
+_conditional_buckets: set[str] = set()
+"""Buckets that were seen to refuse a put of an existing object."""
+
+_runtime_process: int | None = None
+"""The process that has the threads of obstore's requests."""
+
+
+def _refuse_after_fork() -> None:
+    """Raise in a child of a process that has used obstore: its threads are gone, it would hang."""
+    global _runtime_process
+    process = os.getpid()
+    if _runtime_process is None:
+        _runtime_process = process
+    elif _runtime_process != process:
+        raise UpsertFlowError(
+            f"process {process} was forked from {_runtime_process} after that one had used object "
+            "storage; obstore does not survive a fork.",
+            hint="start processes with multiprocessing's 'spawn' or 'forkserver' method.",
+        )
+
+
+def _refuse_other_endpoint(endpoint: str | None) -> None:
+    """Raise if obstore would prefer a variable of the environment to the option."""
+    variable = os.environ.get(_ENDPOINT_VARIABLE)
+    if endpoint and variable and endpoint.rstrip("/") != variable.rstrip("/"):
+        raise OptionError(
+            f"'storage.endpoint' is '{endpoint}', but the environment variable "
+            f"{_ENDPOINT_VARIABLE} is '{variable}' and would win.",
+            hint=f"unset {_ENDPOINT_VARIABLE}, or leave 'storage.endpoint' away.",
+            option="storage.endpoint",
+        )
+
+
+def _digest(settings: ObjectSettings) -> str:
+    """Return what differs if any setting does, those of the environment too."""
+    given = (settings.cloud.value, sorted(settings.config.items()), sorted(settings.client.items()))
+    ambient = sorted(each for each in os.environ.items() if each[0].startswith(_VARIABLES))
+    return hashlib.sha256(repr((given, ambient)).encode()).hexdigest()
+
+
+def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:
+    """Make a client; no request is sent yet."""
+    address = f"s3{url[3:]}" if url.startswith("s3a") else url
+    config: dict[str, Any] = dict(settings.config)
+    if settings.cloud is Cloud.S3:
+        _refuse_other_endpoint(config.get("endpoint"))
+        # Objects are deleted one by one, and not every server knows the request for many.
+        config.setdefault("disable_bulk_delete", "true")
+    from_url: Any = obstore.store.from_url  # Its overloads take the options of one cloud each.
+    try:
+        return from_url(
+            address,
+            config=config,
+            client_options={**settings.client},
+            retry_config={
+                "max_retries": retries_max,
+                "retry_timeout": timedelta(seconds=settings.retry_seconds_max),
+            },
+        )
+    except (BaseError, ValueError) as error:
+        text = str(error).split("\n\nDebug source")[0]
+        raise OptionError(
+            f"the 'storage' options for '{url}' do not make a connection: {text}.",
+            hint="docs/object-stores.md lists the options of each cloud.",
+            option="storage",
+        ) from error
+
+
+def _together(paths: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Yield paths in groups that may be fetched side by side."""
+    few: list[str] = []
+    held = 0
+    for path in paths:
+        if few and (len(few) == FETCHED_AT_ONCE or held + sizes[path] > FETCHED_BYTES):
+            yield few
+            few, held = [], 0
+        few.append(path)
+        held += sizes[path]
+    if few:
+        yield few

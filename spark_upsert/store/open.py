@@ -1,0 +1,161 @@
+"""From a table's path to its store.
+
+A folder of a store as a store of its own, for what lies below a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from spark_upsert.errors import OptionError, is_url, require_plain
+from spark_upsert.store.local import LocalStore
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile, ObjectInfo, ObjectSink, Store
+from spark_upsert.store.settings import cloud_of
+
+
+def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
+    """Return the store for a local path or a URL.
+
+    Parameters
+    ----------
+    path : str
+        A local path, ``file:///...``, or an address that obstore knows: ``s3://``, ``gs://``,
+        ``az://``, ``abfss://``. Hadoop's ``s3a://`` is taken as ``s3://``.
+    options : mapping, optional
+        Settings of the object store (``storage.*`` options without the prefix).
+
+    Raises
+    ------
+    OptionError
+        The path is empty, not supported or contains a secret (`require_plain`), or it is an object
+        store's and obstore is not installed.
+    """
+    if not path:
+        raise OptionError.missing("path", "where the table lies")
+    require_plain(path)
+    if "\0" in path:
+        raise OptionError.invalid("path", path, "a path without null characters")
+    if not is_url(path):
+        return LocalStore(path)
+    if urlsplit(path).scheme == "file":
+        return LocalStore(_path_of(path))
+    cloud_of(path)
+    try:
+        # It needs obstore, which a table on a file system does not.
+        from spark_upsert.store.object_store import ObjectStore
+
+        opened = ObjectStore
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"the path '{path}' needs obstore, which is not installed ({error}).",
+            hint="pip install 'upsertflow[objectstore]' on the driver and on every executor.",
+        ) from error
+    return opened(path, options or {})
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path that `open_store` takes is not one of a file system."""
+    return is_url(path) and urlsplit(path).scheme != "file"
+
+
+def _path_of(url: str) -> str:
+    """Return the path of a ``file:`` URL."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise OptionError(
+            f"the path '{url}' names the host '{parts.netloc}', and files of another host "
+            "cannot be reached.",
+            hint=f"write file:///{parts.netloc}{parts.path} for the folder "
+            f"/{parts.netloc}{parts.path}, or mount what that host shares.",
+            option="path",
+        )
+    return unquote(parts.path)
+
+
+class StoreBelow:
+    """A folder of a store as a store of its own."""
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self._store = store
+        self._folder = folder
+
+    @property
+    def url(self) -> str:
+        return f"{self._store.url}/{self._folder}"
+
+    @property
+    def cache_key(self) -> Hashable | None:
+        """The cache key of the store, and the folder (`Store.cache_key`)."""
+        own = self._store.cache_key
+        return None if own is None else (own, self._folder)
+
+    def iter_above(self) -> Iterator[Store]:
+        """Yield the folders between this one and the store, the nearest first, and the store."""
+        for folder in list(PurePosixPath(self._folder).parents)[:-1]:
+            yield StoreBelow(self._store, str(folder))
+        yield self._store
+
+    def _path(self, path: str) -> str:
+        return f"{self._folder}/{path}" if path else self._folder
+
+    def _own(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        for info in found:
+            yield replace(info, path=info.path[len(self._folder) + 1 :])
+
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
+        return self._store.read(self._path(path), bytes_max=bytes_max)
+
+    def prepare(self, folder: str) -> None:
+        self._store.prepare(self._path(folder))
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        return self._store.put_if_absent(self._path(path), data)
+
+    def sync(self, path: str) -> None:
+        self._store.sync(self._path(path))
+
+    def put(self, path: str, data: bytes) -> None:
+        self._store.put(self._path(path), data)
+
+    def create(self, path: str) -> ObjectSink:
+        return self._store.create(self._path(path))
+
+    def fetch(self, sizes: Mapping[str, int]) -> None:
+        self._store.fetch({self._path(path): size for path, size in sizes.items()})
+
+    def map(self, path: str) -> pa.Buffer:
+        return self._store.map(self._path(path))
+
+    def is_far(self, path: str) -> bool:
+        return self._store.is_far(self._path(path))
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        return self._store.read_ranges(self._path(path), ranges)
+
+    def mapped_file(self, path: str) -> MappedFile | None:
+        return self._store.mapped_file(self._path(path))
+
+    def release(self, buffer: pa.Buffer) -> None:
+        self._store.release(buffer)
+
+    def forget(self, path: str) -> None:
+        self._store.forget(self._path(path))
+
+    def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
+        after = after and self._path(after)
+        return self._own(self._store.list(self._path(prefix), after=after))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._store.folders(self._path(prefix))
+
+    def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._own(self._store.temporaries(self._path(prefix)))
+
+    def delete(self, path: str) -> None:
+        self._store.delete(self._path(path))

@@ -1,0 +1,109 @@
+"""Folders for rows that do not fit into memory: each spiller has one, which ends with it.
+
+They lie where Spark has its own such files: Spark tells its Python workers which disk that is, and
+clears it behind an executor (`SPARK_LOCAL_DIRS`). Elsewhere they lie where the system keeps
+temporary files (`TMPDIR`).
+
+A process that is killed leaves its folder behind. Each folder is held by a lock, which ends with
+the process. A process that makes the next folder beside it removes those without a holder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from spark_upsert.store.local import translated
+
+_PREFIX = "upsertflow-spill-"
+
+_SWEPT_MAX = 64
+"""Folders that are looked at when one is made; the next call looks at the rest."""
+
+
+class SpillFolder:
+    """A folder of its own, until `remove`, or the end of its holder or of the process.
+
+    Parameters
+    ----------
+    parent : path or None
+        Where it is made; None: as the module says.
+
+    Raises
+    ------
+    StorageError
+        It cannot be made.
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        above = _usual_parent() if parent is None else parent
+        with translated("make a folder in", above):
+            self.path, lock = _made(above)
+        self._finalizer = weakref.finalize(self, _remove, self.path, lock, os.getpid())
+        with suppress(OSError):  # Others' folders are not worth an error here.
+            _sweep(above)
+
+    def __repr__(self) -> str:
+        return f"SpillFolder({str(self.path)!r})"
+
+    def remove(self) -> None:
+        """Remove it with all that is in it. Twice is harmless."""
+        self._finalizer()
+
+
+def _usual_parent() -> Path:
+    """Return the folder of Spark's that is this process's share, or the system's."""
+    given = [Path(each) for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
+    usable = [each for each in given if os.access(each, os.W_OK | os.X_OK)]
+    # Workers are many, and Spark spreads its own files over its disks, too.
+    return usable[os.getpid() % len(usable)] if usable else Path(tempfile.gettempdir())
+
+
+def _made(parent: Path) -> tuple[Path, int]:
+    """Return a new folder, and the lock that says that it is held."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Before it was locked, a process that made its own may have removed it.
+            if os.fstat(lock).st_nlink:
+                return folder, lock
+            os.close(lock)
+
+
+def _remove(folder: Path, lock: int, owner: int) -> None:
+    if os.getpid() != owner:  # A fork that ends does not own what it was born with.
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove folders left behind by processes that are gone."""
+    for folder in islice(_left_in(parent), _SWEPT_MAX):
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue  # Removed meanwhile, or another user's.
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
+
+
+def _left_in(parent: Path) -> Iterator[Path]:
+    with os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path)

@@ -1,0 +1,405 @@
+"""Discovery of the tables below a root: a glob over folders, and a look for the log of each.
+
+The pattern is split at ``/``, and each part is matched with the names of one level: a look lists as
+many folders as the pattern has parts with a wildcard, whatever the tables hold. Names that begin
+with ``_`` or ``.`` belong to engines (our own ``_log`` and ``_offsets`` among them): a part matches
+them only if it begins so, too.
+
+The inputs of a stream over all tables below a root that a pattern matches.
+
+A table that appears while a query runs joins the query, and delivers all that is in it: it never
+begins at "now", for it may have been written before it was seen. A table that disappears is an
+error that names it; with ``failOnDataLoss=false`` it is a warning, and its position is forgotten: a
+later table in that place is a new input. If all tables disappear at once it is an error in any
+case: a root that is not mounted has no tables either.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, Protocol, cast
+
+import pyarrow as pa
+
+from spark_upsert.core.durations import Fields
+from spark_upsert.core.threads import in_order
+from spark_upsert.errors import (
+    DataLossError,
+    OptionError,
+    OtherTableError,
+    TableNotFoundError,
+    UpsertFlowError,
+    about,
+    setting,
+)
+from spark_upsert.options.below import Pattern
+from spark_upsert.options.inputs import UNNAMED, listed_twice
+from spark_upsert.store import Store
+from spark_upsert.streams.inputs.inputs import OF_ONE_TABLE, Heads, KnownInputs
+from spark_upsert.streams.inputs.protocol import Backlog, Input, Pollable, Polled, SteppedInput
+from spark_upsert.streams.offsets.offset import Json, Position
+from spark_upsert.streams.reads.ordered import StreamStep
+from spark_upsert.streams.reads.packing import of_each
+from spark_upsert.table.log.codec import commit_path
+
+FOLDERS_MAX = 200_000
+"""More folders than this on one level are rather a wrong pattern than inputs."""
+
+_WILDCARD = re.compile(r"[*?\[]")
+_HIDDEN = ("_", ".")
+
+
+class Discovery:
+    """The tables below a root.
+
+    Parameters
+    ----------
+    root : Store
+    pattern : Pattern
+    threads : int, optional
+        How many folders are listed or looked at at once.
+    """
+
+    def __init__(self, root: Store, pattern: Pattern, *, threads: int = 1) -> None:
+        self._root = root
+        self._pattern = pattern
+        self._threads = threads
+        self.listings = 0
+        """Listings that the last look for folders made."""
+
+    def __str__(self) -> str:
+        return f"'{self._pattern}' below '{self._root.url}'"
+
+    def folders(self) -> list[str]:
+        """Return the folders that match, tables or not, as paths relative to the root, sorted."""
+        found, self.listings = [""], 0
+        for part in self._pattern.parts:
+            found = self._bounded(self._next(found, part))
+        return sorted(found)
+
+    def tables(self, folders: Iterable[str]) -> list[str]:
+        """Return those of some folders that are tables; costs one request each."""
+        asked = list(folders)
+        answers = in_order(self.is_table, asked, min(self._threads, len(asked)))
+        return [folder for folder, is_table in zip(asked, answers, strict=True) if is_table]
+
+    def is_table(self, folder: str) -> bool:
+        """Return whether a table lies in a folder: there is one from its version 0 on."""
+        try:
+            self._root.read(f"{folder}/{commit_path(0)}")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _next(self, folders: list[str], part: str) -> Iterator[str]:
+        """Yield the folders one level below some that a part of the pattern matches."""
+        if not _WILDCARD.search(part):
+            yield from (_below(folder, part) for folder in folders)
+            return
+        self.listings += len(folders)
+        names = in_order(
+            lambda folder: list(self._root.folders(folder)),
+            folders,
+            min(self._threads, len(folders)),
+        )
+        for folder, found in zip(folders, names, strict=True):
+            yield from (_below(folder, name) for name in found if _matches(name, part))
+
+    def _bounded(self, folders: Iterable[str]) -> list[str]:
+        found: list[str] = []
+        for folder in folders:
+            found.append(folder)
+            if len(found) > FOLDERS_MAX:
+                raise OptionError(
+                    f"more than {FOLDERS_MAX} folders match {self}.",
+                    hint="narrow 'inputsPattern', or read with several queries.",
+                    option="inputsPattern",
+                )
+        return found
+
+
+def matches(folder: str, pattern: Pattern) -> bool:
+    """Return whether a path below a root is one that a pattern finds."""
+    names = folder.split("/")
+    return len(names) == len(pattern.parts) and all(map(_matches, names, pattern.parts))
+
+
+def _matches(name: str, part: str) -> bool:
+    if name.startswith(_HIDDEN) and not part.startswith(name[0]):
+        return False
+    return fnmatchcase(name, part)
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+_LOGGER = logging.getLogger(__name__)
+
+_GONE = 4
+"""An upper bound of the requests by which a table is found to be gone."""
+
+_NAMED_MAX = 5
+"""The most names that an error lists; the others are counted."""
+
+
+class Make(Protocol):
+    """A callable that makes an input of a table."""
+
+    def __call__(self, name: str, *, joins: bool) -> Input:
+        """Return the input.
+
+        Parameters
+        ----------
+        name : str
+            The path relative to the root.
+        joins : bool
+            Whether the stream had begun before the table was seen.
+        """
+        ...
+
+
+class FoundInputs:
+    """The tables that a discovery finds, by their paths below the root (`Inputs`).
+
+    Parameters
+    ----------
+    discovery : Discovery
+    make : Make
+    is_lenient : bool
+        Whether tables may go.
+    threads : int, optional
+        How many tables are looked at at once.
+    """
+
+    def __init__(
+        self, discovery: Discovery, make: Make, *, is_lenient: bool, threads: int = 1
+    ) -> None:
+        self._discovery = discovery
+        self._make = make
+        self._is_lenient = is_lenient
+        self._threads = threads
+        self._inputs: dict[str, Input] = {}
+        self._joined: set[str] = set()
+        self._identities: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+        """The input of each identity."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A task makes those that it reads, and looks for none.
+        return {
+            **self.__dict__,
+            "_discovery": None,
+            "_inputs": {},
+            "_identities": {},
+            "_owners": {},
+        }
+
+    def __getitem__(self, name: str, /) -> Input:
+        """Return the input of a name that an offset or a split has."""
+        found = self._inputs.get(name)
+        return self._add(name) if found is None else found
+
+    may_come = True
+
+    def look(self) -> dict[str, Position]:
+        """Look for tables, and at the end of each (`Inputs.look`).
+
+        Raises
+        ------
+        OptionError
+            Two are the same: one is a copy of the other, or a link to it.
+        """
+        present = self.find().names
+        answers = in_order(self._head, present, min(self._threads, len(present)))
+        heads = {
+            name: head for name, head in zip(present, answers, strict=True) if head is not None
+        }
+        for name in self._inputs.keys() - heads.keys():
+            self._forget(name)
+        for name in heads:
+            self._require_apart(name, self._inputs[name])
+        return heads
+
+    def find(self) -> KnownInputs:
+        """Look for tables, and forget those that are not found any more (`PolledInputs.find`)."""
+        folders = self._discovery.folders()
+        asked = [each for each in folders if each not in self._inputs]
+        self._add_all(self._discovery.tables(asked))
+        for name in self._inputs.keys() - set(folders):
+            self._forget(name)
+        names = [each for each in folders if each in self._inputs]
+        return KnownInputs(names=names, requests=len(asked) + self._discovery.listings)
+
+    def polled(self) -> FoundInputs:
+        """Return these: all are tables (`Inputs.polled`)."""
+        return self
+
+    def poll(self, name: str) -> Polled:
+        """Look at the head of an input, or find that it is gone (`PolledInputs.poll`)."""
+        each = self._inputs.get(name)
+        if each is None:
+            return Polled(head=None, requests=0)
+        with about("input", name):
+            try:
+                polled = cast(Pollable, each).poll()  # All are tables.
+            except (OtherTableError, TableNotFoundError):
+                if self._discovery.is_table(name):
+                    raise
+                self._forget(name)
+                return Polled(head=None, requests=_GONE)
+            self._require_apart(name, each)
+            return polled
+
+    def settle(self, standing: Heads, heads: Heads) -> None:
+        """Take note of tables that came, and of those that are gone (`Inputs.settle`).
+
+        Raises
+        ------
+        DataLossError
+            A table in which the stream stands is gone.
+        OptionError
+            The stream was that of one table.
+        """
+        if standing.keys() == heads.keys():
+            return  # At once, for there may be very many.
+        if standing:
+            fresh = heads.keys() - standing.keys() - self._joined
+            self._joined |= fresh
+            self._add_all(fresh)
+        gone = sorted(standing.keys() - heads.keys())
+        if gone and not (self._is_lenient and heads):
+            raise self._gone(gone)
+        for name in gone:
+            self._joined.discard(name)
+            _LOGGER.warning("an input is gone, and read no more: %s", Fields(input=name))
+
+    def _add_all(self, names: Iterable[str]) -> None:
+        # To make one may read its columns.
+        of_each({name: name for name in names}, self._add)
+
+    def _add(self, name: str) -> Input:
+        made = self._make(name, joins=name in self._joined)
+        if self._is_lenient:
+            made = Forgiving(made, partial(self._is_there, name), name)
+        self._inputs[name] = made
+        return made
+
+    def _is_there(self, name: str) -> bool:
+        return self._discovery.is_table(name)
+
+    def _head(self, name: str) -> Position | None:
+        """Return the head of an input; None if there is no table any more."""
+        with about("input", name):
+            try:
+                return self._inputs[name].head()
+            except (OtherTableError, TableNotFoundError):
+                if self._is_there(name):
+                    raise
+                return None
+
+    def _forget(self, name: str) -> None:
+        self._inputs.pop(name, None)
+        identity = self._identities.pop(name, None)
+        if identity is not None and self._owners.get(identity) == name:
+            del self._owners[identity]
+
+    def _require_apart(self, name: str, each: Input) -> None:
+        """Raise if the table of an input is that of another input; its head was just seen."""
+        if name in self._identities:
+            return
+        identity = each.identity()
+        owner = self._owners.setdefault(identity, name)
+        if owner != name:
+            one, other = sorted((owner, name))
+            raise listed_twice(one, other, "under two names")
+        self._identities[name] = identity
+
+    def _gone(self, names: Collection[str]) -> UpsertFlowError:
+        if UNNAMED in names:
+            return OptionError(
+                f"{OF_ONE_TABLE}, and the query reads all that is found by {self._discovery}.",
+                hint="give the query a new checkpointLocation, or leave 'inputsPattern' out.",
+                option="inputsPattern",
+            )
+        named = ", ".join(f"'{name}'" for name in list(names)[:_NAMED_MAX])
+        more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+        return DataLossError(
+            f"the query has read the input{'s' * (len(names) > 1)} {named}{more}, but no such "
+            f"table is found by {self._discovery} any more.",
+            hint="put back what was moved or dropped by mistake, and mount what is not mounted. To "
+            f"go on without it, for ever, give {setting('failOnDataLoss', 'false')} for as long as "
+            "it takes (not if all tables are gone: then give the query a new checkpointLocation).",
+            inputs=tuple(names),
+        )
+
+
+class Forgiving(Input):
+    """An input with a table that may be gone when a batch is replayed; its rows are lost then."""
+
+    def __init__(self, wrapped: Input, is_there: Callable[[], bool], name: str) -> None:
+        self._wrapped = wrapped
+        self._is_there = is_there
+        self._name = name
+
+    def head(self) -> Position:
+        """Return the position behind all there is (`Input.head`)."""
+        return self._wrapped.head()
+
+    def poll(self) -> Polled:
+        """Look at the head (`Pollable.poll`)."""
+        return cast(Pollable, self._wrapped).poll()
+
+    def identity(self) -> str:
+        """Return what it is (`Input.identity`)."""
+        return self._wrapped.identity()
+
+    def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
+        """Return what lies before a position (`Input.backlog`)."""
+        return self._wrapped.backlog(position, head)
+
+    def splits(self, start: Position | None, end: Position) -> list[Any]:
+        """Return the work of a batch (`Input.splits`); none if the table is gone."""
+        try:
+            return self._wrapped.splits(start, end)
+        except (OtherTableError, TableNotFoundError):
+            if self._is_there():
+                raise
+            _LOGGER.warning("an input is gone before it was read: %s", Fields(input=self._name))
+            return []
+
+    def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
+        """Yield what lies between two positions (`SteppedInput.steps`).
+
+        Of a table that is gone it is an error: an exact order has counted its rows.
+        """
+        assert isinstance(self._wrapped, SteppedInput)
+        return self._wrapped.steps(start, end)
+
+    def decides(self) -> Mapping[str, Json]:
+        """Return what decides which rows a step has (`Input.decides`)."""
+        return self._wrapped.decides()
+
+    def begins(self) -> Mapping[str, Json]:
+        """Return how it begins (`Input.begins`)."""
+        return self._wrapped.begins()
+
+    def split_bytes(self, split: Any) -> int:
+        """Estimate the bytes that a split reads (`Input.split_bytes`)."""
+        return self._wrapped.split_bytes(split)
+
+    def read(self, split: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split (`Input.read`)."""
+        return self._wrapped.read(split)
+
+    def commit(self, position: Position) -> None:
+        """Let go of what is before a position (`Input.commit`)."""
+        try:
+            self._wrapped.commit(position)
+        except (OtherTableError, TableNotFoundError):
+            if self._is_there():
+                raise

@@ -1,0 +1,450 @@
+"""Bases: the positions of very many inputs, kept beside the checkpoint and named by their content.
+
+An offset of many inputs names a base and says what differs from it (`compact_offsets`). A base is
+an immutable object ``<stream>/<number>-<digest>``: the number of the batch that it was written for,
+and the first 32 hexadecimal digits of the SHA-256 of its JSON text before that is compressed, since
+compressors differ between versions. Each query has a folder of its own, named by its first offset:
+two queries over the same tables neither meet nor remove what the other needs.
+
+The order of durable writes: a base is durable before its name is given to any caller. So the base
+of every offset that Spark has noted is there; a base that no offset names is removed later.
+
+Offsets of very many inputs: a base, and what differs from it.
+
+Spark writes each offset into its checkpoint, hands it over on each call and keeps three of them
+in each of a hundred progress records; with 100 000 inputs the plain form has some 15 MB. Above
+`INPUTS_MAX` inputs an offset is
+
+==========  ====================================================================
+``bases``   the names of the bases (`bases.Base`) that offsets of the last
+            `BATCHES_KEPT` batches name, the oldest first; the last one is its own
+``delta``   the position of each input that differs from the base, by name; null for
+            one that the base has and the offset has not
+``number``  how many batches of this form there were, with this one
+``state``   as in the plain form
+``stream``  the id of the stream: the folder of its bases
+``version``  3
+==========  ====================================================================
+
+The base of a batch's start stays that of its end until more than `DELTA_MAX` inputs differ. So the
+text is a function of the start, the positions and the state. A stream that has come to this form
+keeps it, however many inputs are left.
+
+An offset alone tells which bases may be removed, in any process: those that it does not list and
+that are no newer. Retention goes by batches and not by age, as in Spark
+(``spark.sql.streaming.minBatchesToRetain``): a query that rests for a year may still go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+import zlib
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from spark_upsert.core.lru import LruMap
+from spark_upsert.errors import CorruptionError, setting
+from spark_upsert.store import Store
+from spark_upsert.store.records import (
+    MALFORMED,
+    RECORD_BYTES_MAX,
+    checked_data,
+    require_readable,
+    whole,
+)
+from spark_upsert.streams.offsets.offset import (
+    VERSION_OF_MANY,
+    Json,
+    Offset,
+    Position,
+    canonical,
+    checked_offset,
+    no_offset,
+)
+
+FOLDER = "_offsets"
+"""The folder of bases below the root of an ``inputsPattern``."""
+
+_CACHED = 2
+"""Bases kept in memory: that of a batch's start and that of its end."""
+
+_LEVEL = 1
+"""The level of compression. Ids and tokens are random: more effort hardly helps."""
+
+_STREAM = re.compile(r"[0-9a-f]{32}")
+_NAME = re.compile(r"(\d{10,18})-([0-9a-f]{32})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BaseName:
+    """The name of a base."""
+
+    number: int
+    """The number of the batch that it was written for, counted within the stream."""
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.number:010d}-{self.digest}"
+
+    @classmethod
+    def parse(cls, name: Any) -> BaseName:
+        """Rebuild a name; raises ValueError."""
+        found = _NAME.fullmatch(name) if isinstance(name, str) else None
+        if found is None:
+            raise ValueError(f"{name!r} is no name of a base")
+        return cls(int(found[1]), found[2])
+
+
+def stream_id(value: Any) -> str:
+    """Return the id of a stream, which names a folder; raises ValueError."""
+    if not isinstance(value, str) or _STREAM.fullmatch(value) is None:
+        raise ValueError(f"{value!r} is no id of a stream")
+    return value
+
+
+class Bases:
+    """The bases below one root, of any number of streams.
+
+    Parameters
+    ----------
+    store : Store
+        At the root.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._cache: LruMap[tuple[str, BaseName], Mapping[str, Position]] = LruMap(_CACHED)
+        self._checked: Mapping[str, Position] = {}
+        """The positions in the base that was written last."""
+
+    def write(self, stream: str, number: int, positions: Mapping[str, Position]) -> BaseName:
+        """Keep positions durably; return the name under which they are found."""
+        content = _content(positions)
+        base = BaseName(number, _digest(content))
+        path = _path(stream, base)
+        # Most positions are the same objects as in the base before, and were decoded for that one.
+        changed = {n: each for n, each in positions.items() if self._checked.get(n) is not each}
+        record = checked_data(
+            path,
+            changed,
+            lambda: zlib.compress(content, _LEVEL),
+            lambda _: _positions(_content(changed)),
+        )
+        self._store.prepare(stream)
+        if not record.put_if_absent(self._store):
+            # Left by a process that was killed before it, or its folder, was durable.
+            self._fetch(path, base)
+            self._store.sync(path)
+        self._cache.put((stream, base), positions)
+        self._checked = positions
+        return base
+
+    def read(self, stream: str, base: BaseName) -> Mapping[str, Position]:
+        """Return what a base holds; not to be changed.
+
+        Raises
+        ------
+        CorruptionError
+            It is lost or damaged.
+        """
+        return self._cache.of((stream, base), lambda: self._fetch(_path(stream, base), base))
+
+    def remove_all_but(self, stream: str, kept: Collection[BaseName], *, number: int) -> None:
+        """Remove the bases of a stream up to a number, except for some."""
+        for info in self._store.list(stream):
+            try:
+                base = BaseName.parse(info.path.rpartition("/")[2])
+            except ValueError:
+                continue  # Whatever it is, it is not ours.
+            if base.number <= number and base not in kept:
+                self._store.delete(info.path)
+
+    def _fetch(self, path: str, base: BaseName) -> Mapping[str, Position]:
+        where = f"{self._store.url}/{path}"
+        try:
+            data = self._store.read(path, bytes_max=RECORD_BYTES_MAX)
+        except FileNotFoundError:
+            raise _unusable(where, "it is missing") from None
+        try:
+            inflater = zlib.decompressobj()
+            content = inflater.decompress(data, RECORD_BYTES_MAX)
+            if _digest(content) != base.digest:
+                raise ValueError("its content is not the one that its name tells")
+            return _positions(content)
+        except (zlib.error, *MALFORMED) as error:
+            raise _unusable(where, f"it is damaged ({error})") from error
+
+
+def _path(stream: str, base: BaseName) -> str:
+    return f"{stream}/{base}"
+
+
+def _content(positions: Mapping[str, Position]) -> bytes:
+    """Return the one text of some positions: JSON, sorted by name."""
+    each = (f"{json.dumps(name)}:{positions[name].text}" for name in sorted(positions))
+    return f"{{{','.join(each)}}}".encode()
+
+
+def _positions(content: bytes) -> dict[str, Position]:
+    """Return the positions in a text (`_content`)."""
+    records: dict[str, dict[str, Any]] = json.loads(content)
+    return {name: Position.of(record) for name, record in records.items()}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _unusable(where: str, why: str) -> CorruptionError:
+    return CorruptionError(
+        f"the offset in the checkpoint names '{where}', which holds the positions of the query's "
+        f"inputs, but {why}.",
+        hint="restore that file from a copy. If the folder was moved, name it by "
+        f"{setting('offsetsPath')}. If it is gone for good, give the query a new "
+        "checkpointLocation: it delivers all inputs from their beginning, so let what it feeds "
+        "begin anew, too. Nobody but the query may remove files there.",
+        path=where,
+    )
+
+
+INPUTS_MAX = 300
+"""The most inputs for which the plain form is used: below 50 kB, and 3 ms a batch."""
+
+DELTA_MAX = 1_000
+"""When more inputs than this differ from the base, the next one is written."""
+
+BATCHES_KEPT = 110
+"""Spark keeps the offsets of 100 batches; a batch needs that before it, and Spark cleans late."""
+
+_RECENT = 3
+"""Spark asks with the end of a batch for the next one, its work and its commit."""
+
+_FIELDS = frozenset({"bases", "delta", "number", "state", "stream", "version"})
+
+
+def _new_stream() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compact:
+    """An offset of this form."""
+
+    stream: str
+    number: int
+    bases: tuple[BaseName, ...]
+    delta: Mapping[str, Position | None]
+    state: Mapping[str, Json]
+
+    def to_json(self, records: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the canonical form, its keys in order.
+
+        Parameters
+        ----------
+        records : mapping
+            Those of the positions in the delta: most are known from the batch before.
+        """
+        return {
+            "bases": [str(base) for base in self.bases],
+            "delta": {name: records[name] for name in sorted(self.delta)},
+            "number": self.number,
+            "state": json.loads(canonical(dict(self.state))),
+            "stream": self.stream,
+            "version": VERSION_OF_MANY,
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> _Compact:
+        if record.keys() != _FIELDS:
+            raise no_offset(record)
+        try:
+            bases = tuple(map(BaseName.parse, record["bases"]))
+            if not bases or sorted(bases) != list(bases):
+                raise ValueError("the bases are not in order")
+            return cls(
+                stream=stream_id(record["stream"]),
+                number=whole(record["number"], least=1),
+                bases=bases,
+                delta={
+                    name: None if each is None else Position.of(each)
+                    for name, each in record["delta"].items()
+                },
+                state={name: json.loads(canonical(e)) for name, e in record["state"].items()},
+            )
+        except MALFORMED as error:
+            raise no_offset(record) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An offset, as it is written and as it is meant."""
+
+    record: Mapping[str, Any]
+    compact: _Compact
+    offset: Offset
+
+
+class CompactOffsets:
+    """The form of offsets that keeps many positions in bases (`Offsets`).
+
+    Parameters
+    ----------
+    bases : Bases
+        The store of bases.
+    new_stream : callable, optional
+        Draws the id of a stream that changes to this form.
+    """
+
+    def __init__(self, bases: Bases, *, new_stream: Callable[[], str] = _new_stream) -> None:
+        self._bases = bases
+        self._new_stream = new_stream
+        self._drawn: str | None = None
+        self._cleaned: tuple[BaseName, ...] | None = None
+        self._recent: deque[_Known] = deque(maxlen=_RECENT)
+        self._records: dict[str, tuple[Position | None, Any]] = {}
+        """Stored records of the delta that was written last, by input."""
+
+    def read(self, record: Mapping[str, Any]) -> Offset:
+        """Return what an offset of either form says; may read its base.
+
+        The very value that it was written from, where that was not long ago.
+        """
+        known = self._known(record)
+        return Offset.from_json(record) if known is None else known.offset
+
+    def _known(self, record: Mapping[str, Any]) -> _Known | None:
+        """Return an offset of this form, None if it is of the other one."""
+        for known in self._recent:
+            if known.record == record:
+                return known
+        compact = _compact(record)
+        if compact is None:
+            return None
+        known = _Known(record, compact, self._offset(compact))
+        self._recent.appendleft(known)
+        return known
+
+    def _offset(self, compact: _Compact) -> Offset:
+        positions = dict(self._bases.read(compact.stream, compact.bases[-1]))
+        for name, position in compact.delta.items():
+            if position is None:
+                positions.pop(name, None)
+            else:
+                positions[name] = position
+        return Offset(positions=positions, state=compact.state)
+
+    def write(
+        self,
+        offset: Offset,
+        start: Mapping[str, Any],
+        *,
+        moved: Collection[str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the form of a batch's end; a new base is durable by then."""
+        known = self._known(start)
+        before = None if known is None else known.compact
+        if before is None and len(offset.positions) <= INPUTS_MAX:
+            return checked_offset(offset)
+        stream = self._stream() if before is None else before.stream
+        number = 1 if before is None else before.number + 1
+        bases = () if before is None else before.bases
+        delta: Mapping[str, Position | None] | None = None
+        if before is not None and bases:
+            base = self._bases.read(stream, bases[-1])
+            delta = _moved_on(before.delta, moved, base, offset.positions)
+        if delta is None or len(delta) > DELTA_MAX:
+            delta = {}
+            bases = (*bases, self._bases.write(stream, number, offset.positions))
+        end = _Compact(
+            stream=stream,
+            number=number,
+            bases=still_needed(bases, number),
+            delta=delta,
+            state=offset.state,
+        )
+        known_before = self._records
+        record = end.to_json(self._records_of(delta))
+        changed = {n: each for n, each in self._records.items() if known_before.get(n) is not each}
+        part = {**record, "delta": {name: each for name, (_, each) in changed.items()}}
+        require_readable(
+            "the offset of the batch",
+            replace(end, delta={name: position for name, (position, _) in changed.items()}),
+            lambda: _Compact.from_json(part),
+        )
+        self._recent.appendleft(_Known(record, end, offset))
+        return record
+
+    def _records_of(self, delta: Mapping[str, Position | None]) -> dict[str, Any]:
+        before = self._records
+        self._records = {
+            name: known
+            if (known := before.get(name)) is not None and known[0] is position
+            else (position, None if position is None else position.record)
+            for name, position in delta.items()
+        }
+        return {name: record for name, (_, record) in self._records.items()}
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Remove the bases that no batch needs any more."""
+        known = self._known(end)
+        if known is None or known.compact.bases == self._cleaned:
+            return
+        compact = known.compact
+        self._bases.remove_all_but(compact.stream, compact.bases, number=compact.number)
+        self._cleaned = compact.bases
+
+    def _stream(self) -> str:
+        # Drawn once: two questions for the first offset get the same text.
+        if self._drawn is None:
+            self._drawn = self._new_stream()
+        return self._drawn
+
+
+def difference(
+    base: Mapping[str, Position], positions: Mapping[str, Position]
+) -> dict[str, Position | None]:
+    """Return what makes some positions out of those of a base."""
+    delta: dict[str, Position | None] = {
+        name: position
+        for name, position in positions.items()
+        # Most are the very objects of the base, which is much faster to see.
+        if (known := base.get(name)) is not position and known != position
+    }
+    delta.update(dict.fromkeys(base.keys() - positions.keys()))
+    return delta
+
+
+def _moved_on(
+    delta: Mapping[str, Position | None],
+    moved: Collection[str] | None,
+    base: Mapping[str, Position],
+    positions: Mapping[str, Position],
+) -> dict[str, Position | None]:
+    """Return the difference between a base and some positions, given that of the start."""
+    if moved is None:
+        return difference(base, positions)
+    found = dict(delta)
+    for name in moved:
+        position = positions.get(name)
+        if position == base.get(name):
+            found.pop(name, None)
+        else:
+            found[name] = position
+    return found
+
+
+def still_needed(bases: tuple[BaseName, ...], number: int) -> tuple[BaseName, ...]:
+    """Return those of some bases, each in use until the next, that recent batches name."""
+    recent = (base for base, after in pairwise(bases) if after.number > number - BATCHES_KEPT)
+    return (*recent, bases[-1])
+
+
+def _compact(record: Mapping[str, Any]) -> _Compact | None:
+    is_compact = record.get("version") == VERSION_OF_MANY
+    return _Compact.from_json(record) if is_compact else None

@@ -1,0 +1,593 @@
+"""The formats of inputs: each says what an input is, and reads it, as a stream or in a batch.
+
+A format that needs Spark lives beside Spark's readers and is handed in with the others; nothing is
+registered, so that a process knows the formats that its code names.
+
+The plan of a batch read, as text: how inputs are merged, what is read of each, and the tasks.
+
+The text describes the splits that the tasks would get. Making it reads no rows: in an exact order,
+rows that the log does not count stay uncounted.
+
+The options that must be the same in each life of a stream, kept in its offsets.
+
+A query may get other options when it starts again, and goes on from its checkpoint;
+`options.declare`
+tells the effect of each change. Most options take effect with the next batch. Two things must not
+change, and stand in the offset:
+
+- *How an input began*, with a snapshot or with changes, if the batch began an input. Such a batch
+  has no position to begin at, and its end may be the same for both. ``began`` has what each of
+  these inputs says (`Input.begins`), and is in no other offset.
+- *Which rows a step has*, under an exact order, which counts the rows of a step that is begun:
+  ``reads`` of its state (`exact`) has what each input says that decides (`Input.decides`), each
+  different answer once.
+
+Offsets that were written before these were kept are taken as they are. An option that they do not
+know had its default value.
+
+A batch read of one input or of several: the same splits, packed as those of a stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from textwrap import indent
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from spark_upsert.core.names import has_column
+from spark_upsert.errors import OptionError, about
+from spark_upsert.options.below import Below
+from spark_upsert.options.declare import fold, one_of
+from spark_upsert.options.inputs import TABLE, UNNAMED, VIEW, InputOptions, ReadPlan
+from spark_upsert.options.read import READ_OPTIONS, Metadata, QueryOptions
+from spark_upsert.plan.expressions import Pins
+from spark_upsert.store.open import is_remote, open_store
+from spark_upsert.store.records import MALFORMED, whole
+from spark_upsert.streams.inputs.batch import BatchRead
+from spark_upsert.streams.inputs.discovered import Discovery, FoundInputs
+from spark_upsert.streams.inputs.group import GroupInputs, at_batch, pins
+from spark_upsert.streams.inputs.inputs import (
+    Described,
+    Inputs,
+    NamedInputs,
+    agreed,
+    merged,
+    require_apart,
+)
+from spark_upsert.streams.inputs.protocol import Input, Pushable
+from spark_upsert.streams.inputs.table import TableInput, awaited, open_table, table_identity
+from spark_upsert.streams.inputs.view import ViewKind
+from spark_upsert.streams.offsets.delta import FOLDER, Bases, CompactOffsets
+from spark_upsert.streams.offsets.offset import Json, Offsets, PlainOffsets, canonical, without
+from spark_upsert.streams.planner.heads import InputHeads
+from spark_upsert.streams.planner.poller import PollBounds
+from spark_upsert.streams.reads.columns import (
+    merge_fields,
+    read_columns,
+    require_free,
+    without_merge_columns,
+)
+from spark_upsert.streams.reads.explain import SHOWN, counted, explain_merge, field, more
+from spark_upsert.streams.reads.ordered import splits_in_order, steps_of, whole_passage
+from spark_upsert.streams.reads.packing import (
+    ASKED_AT_ONCE,
+    InputReader,
+    InputSplit,
+    Pack,
+    explain_packs,
+    of_each,
+    planned,
+)
+from spark_upsert.streams.reads.work import TaskRead, read_work
+
+
+class Bounded(InputReader, Protocol):
+    """An input of a batch read."""
+
+    def splits(self) -> Sequence[Any]:
+        """Return the work for the tasks."""
+        ...
+
+    def identity(self) -> str:
+        """Return the same for what is the same, under whatever name."""
+        ...
+
+    def explain(self, splits: Sequence[Any]) -> str:
+        """Return what reading these splits does, as text."""
+        ...
+
+
+class InputFormat(Protocol):
+    """The input that a format makes of its options; checks them, and may read the storage."""
+
+    def describe(self, options: InputOptions) -> Described:
+        """Return the columns that a read has of the input, and what it is."""
+        ...
+
+    def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
+        """Return the input of a stream.
+
+        Parameters
+        ----------
+        columns : pyarrow.Schema
+            Those that were planned, without the columns about the merge.
+        """
+        ...
+
+    def batch(self, options: InputOptions, columns: pa.Schema) -> Bounded:
+        """Return what a batch reads of the input."""
+        ...
+
+
+class TableKind:
+    """Tables (`TableInput`, `BatchRead`)."""
+
+    def describe(self, options: InputOptions) -> Described:
+        """Return the columns that a read has of a table (`InputFormat.describe`)."""
+        own = options.of_table()
+        table = awaited(open_table(own), own.table_timeout_ms)
+        if not own.change_feed:  # Changes have the newest columns, wherever they end.
+            own = at_batch(own, table, options.pin)
+        return Described(read_columns(table.log, own), table_identity(table))
+
+    def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
+        """Return a table as the input of a stream (`InputFormat.stream`)."""
+        own = options.of_table()
+        own.require_stream()
+        return TableInput(own, columns)
+
+    def batch(self, options: InputOptions, columns: pa.Schema) -> Bounded:
+        """Return what a batch reads of a table (`InputFormat.batch`)."""
+        own = options.of_table()
+        own.require_batch()
+        if options.pin is not None:
+            own = at_batch(own, open_table(own), options.pin)
+        return BatchRead(own, columns)
+
+
+Kinds = Mapping[str, InputFormat]
+"""Formats by name; text after a colon in a format is the kind's own."""
+
+KINDS: Kinds = {
+    TABLE: TableKind(),
+    VIEW: ViewKind(),
+}
+"""The formats that need no Spark."""
+
+
+def kind_of(options: InputOptions, kinds: Kinds) -> InputFormat:
+    """Return the kind of an input.
+
+    Raises
+    ------
+    OptionError
+        There is no such format.
+    """
+    with about("input", options.name):
+        return kinds[one_of("format", options.format.partition(":")[0], list(kinds))]
+
+
+def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
+    """Return the columns of a read, those about the merge behind the others.
+
+    Raises
+    ------
+    SchemaError
+        The inputs do not agree.
+    OptionError
+        What is said of an input is wrong, or two are the same.
+    """
+    plan = with_found_inputs(plan)
+
+    described = of_each(
+        _by_name(plan), lambda options: _described(kind_of(options, kinds), options, plan)
+    )
+    if plan.is_unnamed:
+        [only] = described.values()
+        return only.columns
+    query = plan.query
+    own = merged(described, query.columns) if query.merge_schema else agreed(described)
+    require_free(own, query.merge_columns)
+    return pa.schema([*own, *merge_fields(query.merge_columns)])
+
+
+def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> Inputs:
+    """Return the inputs of a stream.
+
+    Parameters
+    ----------
+    columns : pyarrow.Schema
+        Those of the read (`plan_columns`).
+    """
+    own = without_merge_columns(columns, plan.query.merge_columns)
+    if plan.below is not None:
+        below = plan.below
+        make = partial(_make, plan, own, kinds)
+        if below.is_consistent:
+            _refuse_as_of_batch(below)
+            return GroupInputs(below, make)
+        lenient = not below.fail_on_data_loss
+        return FoundInputs(_discovery(below), make, is_lenient=lenient, threads=ASKED_AT_ONCE)
+    found = of_each(_by_name(plan), partial(_stream, plan, own, kinds))
+    return NamedInputs(found, threads=ASKED_AT_ONCE, may_lack=plan.query.allow_input_removal)
+
+
+def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> dict[str, Bounded]:
+    """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`.
+
+    Raises
+    ------
+    OptionError
+        Two inputs are the same.
+    """
+    plan = with_found_inputs(plan)
+    own = without_merge_columns(columns, plan.query.merge_columns)
+
+    def batch(options: InputOptions) -> Bounded:
+        kind = kind_of(options, kinds)
+        return kind.batch(options, _had_by(kind, options, own, plan))
+
+    found = of_each(_by_name(plan), batch)
+    if len(found) > 1:
+        require_apart(of_each(found, lambda read: read.identity()))
+    return found
+
+
+def with_found_inputs(plan: ReadPlan) -> ReadPlan:
+    """Return a plan that names the inputs that are there to be found, looked for once.
+
+    Raises
+    ------
+    OptionError
+        There is none.
+    """
+    if plan.below is None or plan.inputs:
+        return plan
+    if plan.below.is_consistent:
+        found = pins(plan.below)
+        inputs = (plan.input_below(name, pin=pin) for name, pin in found.items())
+        return replace(plan, inputs=tuple(inputs))
+    tables = _discovery(plan.below)
+    names = tables.tables(tables.folders())
+    if not names:
+        raise OptionError(
+            f"no table is found by {tables}.",
+            hint="check 'path' and 'inputsPattern' ('*' finds the tables directly below 'path'); "
+            "a folder is a table from its first write on.",
+            option="inputsPattern",
+        )
+    return replace(plan, inputs=tuple(map(plan.input_below, names)))
+
+
+def stream_offsets(plan: ReadPlan) -> Offsets:
+    """Return the form of a stream's offsets: where very many positions may lie decides it."""
+    path = plan.query.offsets_path
+    if path is None and plan.below is not None:
+        path = f"{plan.below.root.rstrip('/')}/{FOLDER}"
+    if path is None:
+        return PlainOffsets()
+    return CompactOffsets(Bases(open_store(path, plan.storage)))
+
+
+def stream_heads(plan: ReadPlan, inputs: Inputs) -> InputHeads:
+    """Return what learns the heads of the inputs of a stream."""
+    query = plan.query
+    remote = any(map(is_remote, plan.paths))
+    bounds = PollBounds.of(
+        is_remote=remote,
+        most_ms=query.discovery_ms,
+        requests_per_s=query.discovery_requests,
+    )
+    return InputHeads(inputs, bounds=bounds, is_remote=remote)
+
+
+def _refuse_as_of_batch(below: Below) -> None:
+    if below.as_of_batch is not None:
+        raise OptionError(
+            "option 'asOfBatch' has no meaning in a stream.",
+            hint="use spark.read, or consistent=true for a stream that is never ahead of the "
+            "newest whole batch.",
+            option="asOfBatch",
+        )
+
+
+def _discovery(below: Below) -> Discovery:
+    return Discovery(open_store(below.root, below.storage), below.pattern, threads=ASKED_AT_ONCE)
+
+
+def _make(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, name: str, *, joins: bool) -> Input:
+    with about("input", name):
+        return _stream(plan, columns, kinds, plan.input_below(name, joins=joins))
+
+
+def _stream(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, options: InputOptions) -> Input:
+    kind = kind_of(options, kinds)
+    return kind.stream(options, _had_by(kind, options, columns, plan))
+
+
+def shared_columns(plan: ReadPlan, columns: pa.Schema) -> pa.Schema | None:
+    """Return the columns that each input's batches are brought to; None: one input's stay."""
+    return None if plan.is_unnamed else without_merge_columns(columns, plan.query.merge_columns)
+
+
+def _had_by(kind: InputFormat, options: InputOptions, own: pa.Schema, plan: ReadPlan) -> pa.Schema:
+    """Return those of the planned columns that an input has, in its own types."""
+    if not plan.query.merge_schema:
+        return own
+    found = list(_described(kind, options, plan).columns)
+    # Of an input that has none of them one column is read, so that its rows are there.
+    return pa.schema([field for field in found if has_column(own, field.name)] or found[:1])
+
+
+def _described(kind: InputFormat, options: InputOptions, plan: ReadPlan) -> Described:
+    """Return what an input is; with all its columns if it may lack some that are chosen."""
+    return kind.describe(options.with_all_columns() if plan.query.merge_schema else options)
+
+
+def _by_name(plan: ReadPlan) -> dict[str, InputOptions]:
+    return {each.name: each for each in plan.inputs}
+
+
+_PYTHON = "python"
+"""The format that only a process with Spark knows."""
+
+_Splits = Mapping[str, Sequence[Any]]
+"""The splits of each input, by its name."""
+
+
+def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
+    """Return what a batch read will do.
+
+    Raises
+    ------
+    UpsertFlowError
+        It cannot be planned: the error is that of the read.
+    """
+    plan.query.require_batch()
+    _refuse_of_the_log(plan)
+    plan = with_found_inputs(plan)
+    known = replace(plan, inputs=tuple(e for e in plan.inputs if not _needs_spark(e, kinds)))
+    inputs: dict[str, Bounded] = {}
+    if known.inputs:
+        inputs = batch_inputs(known, plan_columns(known, kinds), kinds)
+    splits = _planned(inputs, plan)
+    if plan.is_unnamed:
+        return inputs[UNNAMED].explain(splits[UNNAMED])
+    tasks = _packs(inputs, splits, plan)
+    how = "packed by bytes" if plan.query.order is None else "in an exact order"
+    lines = [explain_merge(plan), *_inputs(plan, inputs, splits)]
+    lines += [f"{counted(len(tasks), 'task')}, {how}"]
+    lines += explain_packs(splits, tasks, lambda name, split: inputs[name].split_bytes(split))
+    return "\n".join(lines)
+
+
+def _needs_spark(options: InputOptions, kinds: Kinds) -> bool:
+    return fold(options.format.partition(":")[0].strip()) == _PYTHON and _PYTHON not in kinds
+
+
+def _refuse_of_the_log(plan: ReadPlan) -> None:
+    if not plan.is_of_table:
+        return
+    metadata = plan.inputs[0].of_table().metadata
+    if metadata not in (None, Metadata.QUARANTINE, Metadata.GROUP):
+        raise OptionError(
+            f"metadata={metadata.value} is told by the log alone: there is nothing to explain.",
+            hint="drop 'metadata' to explain a read of rows.",
+            option="metadata",
+        )
+
+
+def _planned(inputs: Mapping[str, Bounded], plan: ReadPlan) -> _Splits:
+    """Return the splits of inputs; those of an exact order without a count of their rows."""
+    if plan.query.order is None:
+        return of_each(inputs, lambda read: read.splits())
+    named = {name: (name, read) for name, read in inputs.items()}
+    return of_each(named, lambda of: splits_in_order(steps_of(*of)))
+
+
+def _inputs(plan: ReadPlan, inputs: Mapping[str, Bounded], splits: _Splits) -> Iterator[str]:
+    for each in islice(plan.inputs, SHOWN):
+        name = each.name
+        text = inputs[name].explain(splits[name]) if name in inputs else _unplanned(each)
+        yield f"input '{name}'\n{indent(text, '  ')}"
+    yield from more(len(plan.inputs), " inputs")
+
+
+def _unplanned(options: InputOptions) -> str:
+    why = "nothing: it is known where Spark runs, and its tasks come on top"
+    source = options.format.partition(":")[2].strip()
+    return "\n".join([f"the Python source '{source}'", *field("planned", why)])
+
+
+def _packs(inputs: Mapping[str, Bounded], splits: _Splits, plan: ReadPlan) -> list[Pack]:
+    """Return what each task reads."""
+    if plan.query.order is None:
+        return planned(
+            splits, lambda name, split: inputs[name].split_bytes(split), plan.query.slots
+        )
+    return [tuple(InputSplit(name, split) for name, own in splits.items() for split in own)]
+
+
+BEGAN = "began"
+"""In the state of an offset: where the inputs began that this batch is the first of."""
+
+ANY = ""
+"""Stands for all inputs that are not named: an input is called so only where it is alone."""
+
+_USUAL = {name: each.default for name, each in READ_OPTIONS.items()}
+"""The values of options of which offsets say nothing: a release that wrote them had no others."""
+
+Reads = Mapping[str, Mapping[str, Json]]
+"""The options that decide which rows the steps of inputs have, by the inputs' names."""
+
+
+def with_began(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[str, Json]:
+    """Return the state of an offset of a batch that is the first of some inputs."""
+    kept = without(state, BEGAN)
+    begins = {name: own for name, each in fresh.items() if (own := each.begins())}
+    return {**kept, BEGAN: reads_record(begins)} if begins else kept
+
+
+def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> None:
+    """Refuse to replay the first batch of inputs by other options than it was planned by.
+
+    Parameters
+    ----------
+    state : mapping
+        That of the end of the batch.
+    fresh : mapping of str to Input
+        The inputs that have no position at its begin, by name.
+
+    Raises
+    ------
+    OptionError
+        It names the input, the option, and what it was; or the entry is none.
+    """
+    if (record := state.get(BEGAN)) is None:
+        return
+    try:
+        known = reads_from(record, None)
+    except MALFORMED as error:
+        raise OptionError(
+            f"the checkpoint holds {record!r:.500}, which does not say how inputs began.",
+            hint="the checkpoint was altered; give the query a new checkpointLocation.",
+        ) from error
+    now = {name: own for name, each in fresh.items() if (own := each.begins())}
+    for name, option, was, is_ in _different(known, now):
+        raise OptionError(
+            f"the first batch{_of(name)} was planned and not delivered, with '{option}' {was}, and "
+            f"is to be delivered with '{option}' {is_}.",
+            hint=f"give '{option}' as it was, at least until that batch is delivered; or give the "
+            "query a new checkpointLocation.",
+            option=option,
+            input=name,
+        )
+
+
+def reads_of(inputs: Mapping[str, Input]) -> dict[str, Mapping[str, Json]]:
+    """Return what decides, for each input that says so (`Input.decides`)."""
+    return {name: own for name, each in inputs.items() if (own := each.decides())}
+
+
+def reads_record(reads: Reads) -> dict[str, Json]:
+    """Return the form that stands in an offset: each different answer once, the first by default.
+
+    ``{"kinds": [answers], "of": {input: index of its answer, where that is not 0}}``
+    """
+    texts = {name: canonical(dict(answer)) for name, answer in reads.items()}
+    kinds = list(dict.fromkeys(texts.values()))
+    own = {text: index for index, text in enumerate(kinds)}
+    found = {text: dict(reads[name]) for name, text in texts.items()}
+    return {
+        "kinds": [found[text] for text in kinds],
+        "of": {name: own[text] for name, text in texts.items() if own[text]},
+    }
+
+
+def reads_from(record: Any, names: Sequence[str] | None) -> dict[str, Mapping[str, Json]]:
+    """Rebuild it; raises `AttributeError`, `LookupError`, `TypeError` or `ValueError`.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        Those that it is about; by default those that it names, and "" for all others.
+    """
+    kinds = [json.loads(canonical(dict(kind))) for kind in record["kinds"]]
+    of = {str(name): whole(place, most=len(kinds) - 1) for name, place in record["of"].items()}
+    if names is None:
+        return {ANY: kinds[0], **{name: kinds[place] for name, place in of.items()}}
+    if not of.keys() <= set(names):
+        raise ValueError("an input is meant that is not named")
+    return {name: kinds[of.get(name, 0)] for name in names} if kinds else {}
+
+
+def require_same_reads(before: Reads, now: Reads) -> None:
+    """Refuse other options than those by which the rows of an exact order were counted.
+
+    Raises
+    ------
+    OptionError
+        It names the input, the option, and what it was.
+    """
+    for name, option, was, is_ in _different(before, now):
+        raise OptionError(
+            f"'{option}' was {was} when the rows of this exact order were counted, and is {is_} "
+            f"now{_of(name)}.",
+            hint=f"give '{option}' as it was, or give the query a new checkpointLocation.",
+            option=option,
+            input=name,
+        )
+
+
+def _different(before: Reads, now: Reads) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the inputs and options that differ, with what they were and are."""
+    for name, answer in now.items():
+        known = before.get(name, before.get(ANY, answer))
+        for option in sorted({*known, *answer}):
+            was, is_ = (each.get(option, _USUAL.get(option)) for each in (known, answer))
+            if was != is_:
+                yield name, option, _told(was), _told(is_)
+
+
+def _of(name: str) -> str:
+    return f" of the input '{name}'" if name else ""
+
+
+def _told(value: Json) -> str:
+    return "not given" if value is None else canonical(value)
+
+
+class MergedRead:
+    """The work of one batch read of all inputs; pickled into the tasks.
+
+    Parameters
+    ----------
+    inputs : mapping of str to Bounded
+        In their declared order.
+    query : QueryOptions
+        What is said of all of them.
+    columns : pyarrow.Schema, optional
+        What the batches of all inputs are brought to; by default they stay as they are.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Bounded],
+        query: QueryOptions,
+        *,
+        columns: pa.Schema | None = None,
+    ) -> None:
+        query.require_batch()
+        self._inputs = inputs
+        self._query = query
+        self._columns = columns
+
+    def push(self, pins: Pins) -> None:
+        """Let inputs leave out rows that have other values than some, where that saves reading.
+
+        The caller judges the rows itself: an input may give them all the same.
+        """
+        if self._query.order is None:
+            for each in self._inputs.values():
+                if isinstance(each, Pushable):
+                    each.push(pins)
+
+    def splits(self) -> list[TaskRead]:
+        """Return the work: what each task reads."""
+        if self._query.order is not None:
+            return [whole_passage(self._inputs, self._query.order)]
+        splits = of_each(self._inputs, lambda each: each.splits())
+        return [*planned(splits, self._split_bytes, self._query.slots)]
+
+    def _split_bytes(self, name: str, split: Any) -> int:
+        return self._inputs[name].split_bytes(split)
+
+    def read(self, work: TaskRead) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that one task reads."""
+        yield from read_work(self._inputs, work, self._query, self._columns)

@@ -1,0 +1,494 @@
+"""Exact orders over inputs that are read batch by batch.
+
+The sequence of rows is that of `spark_upsert.core.input_order` over the rows that each input has,
+and
+a batch is a piece of it. Positions stay at the bounds of steps (`steps`); where the sequence is cut
+within a step, the offset says how many of its rows are delivered. So many small batches give the
+same rows as one large batch, for any limit and from any restart. A step that is begun is finished
+first.
+
+An order is a function of how many rows each input still has, and that may be more by the time of a
+replay. But an order keeps nothing of an input that ran dry, and for an input that did not, any
+count gives the same order. So it is enough that the end of a batch says how many rows each input
+gave, and which inputs had more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from spark_upsert.core.input_order import Concat, Order, RoundRobin, Seeded, order_from_json, spend
+from spark_upsert.errors import OptionError, about
+from spark_upsert.options.read import MERGE_SEQ, QueryOptions
+from spark_upsert.store.records import MALFORMED, text, whole
+from spark_upsert.streams.inputs.inputs import Heads, Inputs
+from spark_upsert.streams.inputs.protocol import Backlog, SteppedInput
+from spark_upsert.streams.offsets.offset import Json, Offset, Position
+from spark_upsert.streams.planner.formats import (
+    Reads,
+    reads_from,
+    reads_of,
+    reads_record,
+    require_same_beginning,
+    require_same_reads,
+    with_began,
+)
+from spark_upsert.streams.reads.ordered import (
+    InputShare,
+    Passage,
+    StreamStep,
+    splits_in_order,
+    without_order,
+)
+from spark_upsert.streams.reads.packing import of_each
+
+STATE = "order"
+"""In the state of an offset: where an exact order stands."""
+
+_ROWS_MAX = 1 << 53
+"""No sequence is so long, and sums of such numbers stay within 64 bits."""
+
+_ALTERED = "the checkpoint was altered; give the query a new checkpointLocation."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderProgress:
+    """The state of an exact order after a batch, and what the batch took.
+
+    =========  ======================================================================
+    ``ahead``  for inputs that had more: the position behind the step that is next
+    ``given``  the rows that each input gave; absent if they were not counted
+    ``mode``   which order it is
+    ``names``  the inputs, in the order in which they were declared
+    ``order``  its state (`core.input_order`)
+    ``reads``  what decides which rows the steps of inputs have (`lives`); absent from
+               offsets that were written before it was kept
+    ``rows``   how many rows the sequence has so far; null if a batch did not count
+    ``skip``   how many rows of the next step are delivered, where some are
+    =========  ======================================================================
+    """
+
+    mode: str
+    order: Order
+    names: tuple[str, ...]
+    rows: int | None = 0
+    ahead: Mapping[str, Position] = field(default_factory=dict)
+    given: Mapping[str, int] | None = field(default_factory=dict)
+    skip: Mapping[str, int] = field(default_factory=dict)
+    reads: Reads = field(default_factory=dict)
+
+    def begun(self, name: str) -> Position | None:
+        """Return the position behind the step that is delivered in part, if there is one."""
+        return self.ahead[name] if self.skip.get(name) else None
+
+    def taken(self, name: str) -> int | None:
+        """Return how many rows the batch took of an input; None: all up to its position."""
+        if self.given is not None:
+            return self.given.get(name, 0)
+        # A batch that does not count ends within no step: a begun one was so before, and is kept.
+        return 0 if name in self.skip else None
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the form that stands in an offset."""
+        return {
+            "ahead": {name: each.record for name, each in self.ahead.items()},
+            "given": None if self.given is None else dict(self.given),
+            "mode": self.mode,
+            "names": list(self.names),
+            "order": self.order.to_json(),
+            "reads": reads_record(self.reads),
+            "rows": self.rows,
+            "skip": dict(self.skip),
+        }
+
+    @classmethod
+    def from_json(cls, record: Any) -> OrderProgress:
+        """Rebuild it; raises `OptionError`."""
+        try:
+            given = record["given"]
+            names = tuple(map(text, record["names"]))
+            found = cls(
+                ahead={name: Position.of(each) for name, each in record["ahead"].items()},
+                given=None if given is None else {n: _count(rows) for n, rows in given.items()},
+                mode=text(record["mode"]),
+                names=names,
+                order=order_from_json(record["order"]),
+                rows=None if record["rows"] is None else _count(record["rows"]),
+                skip={name: _count(rows, least=1) for name, rows in record["skip"].items()},
+                reads=reads_from(record["reads"], names) if "reads" in record else {},
+            )
+            found._require_whole()
+            return found
+        except MALFORMED as error:
+            raise OptionError(
+                f"the checkpoint holds {record!r:.500}, which is no state of an exact order.",
+                hint=_ALTERED,
+            ) from error
+
+    def _require_whole(self) -> None:
+        """Check that all of it is about the inputs that it names; raises `ValueError`."""
+        if not self.names or len(set(self.names)) < len(self.names):
+            raise ValueError("no input is named, or one twice")
+        if not {*self.ahead, *(self.given or ())} <= set(self.names):
+            raise ValueError("an input is meant that is not named")
+        if not self.skip.keys() <= self.ahead.keys():
+            raise ValueError("a step is begun, and where it ends is not said")
+        if self.rows is not None and sum((self.given or {}).values()) > self.rows:
+            raise ValueError("the batch has more rows than there were")
+
+
+def _count(rows: Any, *, least: int = 0) -> int:
+    return whole(rows, least=least, most=_ROWS_MAX)
+
+
+def mode_of(query: QueryOptions) -> str:
+    """Return the name of an exact order, with all that it was chosen by."""
+    match query.order:
+        case Seeded(state=seed):
+            return f"interleave, seed {seed}"
+        case _:
+            return query.merge.value
+
+
+class ExactOrder:
+    """The planning of an exact order.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    query : QueryOptions
+        With an `order`.
+    """
+
+    def __init__(self, inputs: Inputs, query: QueryOptions) -> None:
+        self._inputs = inputs
+        self._query = query
+        assert query.order is not None
+        self._first: Order = query.order
+
+    def latest(self, offset: Offset, heads: Heads, limit: int | None) -> Offset:
+        """Return where a batch of at most so many rows ends; the very offset if it is empty.
+
+        Parameters
+        ----------
+        heads : mapping of str to Position
+            How far it may go in each input, in the order in which they were declared.
+        """
+        names = tuple(heads)
+        reads = reads_of({name: self._stepped(name) for name in names})
+        standing = self._standing(offset, names)
+        require_same_reads(standing.reads, reads)
+        named = {name: (name, offset, standing, head) for name, head in heads.items()}
+        fronts = list(of_each(named, lambda of: self._front(*of)).values())
+        given: list[int] | None = None
+        order = standing.order
+        if limit is not None or self._counts_all:
+            given, order = _taken(fronts, order, limit)
+            places = [front.behind(rows) for front, rows in zip(fronts, given, strict=True)]
+        else:
+            places = list(_places_of_all(fronts))
+        positions = {place.name: place.position for place in places}
+        if positions == offset.positions and not (given and any(given)):
+            return offset
+        rows = standing.rows
+        behind = OrderProgress(
+            mode=standing.mode,
+            order=order,
+            names=names,
+            rows=rows + sum(given) if given is not None and rows is not None else None,
+            ahead={place.name: place.ahead for place in places if place.ahead is not None},
+            given=None
+            if given is None
+            else {front.name: rows for front, rows in zip(fronts, given, strict=True) if rows},
+            skip={place.name: place.skip for place in places if place.skip},
+            reads=reads,
+        )
+        fresh = {name: self._inputs[name] for name in names if name not in offset.positions}
+        state = with_began(offset.state, fresh)
+        return Offset(positions=positions, state={**state, STATE: behind.to_json()})
+
+    def passages(self, first: Offset, last: Offset) -> list[Passage]:
+        """Return the work between two offsets: one piece, or none if there are no rows."""
+        if STATE not in last.state:
+            raise _not_exact()
+        after = OrderProgress.from_json(last.state[STATE])
+        _require_mode(after, self._query)
+        if not last.positions.keys() >= set(after.names):
+            raise OptionError(
+                f"the checkpoint has an exact order of {list(after.names)!r:.200}, and positions "
+                f"of {list(last.positions)!r:.200}.",
+                hint=_ALTERED,
+            )
+        require_same_reads(
+            after.reads, reads_of({name: self._inputs[name] for name in after.names})
+        )
+        fresh = {name: self._inputs[name] for name in after.names if name not in first.positions}
+        require_same_beginning(last.state, fresh)
+        before = self._before(first, after.names)
+
+        def share(of: tuple[int, str]) -> InputShare:
+            index, name = of
+            rows = after.taken(name)
+            start = first.positions.get(name)
+            end = after.begun(name) or last.positions[name]
+            splits: tuple[Any, ...] = ()
+            if rows != 0 and start != end:
+                steps = _steps(self._stepped(name), start, end, before.begun(name))
+                splits = splits_in_order(steps)
+            return InputShare(
+                index=index,
+                name=name,
+                splits=splits,
+                skip=before.skip.get(name, 0),
+                rows=rows,
+                has_more=name in after.ahead,
+            )
+
+        named = {name: (index, name) for index, name in enumerate(after.names)}
+        found = of_each(named, share).values()
+        shares = [each for each in found if each.splits or each.has_more]
+        if not any(share.splits for share in shares):
+            return []
+        return [
+            Passage(
+                shares=tuple(shares),
+                order=before.order,
+                inputs=len(after.names),
+                first=before.rows or 0,
+            )
+        ]
+
+    @property
+    def _counts_all(self) -> bool:
+        """Whether all rows of a batch are counted even if none is left out."""
+        return not isinstance(self._first, Concat) or MERGE_SEQ in self._query.merge_columns
+
+    def _before(self, offset: Offset, names: tuple[str, ...]) -> OrderProgress:
+        """Return where an order stands among inputs in their declared order."""
+        record = offset.state.get(STATE)
+        if record is None:
+            if offset.positions:
+                raise _not_exact()
+            return OrderProgress(mode=mode_of(self._query), order=self._first, names=names)
+        found = OrderProgress.from_json(record)
+        _require_order_of(found.names, names)
+        return replace(found, order=_moved(found.order, found.names, names), names=names)
+
+    def _standing(self, offset: Offset, names: tuple[str, ...]) -> OrderProgress:
+        found = self._before(offset, names)
+        _require_mode(found, self._query)
+        if found.rows is None and MERGE_SEQ in self._query.merge_columns:
+            raise OptionError(
+                f"'mergeColumns' asks for '{MERGE_SEQ}', and this checkpoint was begun without it, "
+                "so that its rows were not counted.",
+                hint=f"drop '{MERGE_SEQ}', or give the query a new checkpointLocation.",
+                option="mergeColumns",
+            )
+        return found
+
+    def _front(self, name: str, offset: Offset, standing: OrderProgress, head: Position) -> _Front:
+        each = self._stepped(name)
+        position, ahead = offset.positions.get(name), standing.begun(name)
+        with about("input", name):
+            # Before all else: what an input holds for a stream, it holds from where it is asked.
+            begun = [] if ahead is None else [_finished(each, position, ahead)]
+            backlog = each.backlog(ahead or position, head)
+        start = backlog.start if ahead is None or position is None else position
+        return _Front(name, start, begun, each, backlog, standing.skip.get(name, 0))
+
+    def _stepped(self, name: str) -> SteppedInput:
+        each = self._inputs[name]
+        if not isinstance(each, SteppedInput):
+            raise without_order(name)
+        return each
+
+
+def of_exact_order() -> OptionError:
+    """Return the error of an exact order's offset where rows come as they are ready.
+
+    Rows of a step may be delivered that its positions do not tell.
+    """
+    return OptionError(
+        "the checkpoint is that of an exact order, and the query asks for none.",
+        hint="give 'merge' and 'interleaveSeed' as they were, or a new checkpointLocation.",
+        option="merge",
+    )
+
+
+def _require_mode(standing: OrderProgress, query: QueryOptions) -> None:
+    mode = mode_of(query)
+    if standing.mode != mode:
+        raise OptionError(
+            f"the checkpoint is that of another order ({standing.mode}) than the query asks for "
+            f"({mode}).",
+            hint="give 'merge' and 'interleaveSeed' as they were, or a new checkpointLocation.",
+            option="merge",
+        )
+
+
+def _not_exact() -> OptionError:
+    return OptionError(
+        "the checkpoint is that of a query that takes what is ready first, and this one asks for "
+        "an exact order, which has no beginning there.",
+        hint="leave out 'merge' and 'interleaveSeed', or give the query a new checkpointLocation.",
+        option="merge",
+    )
+
+
+def _require_order_of(before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """Refuse inputs in another order; some may have come or gone.
+
+    Raises
+    ------
+    OptionError
+        It says in which order they were declared.
+    """
+    kept = [name for name in before if name in after]
+    if kept != [name for name in after if name in before]:
+        told = ",".join(before)
+        raise OptionError(
+            f"the inputs of this exact order were declared as {told:.500}, and are in another "
+            "order now, which would be another sequence of rows.",
+            hint=f"give 'inputs' in that order: {','.join(kept):.500}; or give the query a new "
+            "checkpointLocation.",
+            option="inputs",
+        )
+
+
+def _moved(order: Order, before: tuple[str, ...], after: tuple[str, ...]) -> Order:
+    """Return an order for other inputs: the turn is that of the next one that is still there."""
+    if not isinstance(order, RoundRobin) or before == after:
+        return order
+    turn = order.cursor % len(before)
+    kept = (name for name in (*before[turn:], *before[:turn]) if name in after)
+    return RoundRobin(cursor=next((after.index(name) for name in kept), 0))
+
+
+def _steps(
+    each: SteppedInput, start: Position | None, end: Position, begun: Position | None
+) -> Iterator[StreamStep]:
+    """Yield what lies between two positions, first the rest of a step that was begun."""
+    if begun is not None:
+        yield from each.steps(start, begun)
+        start = begun
+    if start != end:
+        yield from each.steps(start, end)
+
+
+def _finished(each: SteppedInput, start: Position | None, ahead: Position) -> StreamStep:
+    """Return the step that was begun; the position behind it is the one that was noted."""
+    steps = list(each.steps(start, ahead))
+    if len(steps) != 1:
+        raise OptionError(
+            f"the checkpoint says that one step of the input is begun, and {len(steps)} lie there.",
+            hint=_ALTERED,
+        )
+    return replace(steps[0], after=lambda: ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a batch leaves an input."""
+
+    name: str
+    position: Position
+    skip: int = 0
+    ahead: Position | None = None
+
+
+class _Front:
+    """The steps ahead of a batch in one input, as far as they were looked at."""
+
+    def __init__(
+        self,
+        name: str,
+        start: Position,
+        begun: list[StreamStep],
+        each: SteppedInput,
+        backlog: Backlog,
+        skip: int,
+    ) -> None:
+        self.name = name
+        self._start = start
+        self._each = each
+        self._backlog = backlog
+        self._steps = chain(begun, self._behind_begun())
+        self._skip = skip
+        self._seen: list[StreamStep] = []
+        self._rows: list[int] = []
+
+    def _behind_begun(self) -> Iterator[StreamStep]:
+        # The end of the backlog is asked for only when steps are taken.
+        yield from _steps(self._each, self._backlog.start, self._backlog.end(), None)
+
+    def count(self, most: int | None) -> int:
+        """Return how many rows there are; at least so many, or exactly what there is."""
+        counted = sum(self._rows) - self._skip
+        while most is None or counted < most:
+            with about("input", self.name):
+                step = next(self._steps, None)
+                if step is None:
+                    break
+                rows = step.rows()
+                if not self._seen and rows < self._skip:
+                    raise OptionError(
+                        f"the checkpoint says that {self._skip} rows of a step are delivered, and "
+                        f"it has {rows}.",
+                        hint=_ALTERED,
+                    )
+            self._seen.append(step)
+            self._rows.append(rows)
+            counted += rows
+        return counted
+
+    def behind_all(self) -> tuple[_Place, bool]:
+        """Return the place behind all that is offered, and whether there may be more behind it."""
+        with about("input", self.name):
+            end = self._backlog.end()
+        return _Place(self.name, end), end != self._start and not self._backlog.is_all
+
+    def behind(self, given: int) -> _Place:
+        """Return the place behind so many rows, none of which may be unseen."""
+        with about("input", self.name):
+            left, position = self._skip + given, self._start
+            for index, (step, rows) in enumerate(zip(self._seen, self._rows, strict=True)):
+                if rows > left:
+                    last = self._seen[index - 1].after() if index else position
+                    return _Place(self.name, last, left, step.after())
+                left -= rows
+            if self._seen:
+                position = self._seen[-1].after()
+            return _Place(self.name, position)
+
+
+def _places_of_all(fronts: list[_Front]) -> Iterator[_Place]:
+    """Yield the places behind all there is, one input after the other.
+
+    One that may have more is asked again by the next batch, before another one has its turn.
+    """
+    is_last = False
+    for front in fronts:
+        if is_last:
+            front.count(0)
+            yield front.behind(0)
+        else:
+            place, is_last = front.behind_all()
+            yield place
+
+
+def _taken(fronts: list[_Front], order: Order, limit: int | None) -> tuple[list[int], Order]:
+    """Return how many rows each input gives, and the order behind them."""
+    if isinstance(order, Concat):
+        given: list[int] = []
+        for front in fronts:
+            left = None if limit is None else limit - sum(given)
+            rows = front.count(left)
+            given.append(rows if left is None else min(rows, left))
+        return given, order
+    by_name = {front.name: front for front in fronts}
+    had = of_each(by_name, lambda front: front.count(limit))
+    counts, behind = spend(order, list(had.values()), limit)
+    return counts.tolist(), behind

@@ -1,0 +1,440 @@
+"""The turns of inputs: how urgent each is, and the waiting line that a full batch leaves behind.
+
+The urgency of an input is the priority that the read sets, else the input's own. With
+``autoPriority`` an input without a priority is the more urgent the later another query read it. The
+planner asks for that only now and then, and few inputs at once: it costs requests, and only the
+last half minute matters anyway. For the other inputs the last answer stands.
+
+The state of an offset holds under ``schedule``
+
+==========  ====================================================================
+``band``    the band that has the turn (`spark_upsert.scheduler`)
+``credit``  how many inputs of the band may still be served in this round
+``dirty``   the waiting inputs, the first one first: lists of a time, in ms since 1970, and
+            the names of the inputs that wait since then
+==========  ====================================================================
+
+The entry exists only while inputs wait, so its size is bounded by the inputs that a batch left
+over. An older release wrote under ``turn`` the input that the next batch begins with, or, if that
+one has nothing, the next in the order of names. This form is still read: the other inputs stand
+behind that one in the order of their names. A stream over one unnamed table has no turns.
+
+The size of a batch: a pure function of the backlogs, of limits and of a state.
+
+A batch takes whole steps, in order, as long as no limit is exceeded. The first step that has
+anything in it is taken whatever its size, because Spark would ask again for ever for a batch that
+takes nothing. So over the epochs of one input, a batch is the longest prefix that fits, or a single
+epoch that does not fit.
+
+Limits count for all inputs together. The planner visits inputs in the order of
+`spark_upsert.scheduler`. In the first round each input may take its share of what is left, by the
+weight of its band, or one step that is larger; then inputs with more take again, round after
+round. An input that still has more waits anew, behind all that were not visited, so a flooded input
+cannot take a batch for itself.
+
+An input that has its turn and does not fit keeps its turn, and begins the next batch. Inputs behind
+it that do fit are not held up, and pay nothing. So each batch serves at least one input in its
+turn, and the bounds of `spark_upsert.scheduler.scheduler` hold for batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from spark_upsert.core.durations import Fields
+from spark_upsert.core.threads import in_order
+from spark_upsert.errors import about
+from spark_upsert.options.inputs import UNNAMED
+from spark_upsert.options.read import QueryOptions
+from spark_upsert.scheduler.scheduler import DirtySet, Schedule, Turn, Urgency
+from spark_upsert.store.records import MALFORMED, UNREADABLE, text, whole
+from spark_upsert.streams.inputs.inputs import Inputs
+from spark_upsert.streams.inputs.protocol import Backlog, ReadPiece
+from spark_upsert.streams.offsets.offset import Json, Offset, Position, no_offset, without
+
+_LOGGER = logging.getLogger(__name__)
+
+SCHEDULE = "schedule"
+TURN = "turn"
+
+ASKED_MAX = 16
+"""The most inputs that are asked for their last read, at once, whenever a batch is planned."""
+
+REST_MS = 30_000
+"""The least time between two questions to one input: in it the weight of a read halves."""
+
+_KEPT_MIN = 1_000
+"""The number of answers beyond which those of inputs that do not wait are forgotten."""
+
+
+class Urgencies:
+    """The urgency of a stream's inputs, as far as it is known.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    query : QueryOptions
+    """
+
+    def __init__(self, inputs: Inputs, query: QueryOptions) -> None:
+        self._inputs = inputs
+        self._query = query
+        self._read: dict[str, tuple[int, int | None]] = {}
+        """Times by input: when it was asked, and when it was last read; the oldest answer first."""
+
+    def of(self, names: Collection[str], now_ms: int) -> dict[str, Urgency]:
+        """Return the urgency of inputs, as far as it is known; called right after `backlog`."""
+        found: dict[str, Urgency] = {}
+        without_priority: list[str] = []
+        for name in names:
+            priority = self._priority(name)
+            if priority is None:
+                without_priority.append(name)
+            else:
+                found[name] = Urgency(manual=priority)
+        if self._query.auto_priority:
+            self._ask(without_priority, now_ms)
+            for name in without_priority:
+                _, read_ms = self._read.get(name, (0, None))
+                found[name] = Urgency(read_ms=read_ms)
+        return found
+
+    def _priority(self, name: str) -> int | None:
+        told = self._query.priorities.get(name)
+        if told is not None:
+            return told
+        with about("input", name):
+            return self._inputs[name].priority()
+
+    # -- when other queries read an input ---------------------------------------------
+
+    def _ask(self, names: Collection[str], now_ms: int) -> None:
+        """Ask the few that were not asked for longest."""
+        due = [name for name in names if self._is_due(name, now_ms)]
+        due.sort(key=lambda name: self._read.get(name, (-1, None))[0])
+        due = due[:ASKED_MAX]
+        for name, read_ms in zip(due, in_order(self._last_read_ms, due, len(due)), strict=True):
+            self._read[name] = now_ms, read_ms
+        if len(self._read) > len(names) + _KEPT_MIN:
+            self._read = {name: self._read[name] for name in names if name in self._read}
+
+    def _is_due(self, name: str, now_ms: int) -> bool:
+        asked = self._read.get(name)
+        return asked is None or not asked[0] <= now_ms < asked[0] + REST_MS
+
+    def _last_read_ms(self, name: str) -> int | None:
+        try:
+            with about("input", name):
+                return self._inputs[name].last_read_ms()
+        except UNREADABLE as error:
+            # Not knowing the other readers of an input is no reason to stop.
+            _LOGGER.warning(
+                "the consumers of an input are not known: %s",
+                Fields(input=name, error=error.message),
+            )
+            return None
+
+
+# -- the line in an offset ------------------------------------------------------------
+
+
+def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) -> Schedule:
+    """Return the inputs that wait now, and the turn.
+
+    Parameters
+    ----------
+    state : mapping
+        The state of the offset that a batch begins at.
+    dirty : collection of str
+        The inputs that have something. An input that waited before keeps its place.
+
+    Raises
+    ------
+    OptionError
+        The state was not written by this source.
+    """
+    schedule = _read(state[SCHEDULE]) if SCHEDULE in state else Schedule()
+    gone = set(schedule.dirty) - set(dirty)
+    waiting = schedule.dirty.served(gone, (), now_ms)
+    names = sorted(dirty)
+    turn = state.get(TURN)
+    first = bisect_left(names, turn) if isinstance(turn, str) else 0
+    fresh = [*names[first:], *names[:first]]
+    return Schedule(dirty=waiting.marked(fresh, now_ms), turn=schedule.turn)
+
+
+def waiting_count(state: Mapping[str, Json]) -> int:
+    """Return how many inputs wait after a batch, by the state that the batch leaves."""
+    return len(_read(state[SCHEDULE]).dirty) if SCHEDULE in state else 0
+
+
+def waiting_by_band(
+    state: Mapping[str, Json], now_ms: int, urgencies: Mapping[str, Urgency] | None = None
+) -> dict[str, int]:
+    """Return how many inputs wait after a batch, by band, ``B4`` first; empty bands are left out.
+
+    Parameters
+    ----------
+    state : mapping
+        The state that the batch leaves (`Offset.state`).
+    now_ms : int
+        In ms since 1970.
+    urgencies : mapping of str to Urgency, optional
+        The urgency of inputs, as far as it is known.
+    """
+    if SCHEDULE not in state:
+        return {}
+    counts = _read(state[SCHEDULE]).waiting(now_ms, urgencies)
+    return {f"B{band}": count for band, count in reversed(list(enumerate(counts))) if count}
+
+
+def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Json]:
+    """Return the state of an offset with a schedule; without its entry if no input waits."""
+    found = without(state, SCHEDULE, TURN)
+    if len(schedule.dirty):
+        found[SCHEDULE] = {
+            "band": schedule.turn.band,
+            "credit": schedule.turn.credit,
+            "dirty": [
+                [since_ms, *(name for name, _ in group)]
+                for since_ms, group in groupby(schedule.dirty.items(), itemgetter(1))
+            ],
+        }
+    return found
+
+
+def _read(record: Any) -> Schedule:
+    try:
+        waiting = [each for group in record["dirty"] for each in _group(*group)]
+        turn = Turn(band=whole(record["band"]), credit=whole(record["credit"]))
+        return Schedule(dirty=DirtySet(waiting), turn=turn)
+    except MALFORMED as error:
+        raise no_offset({SCHEDULE: record}) from error
+
+
+def _group(since_ms: Any, first: Any, *others: Any) -> list[tuple[str, int]]:
+    """Return the inputs of one list of ``dirty``, at least one, each with its time."""
+    since_ms = whole(since_ms)
+    return [(text(name), since_ms) for name in (first, *others)]
+
+
+_NO_BOUND = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that a batch holds; None: any number."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    epochs: int | None = None
+
+    @classmethod
+    def of(cls, options: QueryOptions) -> Limits:
+        """Return the limits that options mean."""
+        return cls(rows=options.rows_max, bytes=options.bytes_max, epochs=options.epochs_max)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is limited."""
+        return self.rows is self.bytes is self.epochs is None
+
+
+def pace(
+    backlogs: Mapping[str, Backlog],
+    limits: Limits | None,
+    state: Mapping[str, Json],
+    *,
+    now_ms: int = 0,
+    urgencies: Mapping[str, Urgency] | None = None,
+    defers_lowest: bool = False,
+) -> Offset:
+    """Return the offset at which a batch ends, with the positions of these inputs.
+
+    Parameters
+    ----------
+    backlogs : mapping of str to Backlog
+        The backlog of each input; an input that is left out has none.
+    limits : Limits or None
+        None: the batch takes all there is, even what would be batches of their own.
+    state : mapping
+        The state that the previous batch left (`Offset.state`).
+    now_ms : int, optional
+        In ms since 1970. By default no time passes, and no input grows older.
+    urgencies : mapping of str to Urgency, optional
+        The urgency of inputs, as far as it is known.
+    defers_lowest : bool, optional
+        Whether inputs of the lowest band wait (`Schedule.service`).
+    """
+    if limits is None:
+        reached = {name: backlog.end() for name, backlog in backlogs.items()}
+        return Offset(positions=reached, state=without(state, SCHEDULE, TURN))
+    if limits.is_none:
+        reached = {name: backlog.reach() for name, backlog in backlogs.items()}
+        return Offset(positions=reached, state=without(state, SCHEDULE, TURN))
+    ways = {name: _Way(backlog) for name, backlog in backlogs.items()}
+    if UNNAMED in ways:
+        # One input alone is always first: its position says all, so no schedule is kept.
+        _serve([(UNNAMED, 1)], ways, limits)
+        return Offset(
+            positions={UNNAMED: ways[UNNAMED].position()}, state=without(state, SCHEDULE, TURN)
+        )
+    schedule = schedule_of(state, [name for name, way in ways.items() if way.has_more], now_ms)
+    service = schedule.service(now_ms, urgencies, defers_lowest=defers_lowest)
+    count, served = _serve(list(service), ways, limits)
+    left = [name for name in served if ways[name].has_more]
+    behind = schedule.served(service, count, served, left, now_ms)
+    reached = {name: way.position() for name, way in ways.items()}
+    return Offset(positions=reached, state=with_schedule(state, behind))
+
+
+_Visit = tuple[str, int]
+"""The name of an input, with its weight."""
+
+
+def _serve(visits: list[_Visit], ways: Mapping[str, _Way], limits: Limits) -> tuple[int, list[str]]:
+    """Let inputs take, in this order.
+
+    Returns how many of the first were served in turn, and all that were.
+    """
+    room = _Room(limits)
+    served, count = _visit(visits, ways, room)
+    again = served
+    while again := [visit for visit in again if ways[visit[0]].has_more]:
+        again, _ = _visit(again, ways, room)
+    return count, [name for name, _ in served]
+
+
+def _visit(visits: list[_Visit], ways: Mapping[str, _Way], room: _Room) -> tuple[list[_Visit], int]:
+    """Let each input take its share; return the served, and how many before the first miss."""
+    served: list[_Visit] = []
+    count: int | None = None
+    weight_left = sum(weight for _, weight in visits)
+    for name, weight in visits:
+        if room.is_full:
+            break
+        way = ways[name]
+        if way.take(room, room.share(weight, weight_left)) or not way.has_more:
+            served.append((name, weight))
+        elif count is None:
+            count = len(served)
+        weight_left -= weight
+    return served, len(served) if count is None else count
+
+
+_Amounts = tuple[int, int, int]
+"""Rows, bytes and epochs."""
+
+
+def _behind(piece: ReadPiece, steps: int) -> _Amounts:
+    """Return the amounts that the first steps of a piece hold."""
+    held = (piece.rows, piece.bytes, piece.epochs)
+    rows, size, epochs = (amount * steps // piece.steps for amount in held)
+    return rows, size, epochs
+
+
+class _Way:
+    """How far a batch has come in one input."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._start = backlog.start
+        self._pieces = iter(backlog.pieces)
+        self._piece = next(self._pieces, None)
+        self._steps = 0
+        self._reached: tuple[ReadPiece, int] | None = None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something lies ahead."""
+        return self._piece is not None
+
+    def position(self) -> Position:
+        """Return the position that it has reached."""
+        if self._reached is None:
+            return self._start
+        piece, steps = self._reached
+        return piece.after(steps)
+
+    def take(self, room: _Room, share: _Amounts) -> bool:
+        """Take what fits into a share, but at least one step if there is room for it.
+
+        Returns whether there was something to take that counts.
+        """
+        has_taken = False
+        while self._piece is not None:
+            steps = room.fitting(self._piece, self._steps, share)
+            if not (steps or has_taken):
+                steps = min(1, room.fitting(self._piece, self._steps, room.most))
+            if not steps:
+                break
+            has_taken |= room.spend(self._piece, self._steps, steps)
+            self._advance(self._piece, steps)
+        return has_taken
+
+    def _advance(self, piece: ReadPiece, steps: int) -> None:
+        self._steps += steps
+        self._reached = piece, self._steps
+        if self._steps == piece.steps:
+            self._piece, self._steps = next(self._pieces, None), 0
+
+
+class _Room:
+    """The limits of a batch, and the amounts that it holds so far."""
+
+    def __init__(self, limits: Limits) -> None:
+        bounds = (limits.rows, limits.bytes, limits.epochs)
+        rows, size, epochs = (_NO_BOUND if most is None else most for most in bounds)
+        self.most: _Amounts = rows, size, epochs
+        self._spent: _Amounts = 0, 0, 0
+        self._is_empty = True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing that counts by each limit fits any more."""
+        return not self._is_empty and any(
+            spent >= most for spent, most in zip(self._spent, self.most, strict=True)
+        )
+
+    def share(self, weight: int, of_weights: int) -> _Amounts:
+        """Return the bounds of an input that may take this part of the rest."""
+        rows, size, epochs = (
+            min(most, spent + (most - spent) * weight // of_weights)
+            for spent, most in zip(self._spent, self.most, strict=True)
+        )
+        return rows, size, epochs
+
+    def fitting(self, piece: ReadPiece, behind: int, bounds: _Amounts) -> int:
+        """Return how many steps behind those taken fit into bounds."""
+        left = piece.steps - behind
+        whole, taken = _behind(piece, piece.steps), _behind(piece, behind)
+        if not any(whole):
+            return left
+        steps = min(
+            _fitting(piece.steps, most - spent + held, amount) - behind
+            for most, spent, held, amount in zip(bounds, self._spent, taken, whole, strict=True)
+        )
+        return max(min(left, steps), int(self._is_empty))
+
+    def spend(self, piece: ReadPiece, behind: int, steps: int) -> bool:
+        """Take some steps behind those taken; return whether they count."""
+        before, after = _behind(piece, behind), _behind(piece, behind + steps)
+        rows, size, epochs = (
+            spent + then - now for spent, now, then in zip(self._spent, before, after, strict=True)
+        )
+        self._spent = rows, size, epochs
+        counts = any((piece.rows, piece.bytes, piece.epochs))
+        self._is_empty &= not counts
+        return counts
+
+
+def _fitting(steps: int, room: int, amount: int) -> int:
+    """Return how many steps fit into the room, if all of them hold the amount together."""
+    if amount:
+        return max(0, room) * steps // amount
+    return steps if room >= 0 else 0

@@ -1,0 +1,166 @@
+"""Reading a split as engine batches, for every kind of split and of caller.
+
+A task reads each split by a plan of one scan. A part that is computed in one pass, a stretch of
+changes or the rows of a version, is a split of that task and ends with a barrier. The changelog
+stands whole in its scan: cut into a scan, a join and a projection it would gather values before
+duplicates are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, assert_never
+
+import pyarrow as pa
+
+from spark_upsert.options.read import ReadOptions
+from spark_upsert.plan.nodes import ChangeScan, Node, TableScan
+from spark_upsert.store import Store
+from spark_upsert.streams.reads.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
+from spark_upsert.table.changelog import history
+from spark_upsert.table.changelog.epoch_ranges import Stretch
+from spark_upsert.table.changelog.read import read_changes
+from spark_upsert.table.changelog.render import (
+    VALID_NAMES,
+    ChangeOptions,
+    Deduplication,
+    as_inserts,
+    new_values,
+    render_sides,
+)
+from spark_upsert.table.retention.expiry import expiry_is_no_damage
+from spark_upsert.table.state.quarantine import read_quarantine
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.task.task import Task, TaskPool
+from spark_upsert.views.group_rows import ShownGroups
+
+READ = "read"
+"""The one node of the plans."""
+
+ROWS = TableScan(id=READ)
+CHANGES = ChangeScan(id=READ)
+
+
+def serve(
+    store: Store, split: Split, options: ReadOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a split holds.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        The table's columns that are wanted; for a quarantine nothing is chosen.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        The columns that the options mean (`columns.read_columns`); where only new values are
+        wanted, those of the changelog may come along.
+    """
+    with TASKS.taken(_plan_of(split)) as task:
+        for stretch in _passes(split):
+            yield from task.read(READ, _Pass(store, split, stretch, options, columns))
+
+
+def _passes(split: Split) -> tuple[Stretch | None, ...]:
+    """Return what is read in one pass each: of changes a stretch, of a history all of them."""
+    return split.stretches if isinstance(split, ChangesSplit) and not split.history else (None,)
+
+
+def _plan_of(split: Split) -> TableScan | ChangeScan:
+    """Return the plan of the task that reads a split; what its rows are, the split says."""
+    return CHANGES if isinstance(split, ChangesSplit) else ROWS
+
+
+class _Pass(NamedTuple):
+    """The work of one pass: a split of the task."""
+
+    store: Store
+    split: Split
+    stretch: Stretch | None
+    options: ReadOptions
+    columns: Sequence[str]
+
+
+def _read(each: _Pass) -> Iterator[pa.RecordBatch]:
+    store, split, stretch, options, columns = each
+    match split:
+        case RowsSplit():
+            rows = _rows(store, split, columns)
+            if options.change_feed:
+                rows = as_inserts(rows, split.manifest)
+            with expiry_is_no_damage(store, split.manifest.version):
+                yield from rows
+        case QuarantineSplit():
+            snapshot = Snapshot(store, split.manifest)
+            with expiry_is_no_damage(store, split.manifest.version):
+                yield from read_quarantine(snapshot, hash_range=split.hash_range)
+        case ChangesSplit() if split.history is not None:
+            shown = [*split.history.columns, *VALID_NAMES]
+            with expiry_is_no_damage(store, min(split.stretches[0].times_ms)):
+                for rows in history.read_history(
+                    store, split.stretches, split.history, hash_range=split.hash_range
+                ):
+                    yield rows.select(shown)
+        case ChangesSplit():
+            assert stretch is not None, "changes are read stretch by stretch"
+            with expiry_is_no_damage(store, stretch.before.version):
+                yield from _changes(store, split, stretch, options, columns)
+        case _:
+            assert_never(split)
+
+
+def _rows(store: Store, split: RowsSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a version: the table's own, or those of the view that it keeps."""
+    snapshot, where = Snapshot(store, split.manifest), split.where
+    if split.grouping is not None:
+        for rows in ShownGroups(split.grouping, store).rows(split.manifest, split.hash_range):
+            yield (rows if where is None else where.filter(rows)).select(columns)
+    elif where is None:
+        yield from snapshot.read(columns, hash_range=split.hash_range)
+    else:
+        yield from where.read(snapshot, columns, hash_range=split.hash_range)
+
+
+def _changes_of_groups(
+    shown: ShownGroups, split: ChangesSplit, stretch: Stretch, wanted: ChangeOptions
+) -> Iterator[pa.RecordBatch]:
+    net = wanted.deduplication is Deduplication.NET_CHANGES
+    for version, pairs in shown.changes(stretch, split.hash_range, net=net):
+        if len(pairs):
+            yield render_sides(
+                pairs.old,
+                pairs.new,
+                pairs.has_old,
+                pairs.has_new,
+                version=version,
+                time_ms=stretch.times_ms[version],
+                options=wanted,
+            )
+
+
+def _changes(
+    store: Store,
+    split: ChangesSplit,
+    stretch: Stretch,
+    options: ReadOptions,
+    columns: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    wanted = ChangeOptions(
+        columns=tuple(columns),
+        deduplication=options.deduplication,
+        compute_updates=options.compute_updates,
+    )
+    keys = stretch.schema.keys
+    if split.grouping is None:
+        batches = read_changes(store, stretch, wanted, hash_range=split.hash_range)
+    else:
+        keys = split.grouping.keys
+        batches = _changes_of_groups(ShownGroups(split.grouping, store), split, stretch, wanted)
+    if options.change_feed:
+        return batches
+    return new_values(batches, options, keys=keys)
+
+
+TASKS: TaskPool[Node] = TaskPool(lambda plan: Task(plan, readers={READ: _read}))
+"""The pool of a worker, which Spark mostly uses again for the next batch of a query."""

@@ -1,0 +1,435 @@
+"""The share of one task in a view: steps, and a range of hashes; and how it is read.
+
+Reading a split of a view: by a task that is kept, with its plan bound, from split to split.
+
+A stretch of steps is a split of the task and ends with a barrier; so are all rows at a position.
+The view's operators give what changed over a stretch whole (`views.relation`), so that nothing
+stands in them behind the barrier but the tables that they are bound to. Those are looked at once
+for each split that Spark hands to the task: a table that was replaced, or has other columns by now,
+is bound anew.
+
+The plain form in which a split of a view travels within a row: JSON of numbers and names.
+
+The reading task brings the plan: a split can name no other table, and nothing that is run. Bytes
+from any other source are refused, or mean rows of the very view.
+
+===========  =======================================================================
+``version``  1
+``plan``     the fingerprint of the plan
+``tables``   the paths of its tables that are read live
+``steps``    for each ``[before, after, version, time, way]``, with the versions of
+             the tables in their order; null: not there yet
+``hashes``   the range, as two numbers of hexadecimal digits
+``rows``     an estimate of the rows of the tables that moved; so ``bytes``
+``queries``  the streaming queries that made what is read
+``marker``   the positions before and behind the batch, or null
+===========  =======================================================================
+
+Why a step is computed in its way (`Choice`) is told where it is planned, and does not travel.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import Positions
+from spark_upsert.errors import DataError, NewerFormatError, OtherTableError, TableNotFoundError
+from spark_upsert.options.views import ViewOptions
+from spark_upsert.plan.json import plan_from_json
+from spark_upsert.plan.nodes import ChangeScan, Node, Scan
+from spark_upsert.store.records import MALFORMED, RECORD_BYTES_MAX, optional, text, whole
+from spark_upsert.streams.reads.splits import SPLIT_ROWS
+from spark_upsert.table.changelog.render import (
+    ChangeOptions,
+    Deduplication,
+    inserts,
+    new_values,
+    render_sides,
+)
+from spark_upsert.task.task import Task, TaskPool
+from spark_upsert.views.grouping import Grouping, contributions, marker
+from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.relation import At, Step
+from spark_upsert.views.view import (
+    Choice,
+    MovedBy,
+    StepStretch,
+    Timed,
+    View,
+    Way,
+    in_order,
+    in_stretches,
+    netted,
+    steps,
+    timed_pairs_by_piece,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSplit:
+    """What some steps changed, or all rows at a position, in a range of hashes.
+
+    The hashes are those of the table that moved, where each output row depends on one row of it and
+    is looked up, and else those of the leftmost table.
+    """
+
+    steps: tuple[Timed, ...]
+    """One from nothing: all rows."""
+    hash_range: HashRange
+    rows: int
+    """An estimate of the rows of the tables that moved."""
+    bytes: int
+    queries: frozenset[str] = frozenset()
+    """The streaming queries that made what is read, as their transactions name them."""
+    marker: tuple[str, str] | None = None
+    """The positions before and after a batch of a grouped view, in one of its splits."""
+
+    def steps_text(self) -> str:
+        """Return the steps in words, for an explanation."""
+        found = self.steps
+        if not found:
+            return "nothing but the position"
+        if not found[0].step.before:
+            return "all rows"
+        count = f"{len(found)} steps, versions {found[0].version} to {found[-1].version}"
+        compared = [each for each in found if each.choice.way is Way.SNAPSHOTS]
+        if not compared:
+            return f"{count}, by look-ups"
+        few = "" if len(compared) == len(found) else f" for {len(compared)} of them"
+        return f"{count}, by comparing both snapshots{few} ({compared[0].choice})"
+
+
+def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list[ViewSplit]:
+    """Cut what lies between two positions into splits; none if nothing moved."""
+    every = list(view.moved(before, after))
+    if not every:
+        return []
+    # A table that keeps groups shows where a batch ends, and nothing between.
+    is_net = options.deduplication is Deduplication.NET_CHANGES or view.grouping is not None
+    take = netted if is_net else steps
+    moved = in_order(each.moved for each in every)
+    rows, size = sum(each.rows for each in every), sum(each.bytes for each in every)
+    found = _with_ways(view, take(before, moved, view.times_ms(before)), every)
+    queries = frozenset(
+        transaction.writer
+        for each in moved
+        for transaction in view.log(each.path).commit(each.version).transactions
+    )
+    return _cut(found, options, ALL_HASHES, rows, size, queries)
+
+
+def _with_ways(view: View, found: list[Timed], every: list[MovedBy]) -> tuple[Timed, ...]:
+    """Return steps, one for each epoch or one for all, with the way in which each is computed.
+
+    Chosen where a batch is planned, as all of its tasks must go the same way: each has its own cut.
+    """
+    moved = [every] if len(found) == 1 else [[each] for each in every]
+    return tuple(
+        timed._replace(choice=view.choice(timed.step, by))
+        for timed, by in zip(found, moved, strict=True)
+    )
+
+
+def snapshot_splits(
+    view: View, options: ViewOptions, at: At, hash_range: HashRange = ALL_HASHES
+) -> list[ViewSplit]:
+    """Cut all rows at a position, with driving hashes in a range, into splits."""
+    times_ms = view.times_ms(at)
+    step = Timed(Step({}, at), sum(at.values()), max(times_ms.values(), default=0))
+    manifests = [view.log(path).at(version) for path, version in at.items()]
+    share = hash_range.width / ALL_HASHES.width
+    rows = int(share * sum(manifest.live_rows for manifest in manifests))
+    size = int(share * sum(manifest.bytes for manifest in manifests))
+    return _cut((step,), options, hash_range, rows, size, frozenset())
+
+
+def _cut(
+    found: tuple[Timed, ...],
+    options: ViewOptions,
+    hash_range: HashRange,
+    rows: int,
+    size: int,
+    queries: frozenset[str],
+) -> list[ViewSplit]:
+    count = options.splits or max(1, min(options.query.slots, rows // SPLIT_ROWS))
+    return [
+        ViewSplit(found, piece, rows // count, size // count, queries)
+        for piece in hash_range.cut(count)
+    ]
+
+
+READ = "read"
+"""The one node of the plans of the tasks."""
+
+
+def open_view(options: ViewOptions) -> View:
+    """Return the view of a read."""
+    return View(plan_from_json(options.plan), options.storage)
+
+
+def read_view(split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
+    """Yield what a split holds.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        With ``readChangeFeed`` the columns of a changelog, step by step; else the rows that there
+        are, or those that the view gained.
+
+    Raises
+    ------
+    DataLossError
+        What the tables were is expired.
+    OptionError
+        Of new values alone: a step deletes a row.
+    DataError
+        A formula has no value for a row, now nor where the split ends (`views.row_errors`).
+    """
+    with TASKS.taken(_Read(options.plan, options.storage)) as task:
+        for each in _passes(split, options):
+            yield from task.read(READ, each)
+
+
+class _Read(NamedTuple):
+    """The binding of a task: those that are equal read the same tables in the same way."""
+
+    plan: str
+    storage: Mapping[str, str]
+
+
+class _Pass(NamedTuple):
+    """The work of one pass: a split of the task."""
+
+    split: ViewSplit
+    options: ViewOptions
+    begin: int
+    """The place of the first of its steps among those of the split."""
+    stretch: StepStretch | None
+    """None: all rows at a position, or nothing but a marker."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no pass of the split comes behind it."""
+        taken = 0 if self.stretch is None else self.begin + len(self.stretch.steps)
+        return taken in (0, len(self.split.steps))
+
+
+def _passes(split: ViewSplit, options: ViewOptions) -> Iterator[_Pass]:
+    if not split.steps or not split.steps[0].step.before:
+        yield _Pass(split, options, 0, None)
+        return
+    begin = 0
+    for stretch in in_stretches(split.steps):
+        yield _Pass(split, options, begin, stretch)
+        begin += len(stretch.steps)
+
+
+class _Reader:
+    """The reader of a task: its plan, bound."""
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+
+    def __call__(self, each: _Pass) -> Iterator[pa.RecordBatch]:
+        view = self._followed(each) if each.begin == 0 or self._view is None else self._view
+        with view.resting():
+            yield from _rows(view, each)
+        if each.is_last and each.split.steps:
+            view.judge_failures(each.split.steps[-1].step.after, each.options.on_error)
+
+    def _followed(self, each: _Pass) -> View:
+        """Return the view, bound to the tables as they are now."""
+        if self._view is not None:
+            with suppress(OtherTableError, TableNotFoundError):
+                if self._view.is_bound():
+                    return self._view
+        self._view = open_view(each.options)
+        return self._view
+
+
+def _task(_: _Read) -> Task:
+    """Return a task that reads a view."""
+    return Task(ChangeScan(id=READ), readers={READ: _Reader()})
+
+
+TASKS: TaskPool[_Read] = TaskPool(_task)
+"""The pool of a worker, which Spark mostly uses again for the next batch of a query."""
+
+
+def _rows(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
+    if view.grouping is not None:
+        yield from _contributions(view, view.grouping, each)
+        return
+    changes = (batch for batch in _changes(view, each) if batch.num_rows)
+    if each.options.change_feed:
+        yield from changes
+        return
+    keys = view.relation.key
+    assert keys is not None
+    yield from new_values(changes, each.options, keys=keys)
+
+
+def _contributions(view: View, grouping: Grouping, each: _Pass) -> Iterator[pa.RecordBatch]:
+    """Yield what rows contribute to their groups, and the marker of the batch."""
+    if each.split.marker is not None and each.begin == 0:
+        lower, upper = each.split.marker
+        yield marker(grouping, lower=lower, upper=upper)
+    for pairs in _pairs(view, each):
+        found = contributions(grouping, pairs[0])
+        if found.num_rows:
+            yield found
+
+
+def _changes(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
+    split = each.split
+    if each.stretch is None:
+        for timed in split.steps:
+            yield from _all_rows(view, timed, split)
+        return
+    shown = ChangeOptions(
+        columns=tuple(view.relation.schema.names), compute_updates=each.options.compute_updates
+    )
+    for pairs, positions in _pairs(view, each):
+        yield render_sides(
+            pairs.old,
+            pairs.new,
+            pairs.has_old,
+            pairs.has_new,
+            version=np.array([each.version for each in split.steps])[positions],
+            time_ms=np.array([each.time_ms for each in split.steps])[positions],
+            options=shown,
+        )
+
+
+def _all_rows(view: View, timed: Timed, split: ViewSplit) -> Iterator[pa.RecordBatch]:
+    for piece in view.relation.driving.chunks(timed.step.after, split.hash_range):
+        rows = view.relation.scan(timed.step.after, piece)
+        yield inserts(rows, version=timed.version, time_ms=timed.time_ms)
+
+
+def _pairs(view: View, each: _Pass) -> Iterator[tuple[Pairs, Positions]]:
+    """Yield what steps changed in the range of a split, by step, and the place of each's step."""
+    split = each.split
+    stretches = in_stretches(split.steps) if each.stretch is None else [each.stretch]
+    for stretch in stretches:
+        for pairs, times in timed_pairs_by_piece(
+            view.relation,
+            stretch.step,
+            stretch.way,
+            rows=split.rows,
+            hash_range=split.hash_range,
+        ):
+            order = np.argsort(times, kind="stable")
+            yield pairs.take(order), each.begin + times[order] - 1
+
+
+VERSION = 1
+
+_FIELDS = frozenset(
+    ("version", "plan", "tables", "steps", "hashes", "rows", "bytes", "queries", "marker")
+)
+
+
+def split_to_json(split: ViewSplit, plan: Node) -> bytes:
+    """Return the form of a split of a plan."""
+    tables = _tables(plan)
+    record = {
+        "version": VERSION,
+        "plan": plan.fingerprint(),
+        "tables": tables,
+        "steps": [
+            [
+                [timed.step.before.get(path) for path in tables],
+                [timed.step.after.get(path) for path in tables],
+                timed.version,
+                timed.time_ms,
+                timed.choice.way.value,
+            ]
+            for timed in split.steps
+        ],
+        "hashes": split.hash_range.to_json(),
+        "rows": split.rows,
+        "bytes": split.bytes,
+        "queries": sorted(split.queries),
+        "marker": split.marker,
+    }
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def split_from_json(data: bytes | None, plan: Node) -> ViewSplit:
+    """Return the split of a plan that some bytes say.
+
+    Raises
+    ------
+    DataError
+        They are none, or that of another plan.
+    NewerFormatError
+        A newer version wrote them.
+    """
+    if data is None or len(data) > RECORD_BYTES_MAX:
+        raise _foreign(data, "nothing" if data is None else f"{len(data)} bytes")
+    try:
+        record = json.loads(data)
+        version = whole(record["version"])
+        if version == VERSION:
+            return _split(record, plan)
+    except MALFORMED as error:
+        raise _foreign(data, f"{type(error).__name__}: {error!s:.200}") from error
+    raise NewerFormatError.of("the split in a row of a deferred read", version, VERSION)
+
+
+def _split(record: dict[str, Any], plan: Node) -> ViewSplit:
+    if record.keys() != _FIELDS:
+        raise ValueError(f"the fields {', '.join(record)}")
+    tables = _tables(plan)
+    if (record["plan"], record["tables"]) != (plan.fingerprint(), tables):
+        raise ValueError(f"the plan {record['plan']!r:.80}, and this is {plan.fingerprint()}")
+    return ViewSplit(
+        steps=tuple(_timed(each, tables) for each in record["steps"]),
+        hash_range=HashRange.from_json(record["hashes"]),
+        rows=whole(record["rows"]),
+        bytes=whole(record["bytes"]),
+        queries=frozenset(map(text, record["queries"])),
+        marker=optional(_marker, record["marker"]),
+    )
+
+
+def _timed(record: Any, tables: Sequence[str]) -> Timed:
+    before, after, version, time_ms, way = record
+    step = Step(_at(before, tables), _at(after, tables))
+    return Timed(step, whole(version), whole(time_ms), Choice(Way(way)))
+
+
+def _at(versions: Any, tables: Sequence[str]) -> At:
+    if type(versions) is not list:
+        raise ValueError(f"{versions!r:.80} is no list of versions")
+    found = zip(tables, versions, strict=True)
+    return {path: whole(version) for path, version in found if version is not None}
+
+
+def _marker(record: Any) -> tuple[str, str]:
+    lower, upper = map(text, record)
+    return lower, upper
+
+
+def _tables(plan: Node) -> list[str]:
+    scans = (node for node in plan.walk() if isinstance(node, Scan))
+    return list(dict.fromkeys(scan.path for scan in scans if scan.version is None))
+
+
+def _foreign(data: bytes | None, found: str) -> DataError:
+    shown = "" if data is None else f", in {data[:40]!r}"
+    return DataError(
+        "a row holds no split of the view that this query keeps: expected what a read with "
+        f"'deferred' gives, found {found}{shown}.",
+        hint="drop 'deferred', which only 'keep' sets: the rows of others are written as they are. "
+        "If 'keep' did set it, the driver and its executors run different versions of upsertflow.",
+    )

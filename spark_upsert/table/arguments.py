@@ -1,0 +1,264 @@
+"""Rows as a caller of `Table.append` has them: any Arrow, or a frame that gives Arrow.
+
+With ``merge_schema`` the table gains what they have more.
+
+Keys as a caller of `Table.get` has them: one or many, as values of Python or as Arrow.
+
+The deletes of rows that are there, as rows of an append: by keys alone, whatever orders a table.
+
+A delete has the order of the row that it deletes, over which it wins as the later of two equals
+(`Ties.LAST`). So a row of a later order that another writer brings meanwhile stays. An order that
+is equal on purpose is no tie (`table.write.commands.are_by_keys`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.names import refuse_repeated
+from spark_upsert.core.python_values import array_of, is_many, object_columns
+from spark_upsert.core.schema import Scope, TableSchema, Ties
+from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.write.commands import GONE
+from spark_upsert.table.write.contributions import as_collected
+
+
+class ArrowStream(Protocol):
+    """Anything that gives Arrow: a frame of pandas or Polars, a relation of DuckDB, a reader."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the stream."""
+        ...
+
+
+GivenRows: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream
+
+_NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
+"""The column that a frame of pandas makes of an index without a name."""
+
+
+def as_table(rows: Any) -> pa.Table:
+    """Return rows as a table; an index of pandas that has a name is a column, and else nothing.
+
+    Raises
+    ------
+    SchemaError
+        They are nothing that gives Arrow, or have a column of Python objects.
+    """
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if not hasattr(rows, "__arrow_c_stream__"):
+        raise SchemaError(
+            "rows are taken as a table, record batch or reader of pyarrow, or as a frame that has "
+            f"'__arrow_c_stream__' (pandas 2.2, Polars, DuckDB), found {type(rows).__name__}.",
+            hint="make a table of them: pa.Table.from_pylist takes a list of dicts, and pa.table a "
+            "dict of columns.",
+        )
+    objects = object_columns(rows)
+    if objects:
+        raise SchemaError(
+            f"the column '{objects[0]}' of the frame has the type Object: Polars gives Arrow the "
+            "addresses of its values, not the values.",
+            hint=f"make a column of another type of it, for example by pl.Series(frame["
+            f"'{objects[0]}'].to_list()), or drop it.",
+            column=objects[0],
+        )
+    table = pa.RecordBatchReader.from_stream(rows).read_all()
+    index = [name for name in table.column_names if _NAMELESS_INDEX.fullmatch(name)]
+    return table.drop_columns(index) if index else table
+
+
+def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> TableSchema:
+    """Return the schema of a table that gains what rows have more.
+
+    Raises
+    ------
+    SchemaError
+        They lack a key, have two columns of one name, or have another type that is no wider one.
+    """
+    refuse_repeated(incoming.names)
+    own = {name.lower() for name in schema.columns.names}
+    apart = {field.name.lower() for field in schema.order} | (
+        {deletes.lower()} if deletes else set()
+    )
+    apart |= {name.lower() for name in schema.engine.column_order.values()}
+    apart -= own
+    columns = [field for field in incoming if field.name.lower() not in apart]
+    stored = as_collected(pa.schema(columns), schema.engine)
+    return schema.accept(stored, merge=True, orders=incoming)
+
+
+_COLUMNS_HINT = "give a mapping or a frame with the columns {}."
+
+
+def as_keys(
+    schema: TableSchema, given: Any, *, names: Sequence[str] | None = None
+) -> pa.RecordBatch:
+    """Return keys as columns, in the order of the key columns.
+
+    Parameters
+    ----------
+    schema : TableSchema
+    given : object
+        A value, where the key is one column, or several such values (`is_many`); a tuple with a
+        value for each key column, or several such tuples; a mapping of key columns to values, or
+        to several values each; an array; or anything that gives Arrow, of which the key columns
+        are taken.
+    names : sequence of str, optional
+        Some of the key columns; by default all.
+
+    Raises
+    ------
+    SchemaError
+        A key column is missing or ambiguous, a value is not of its type, or columns have different
+        numbers of values.
+    """
+    names = tuple(schema.keys if names is None else names)
+    fields = [schema.columns.field(name) for name in names]
+    columns = _columns_of(names, given)
+    arrays = [as_values(column, field) for column, field in zip(columns, fields, strict=True)]
+    lengths = {field.name: len(array) for field, array in zip(fields, arrays, strict=True)}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{count} for '{name}'" for name, count in lengths.items())
+        raise SchemaError(
+            f"the key columns have different numbers of values: {counts}.",
+            hint="give each key column as many values as keys.",
+        )
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def as_values(given: Any, field: pa.Field, *, role: str = "key column") -> pa.Array:
+    """Return one value or several as an array of a column's type.
+
+    Raises
+    ------
+    SchemaError
+        A value is not of that type.
+    """
+    try:
+        return array_of(given if is_many(given) else [given], field.type)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"{role} '{field.name}' has no such value: {error}.",
+            hint=f"give values of type {field.type}.",
+            column=field.name,
+        ) from error
+
+
+def _columns_of(keys: tuple[str, ...], given: Any) -> list[Any]:
+    """Return the values of each key column."""
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return _of_one_column(keys, given)
+    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
+        try:
+            has_stream = hasattr(given, "__arrow_c_stream__")
+            table = as_table(given) if has_stream else pa.table(given)
+        except pa.ArrowInvalid:  # A column of Polars.
+            return _of_one_column(keys, given)
+        return [table.column(_place_of(name, table.column_names)) for name in keys]
+    if isinstance(given, Mapping):
+        return _row(keys, given)
+    if not is_many(given):
+        return _of_one_column(keys, [given])
+    if len(keys) == 1 and getattr(given, "ndim", 1) == 1 and not _has_rows(given):
+        return _of_one_column(keys, given)
+    is_one_key = isinstance(given, tuple) and len(given) == len(keys) > 1 and not _has_rows(given)
+    rows = [_row(keys, row) for row in ([given] if is_one_key else given)]
+    return [[row[place] for row in rows] for place in range(len(keys))]
+
+
+_ROWS = (tuple, list, Mapping, np.ndarray)
+
+
+def _has_rows(given: Iterable[Any]) -> bool:
+    return isinstance(given, Collection) and any(isinstance(each, _ROWS) for each in given)
+
+
+def _row(keys: tuple[str, ...], given: Any) -> list[Any]:
+    """Return what a mapping or a sequence has for each key column."""
+    if isinstance(given, Mapping):
+        columns, values = [str(name) for name in given], list(given.values())
+        return [values[_place_of(name, columns)] for name in keys]
+    if isinstance(given, _ROWS) and len(given) == len(keys):
+        return list(given)
+    raise SchemaError(
+        f"a key is a value for each of {', '.join(keys)}, found {given!r:.80}.",
+        hint=f"give tuples of {len(keys)}, or " + _COLUMNS_HINT.format(", ".join(keys)),
+    )
+
+
+def _of_one_column(keys: tuple[str, ...], values: Any) -> list[Any]:
+    if len(keys) == 1:
+        return [values]
+    raise SchemaError(
+        f"the key is {', '.join(keys)}, and values of one column were given.",
+        hint=f"give tuples of {len(keys)}, or " + _COLUMNS_HINT.format(", ".join(keys)),
+    )
+
+
+def _place_of(name: str, available: Sequence[str]) -> int:
+    """Return where the one column is that a key column's name means."""
+    places = [at for at, column in enumerate(available) if column.lower() == name.lower()]
+    if not places:
+        raise SchemaError.missing_column(name, available, role="key column of the keys")
+    refuse_repeated(available[at] for at in places)
+    return places[0]
+
+
+def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
+    """Return a delete for each row that some keys have at a version; keys without one have none.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    keys : pyarrow.RecordBatch
+        The key columns, in the order of the key.
+
+    Returns
+    -------
+    pyarrow.Table
+        The columns of the key and the order, and `GONE`. No others: until the deletes are applied,
+        another writer may drop a column or add one.
+
+    Raises
+    ------
+    OptionError
+        Of two equal orders the table takes the earlier one, or none.
+    """
+    schema = snapshot.manifest.schema
+    require_deletes_win(schema)
+    found = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows
+    arrays = {name: found.column(name) for name in schema.keys}
+    stored = schema.order_columns[len(schema.order_columns) - len(schema.order) :]
+    orders = {field.name: name for field, name in zip(schema.order, stored, strict=True)}
+    arrays |= {name: found.column(of) for name, of in orders.items() if name not in arrays}
+    arrays[GONE] = pa.repeat(pa.scalar(True), found.num_rows)
+    return pa.table(arrays)
+
+
+def columns_of_deletes(schema: TableSchema) -> pa.Schema:
+    """Return the columns of `deletes_of`, and raise what it does."""
+    require_deletes_win(schema)
+    fields = [schema.columns.field(name) for name in schema.keys]
+    fields += [field for field in schema.order if field.name not in schema.keys]
+    return pa.schema([*fields, pa.field(GONE, pa.bool_())])
+
+
+def require_deletes_win(schema: TableSchema) -> None:
+    """Refuse a table in which no delete wins over a row of the same order."""
+    if not schema.order or schema.scope is not Scope.TABLE or schema.ties is Ties.LAST:
+        return
+    raise OptionError(
+        f"the table has ties={schema.ties.value}, so that no delete of the same order as its row "
+        "wins over it.",
+        hint="append the deletes with an order of their own: append(rows, deletes=...).",
+        option="ties",
+    )

@@ -1,0 +1,128 @@
+"""The changelog: what epochs did to a state, as retractions and insertions.
+
+    changes(state, commands) -> pairs of an old and a new entry
+
+Pure: the same rows in, the same changes out, so that every reader, and every retry of a reader,
+sees the same. Many epochs are computed in one pass: commands are arranged by (key, epoch), the
+state is looked up once per key, and from there each command that takes effect retracts what the
+one before it inserted.
+
+For every ``e``: folding the changes of ``[0, e]`` from empty gives the snapshot at ``e``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_upsert.core.keys import Mask, Positions, Words
+from spark_upsert.core.schema import DIFF, TableSchema, is_live
+from spark_upsert.table.run.rows import Part, Rows
+from spark_upsert.table.state.found import ABSENT, LookUp
+from spark_upsert.table.state.reduce import Reduced, mechanism_of
+from spark_upsert.table.state.resolve import arrange, epochs_by_part
+
+Entries = Sequence[tuple[Part, int]]
+"""Parts with their epochs, in the order of the epochs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Pairs of old and new entries; row numbers into ``rows``, or `ABSENT`."""
+
+    rows: Rows
+    old: Positions
+    """The row to retract."""
+    new: Positions
+    """The row to insert."""
+    epochs: npt.NDArray[np.int64]
+    made_by: Positions
+    """The entry that made the change: the new row, or what took the old one away; `ABSENT` where
+    contents are compared and it is missing from the newer ones."""
+
+
+def changes_of_commands(
+    commands: Entries, look_up: LookUp, *, schema: TableSchema, net: bool
+) -> Changes:
+    """Return what commands change in a state.
+
+    Parameters
+    ----------
+    commands : sequence of (Part, epoch)
+        One command per key and task in each epoch.
+    look_up : LookUp
+    schema : TableSchema
+    net : bool
+        Whether the changes of a key over all epochs make one, at the last of them.
+    """
+    parts = Rows(schema, [part for part, _ in commands])
+    if not commands:
+        return Changes(parts, _NONE, _NONE, _NONE, _NONE)
+    row_epochs = np.repeat([epoch for _, epoch in commands], np.diff(parts.starts))
+    rows = parts.gathered(schema.run.names)
+
+    def epoch_of(chosen: Positions) -> Words:
+        return row_epochs[chosen].astype(np.uint64)
+
+    history = mechanism_of(schema).history(rows, epoch_of, look_up)
+    changes = Changes(*history[:4], made_by=history.new)
+    return _of_rows(_net(changes, history.begins) if net else changes)
+
+
+def changes_of_overwrite(
+    before: Entries, after: Entries, *, schema: TableSchema, version: int
+) -> Changes:
+    """Return how one content differs from another; all changes are of one version."""
+    sides = [_reduced(side, schema) for side in (before, after)]
+    rows = Rows(schema, [part for side in sides for part in side.rows.parts])
+    border = len(sides[0].rows)
+
+    def side_of(members: Positions) -> list[Words]:
+        return [(members >= border).astype(np.uint64)]
+
+    entries = np.concatenate([sides[0].at, sides[1].at + border])
+    order, begins = arrange(rows, np.sort(entries), side_of)
+    key_index = np.cumsum(begins) - 1
+    old, new = (np.full(int(begins.sum()), ABSENT, dtype=np.int64) for _ in range(2))
+    is_new = order >= border
+    old[key_index[~is_new]] = order[~is_new]
+    new[key_index[is_new]] = order[is_new]
+    return _of_rows(Changes(rows, old, new, np.full(len(old), version, dtype=np.int64), new))
+
+
+def _reduced(entries: Entries, schema: TableSchema) -> Reduced:
+    """Return one entry per key of one side of a comparison."""
+    rows = Rows(schema, [part for part, _ in entries])
+    epochs = epochs_by_part(rows, [epoch for _, epoch in entries])
+    return mechanism_of(schema).reduce(rows, epochs=epochs)
+
+
+# -- pairs ------------------------------------------------------------------------------
+
+
+def _net(changes: Changes, begins: Mask) -> Changes:
+    """Make one pair of all pairs of a key: the first old entry and the last new one."""
+    firsts = np.flatnonzero(begins)
+    lasts = np.append(firsts[1:], len(begins))[: len(firsts)] - 1
+    new = changes.new[lasts]
+    return Changes(changes.rows, changes.old[firsts], new, changes.epochs[lasts], new)
+
+
+def _of_rows(changes: Changes) -> Changes:
+    """Replace entries that are no rows by `ABSENT` and drop the pairs in which nothing is left."""
+    old, new = _live_only(changes.rows, changes.old), _live_only(changes.rows, changes.new)
+    real = (old != ABSENT) | (new != ABSENT)
+    return Changes(changes.rows, old[real], new[real], changes.epochs[real], changes.made_by[real])
+
+
+def _live_only(rows: Rows, chosen: Positions) -> Positions:
+    hit = np.flatnonzero(chosen != ABSENT)
+    live = chosen.copy()
+    live[hit[~is_live(rows.take([DIFF], chosen[hit])[0])]] = ABSENT
+    return live
+
+
+_NONE = np.empty(0, dtype=np.int64)

@@ -1,0 +1,322 @@
+"""Validity: from when to when each row held, as a slowly changing dimension of type 2 has it.
+
+    validity(events) -> rows with ``valid_from``, ``valid_to`` and ``is_current``
+
+An *event* is the side of a change that counts: the new row, or the delete of a row. The events of a
+key follow each other by their versions. A row holds from its own event to the next event of its
+key; an event whose tracked columns are those of the row that holds replaces its values and opens no
+row. Pure: the same events give the same rows, however they are cut, and a row that was open before
+goes on as an event among others.
+
+Source: ``create_auto_cdc_flow(stored_as_scd_type=2)`` of Spark 4.3, whose ``__START_AT`` and
+``__END_AT`` are `ValidBy.ORDER`. A late event that lost, and one that a later event of the same
+epoch replaced, are no changes of a table, so they split no row here.
+
+Read the history of a table: all rows that it held between two versions, with their validity.
+
+The table as it was at the first version counts as insertions at that version, and the changes from
+there on follow. Both are read by piece of the hash, so that memory follows a piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import Mask, identical_rows
+from spark_upsert.core.names import has_column
+from spark_upsert.core.schema import CHANGELOG_FIELDS, COMMIT_TIMESTAMP, Scope, TableSchema
+from spark_upsert.core.threads import in_order, useful_threads
+from spark_upsert.errors import OptionError, SchemaError, setting
+from spark_upsert.plan.join_keys import codes
+from spark_upsert.store import Store
+from spark_upsert.table.changelog.changes import Changes
+from spark_upsert.table.changelog.epoch_ranges import Cut, Stretch, cut_into_stretches, read_through
+from spark_upsert.table.changelog.read import changes_by_piece
+from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions, ValidBy
+from spark_upsert.table.log.snapshot import Versions
+from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.snapshot import Snapshot
+
+FROM_VERSION = "from_version"
+"""The version that opened a row: with the key it tells the rows of a history apart."""
+
+AT, VERSION, IS_PUT = "__at", "__version", "__is_put"
+"""Of an event: where it stands on the axis of validity, its version, and whether it is a row."""
+
+TIME = pa.schema(CHANGELOG_FIELDS).field(COMMIT_TIMESTAMP).type
+"""The type of an axis of times."""
+
+
+def fields_by(type_: pa.DataType) -> tuple[pa.Field, ...]:
+    """Return the columns of `VALID_NAMES`, on an axis of some type."""
+    begins, ends, is_current = VALID_NAMES
+    return (
+        pa.field(begins, type_, nullable=False),
+        pa.field(ends, type_),
+        pa.field(is_current, pa.bool_(), nullable=False),
+    )
+
+
+def events_of(
+    changes: Changes, times_ms: Mapping[int, int], options: HistoryOptions, shown: pa.Schema
+) -> pa.RecordBatch:
+    """Return the events of some changes: columns of the table, then `AT`, `VERSION`, `IS_PUT`.
+
+    Columns of ``shown`` that the table did not have then are null.
+    """
+    schema, rows, epochs = changes.rows.schema, changes.rows, changes.epochs
+    is_put = changes.new != ABSENT
+    names = event_columns(schema, options)
+    stored = [name for name in names if has_column(schema.columns, name)]
+    taken = rows.take(stored, np.where(is_put, changes.new, changes.old))
+    found = dict(zip(stored, taken, strict=True))
+    columns = [
+        found[name] if name in found else pa.nulls(len(epochs), shown.field(name).type)
+        for name in names
+    ]
+    if options.by is ValidBy.ORDER:
+        # Of a delete it is that of the tombstone: the row that it took away has its own.
+        parts = rows.take(schema.order_columns[-len(schema.order) :], changes.made_by)
+        names_of_order = [field.name for field in schema.order]
+        at = parts[0] if len(parts) == 1 else pa.StructArray.from_arrays(parts, names_of_order)
+    elif options.by is ValidBy.TIME:
+        versions = np.array(list(times_ms), dtype=np.int64)
+        micros = 1000 * np.array(list(times_ms.values()), dtype=np.int64)
+        at = pa.array(micros[np.searchsorted(versions, epochs)]).view(TIME)
+    else:
+        at = pa.array(epochs)
+    return pa.RecordBatch.from_arrays(
+        [*columns, at, pa.array(epochs), pa.array(is_put)], names=event_names(names)
+    )
+
+
+def event_columns(schema: TableSchema, options: HistoryOptions) -> list[str]:
+    """Return the columns of the table that an event carries: its key, and what is shown."""
+    return list(dict.fromkeys((*schema.keys, *options.columns)))
+
+
+def event_names(columns: Sequence[str]) -> list[str]:
+    """Return the columns of an event that carries some of the table's."""
+    return [*columns, AT, VERSION, IS_PUT]
+
+
+def validity(
+    events: pa.RecordBatch, schema: TableSchema, options: HistoryOptions
+) -> pa.RecordBatch:
+    """Return the rows that events open, each with the time in which it holds.
+
+    Parameters
+    ----------
+    events : pyarrow.RecordBatch
+        All that there are of their keys, in any order; at most one of a key in a version.
+    schema : TableSchema
+    options : HistoryOptions
+
+    Returns
+    -------
+    pyarrow.RecordBatch
+        The columns of ``options``, `VALID_NAMES`, `FROM_VERSION`. Rows of a key stand together,
+        the oldest first. ``valid_to`` is exclusive, and null where nothing ended the row.
+    """
+    [key] = codes([events.column(name) for name in schema.keys])
+    order = np.lexsort((events.column(VERSION).to_numpy(), key))
+    events, key = events.take(pa.array(order)), key[order]
+    is_put = events.column(IS_PUT).to_numpy(zero_copy_only=False)
+    is_new_key = np.diff(key, prepend=-1) != 0
+    opens = is_put & (is_new_key | _differs(events, is_put, schema, options))
+    # A row ends where the next one opens, at a delete, and with its key.
+    edges = np.append(np.flatnonzero(opens | ~is_put | is_new_key), len(key))
+    at_edge = np.flatnonzero(opens[edges[:-1]])
+    first, following = edges[at_edge], edges[at_edge + 1]
+    is_ended = np.append(~is_new_key, False)[following]
+    ends = pa.array(following, mask=~is_ended)
+    shown = events.select(options.columns).take(pa.array(following - 1))
+    begins = events.take(pa.array(first))
+    return pa.RecordBatch.from_arrays(
+        [
+            *shown.columns,
+            begins.column(AT),
+            events.column(AT).take(ends),
+            pa.array(~is_ended),
+            begins.column(VERSION),
+        ],
+        schema=pa.schema(
+            [
+                *shown.schema,
+                *fields_by(events.schema.field(AT).type),
+                pa.field(FROM_VERSION, pa.int64(), nullable=False),
+            ]
+        ),
+    )
+
+
+def _differs(
+    events: pa.RecordBatch, is_put: Mask, schema: TableSchema, options: HistoryOptions
+) -> Mask:
+    """Return which events follow a delete, or tracked values that are not theirs."""
+    differs = np.ones(events.num_rows, dtype=np.bool_)
+    behind = np.flatnonzero(is_put[1:] & is_put[:-1]) + 1
+    apart = {*schema.keys, *options.untracked}
+    names = options.tracked or [name for name in options.columns if name not in apart]
+    before, now = (
+        [events.column(name).take(pa.array(at)) for name in names] for at in (behind - 1, behind)
+    )
+    differs[behind] = ~identical_rows(before, now) if names else False
+    return differs
+
+
+def valid_fields(schema: TableSchema, options: HistoryOptions) -> tuple[pa.Field, ...]:
+    """Return the columns that a history has behind those of the table.
+
+    Raises
+    ------
+    OptionError
+        The table has no order that could be the axis, or a column that is said to be tracked, or
+        not to be, is not among those read.
+    SchemaError
+        A column of the table has such a name, or its entries are no rows.
+    """
+    if schema.engine.multiplicity is not None:
+        raise SchemaError(
+            "the table keeps the sums of a view's groups, and an entry of it is no row with a "
+            "history.",
+            hint=f"read its changes by {setting('readChangeFeed', 'true')}.",
+        )
+    taken = [name for name in options.columns if name.lower() in (*VALID_NAMES, FROM_VERSION)]
+    if taken:
+        raise SchemaError(
+            f"the table has a column '{taken[0]}' of its own, which a history adds.",
+            hint=f"choose other columns by {setting('columns')}.",
+            column=taken[0],
+        )
+    for option, names in (
+        ("trackHistoryColumnList", options.tracked),
+        ("trackHistoryExceptColumnList", options.untracked),
+    ):
+        read = set(options.columns)
+        for name in names:
+            if name not in read:
+                expected = f"columns that are read, {list(options.columns)}"
+                raise OptionError.invalid(option, name, expected)
+    if options.tracked and options.untracked:
+        raise OptionError.conflict("trackHistoryColumnList", "trackHistoryExceptColumnList")
+    return fields_by(_axis_type(schema, options.by))
+
+
+def _axis_type(schema: TableSchema, by: ValidBy) -> pa.DataType:
+    if by is not ValidBy.ORDER:
+        return TIME if by is ValidBy.TIME else pa.int64()
+    if schema.scope is not Scope.TABLE:
+        raise OptionError.invalid(
+            "validBy",
+            by.value,
+            "'time' or 'version', as the table has no order that reaches across epochs",
+        )
+    if len(schema.order) == 1:
+        return schema.order[0].type
+    return pa.struct([pa.field(each.name, each.type) for each in schema.order])
+
+
+def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
+    """Refuse an overwrite, which deletes rows without an order, where orders are the axis."""
+    overwrites = [max(each.times_ms) for each in stretches if each.cut is Cut.OVERWRITE]
+    if by is ValidBy.ORDER and overwrites:
+        raise OptionError(
+            f"version {overwrites[0]} replaced the contents of the table: what it deleted has no "
+            "order, so that validBy=order cannot say when those rows ended.",
+            hint="use validBy=time or validBy=version, or begin behind it by 'startingVersion'.",
+            option="validBy",
+        )
+
+
+def history_stretches(
+    log: Versions, lower: int, upper: int, schema: TableSchema, options: HistoryOptions
+) -> list[Stretch]:
+    """Return the contents at a version and the changes behind it, up to before another version.
+
+    Raises
+    ------
+    OptionError
+        It ends before it begins, or orders are the axis and an overwrite is among the changes.
+    DataLossError
+        The version ``lower`` is expired.
+    """
+    beginning = contents_at(log, lower, schema)
+    if upper <= lower:
+        raise OptionError(
+            f"the history begins at version {lower} and ends at {upper - 1}, before it begins.",
+            hint="let 'endingVersion' or 'endingTimestamp' be behind the start, or drop it.",
+            option="endingVersion",
+        )
+    stretches = [beginning, *cut_into_stretches(log, lower + 1, upper, schema)]
+    require_axis(stretches, options.by)
+    return stretches
+
+
+def contents_at(log: Versions, version: int, schema: TableSchema) -> Stretch:
+    """Return the contents of a version, as insertions at that version."""
+    base = log.at(version)
+    return Stretch(
+        before=replace(base, version=version - 1, slices=()),
+        times_ms={version: base.timestamp_ms},
+        after=base.slices,
+        cut=Cut.BEGINNING,
+        schema=schema,
+    )
+
+
+def read_history(
+    store: Store,
+    stretches: Sequence[Stretch],
+    options: HistoryOptions,
+    *,
+    hash_range: HashRange = ALL_HASHES,
+    threads: int = 1,
+    shown: pa.Schema | None = None,
+    open_rows: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a history with hashes in a range, as `validity` has them.
+
+    Parameters
+    ----------
+    shown : pyarrow.Schema, optional
+        The columns of the rows, where some stretches are of versions without some of them.
+    open_rows : callable, optional
+        Returns the rows that are open before the stretches for the keys of some events, as events.
+    """
+    schema = stretches[0].schema
+    fields = schema.columns if shown is None else shown
+
+    def rows_in(piece: HashRange) -> pa.RecordBatch | None:
+        found = [
+            batch
+            for stretch in stretches
+            for batch in changes_by_piece(
+                store,
+                stretch,
+                partial(events_of, times_ms=stretch.times_ms, options=options, shown=fields),
+                net=False,
+                hash_range=piece,
+            )
+            if batch.num_rows
+        ]
+        if not found:
+            return None
+        events = pa.concat_batches(found)
+        if open_rows is not None:
+            events = pa.concat_batches([open_rows(events), events])
+        return validity(events, schema, options)
+
+    whole = Snapshot(
+        store, replace(stretches[0].before, slices=read_through(stretches), schema=schema)
+    )
+    useful = useful_threads(sum(each.file.rows for each in whole.manifest.slices), threads)
+    for rows in in_order(rows_in, whole.chunks(hash_range, at_least=useful), useful):
+        if rows is not None and rows.num_rows:
+            yield rows

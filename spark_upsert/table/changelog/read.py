@@ -1,0 +1,105 @@
+"""Read the changes of a stretch, range by range of the hash, so that memory is bounded.
+
+Here files are opened; what their rows mean is told by `changes`, and shown by `render`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.threads import in_order, useful_threads
+from spark_upsert.store import Store
+from spark_upsert.table.changelog.changes import Changes, changes_of_commands, changes_of_overwrite
+from spark_upsert.table.changelog.epoch_ranges import Stretch
+from spark_upsert.table.changelog.render import ChangeOptions, Deduplication, render
+from spark_upsert.table.log.manifest import Slice
+from spark_upsert.table.state.partition import common
+from spark_upsert.table.state.snapshot import Snapshot
+
+T = TypeVar("T")
+
+
+def read_changes(
+    store: Store,
+    stretch: Stretch,
+    options: ChangeOptions,
+    *,
+    hash_range: HashRange = ALL_HASHES,
+    threads: int = 1,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of the keys with hashes in a range.
+
+    Parameters
+    ----------
+    threads : int
+        How many pieces of the range are worked upon at once.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        As `render` gives them; none is empty.
+    """
+    is_net = options.deduplication is Deduplication.NET_CHANGES
+
+    def rendered(changes: Changes) -> pa.RecordBatch:
+        return render(changes, stretch.times_ms, options)
+
+    for batch in changes_by_piece(
+        store, stretch, rendered, net=is_net, hash_range=hash_range, threads=threads
+    ):
+        if batch.num_rows:
+            yield batch
+
+
+def changes_by_piece(
+    store: Store,
+    stretch: Stretch,
+    made: Callable[[Changes], T],
+    *,
+    net: bool,
+    hash_range: HashRange = ALL_HASHES,
+    threads: int = 1,
+) -> Iterator[T]:
+    """Yield what is made of the changes of each piece of a range, in the order of the hash.
+
+    Parameters
+    ----------
+    made : callable
+        Takes the changes of a piece; may be called in several threads at once.
+    net : bool
+        Whether the changes of a key make one.
+    """
+    before = _snapshot(store, stretch, stretch.before.slices)
+    after = _snapshot(store, stretch, stretch.after)
+
+    def changed(piece: HashRange) -> T:
+        if stretch.is_comparison:
+            return made(
+                changes_of_overwrite(
+                    before.parts(piece),
+                    after.parts(piece),
+                    schema=stretch.schema,
+                    version=max(stretch.times_ms),
+                )
+            )
+        return made(
+            changes_of_commands(after.parts(piece), before.find, schema=stretch.schema, net=net)
+        )
+
+    main = before if stretch.is_comparison else after
+    useful = useful_threads(sum(slice_.file.rows for slice_ in main.manifest.slices), threads)
+    # So finely that what is read of either side at once fits in memory.
+    cuts = [side.chunks(hash_range, at_least=useful) for side in (main, after)]
+    is_uniform = not stretch.schema.hash_prefix
+    pieces = max(cuts, key=len) if is_uniform else common(hash_range, cuts)
+    yield from in_order(changed, pieces, useful)
+
+
+def _snapshot(store: Store, stretch: Stretch, slices: tuple[Slice, ...]) -> Snapshot:
+    """Return slices as a table of their own, in the schema of the changes."""
+    return Snapshot(store, replace(stretch.before, slices=slices, schema=stretch.schema))

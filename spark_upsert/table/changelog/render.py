@@ -1,0 +1,269 @@
+"""The modes of a reader of changes: which ones it is shown, or which history they make.
+
+The modes of `Deduplication` are those of Spark's own change data capture (SPARK-55668).
+
+Changes as their reader sees them: the rows, their kinds, and which of them are left out.
+
+A change is a pair of an old and a new row (`changes.Changes`). It becomes one row or two, with
+the columns that the reader wants and `CHANGELOG_FIELDS` behind them, as the modes say.
+
+The new values alone: changes for a reader that cannot take a row back.
+
+The reader gets the row that an insert brings and the row that an update leaves, in the order of the
+epochs. A delete has no new value: a consumer that keeps what was delivered would keep the row. So
+it is an error, unless the reader says that this is meant. A row that an overwrite leaves out, or
+that a quarantined row of its key takes away, is a delete like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.keys import Mask, Positions, identical_rows
+from spark_upsert.core.names import has_column, names_of
+from spark_upsert.core.schema import CHANGE_DIFF, CHANGE_TYPE, CHANGELOG_FIELDS, COMMIT_VERSION
+from spark_upsert.errors import OptionError, setting
+from spark_upsert.table.changelog.changes import Changes
+from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.run.rows import Rows
+from spark_upsert.table.state.found import ABSENT
+
+
+class Deduplication(Enum):
+    """The rule for changes that are left out."""
+
+    NONE = "none"
+    """Every change, those included that leave all values as they were."""
+    DROP_CARRYOVERS = "dropCarryovers"
+    """No update that leaves all values as they were."""
+    NET_CHANGES = "netChanges"
+    """At most one change per key over all epochs of one read, shown at its last epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeOptions:
+    """The options of a reader of changes."""
+
+    columns: tuple[str, ...]
+    deduplication: Deduplication = Deduplication.DROP_CARRYOVERS
+    compute_updates: bool = True
+    """Whether a retraction and an insertion of one key are called an update."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", names_of(self.columns, "columns"))
+
+
+VALID_NAMES = ("valid_from", "valid_to", "is_current")
+"""The columns that a history has behind those of the table."""
+
+
+class ValidBy(Enum):
+    """The axis on which the validity of rows is told."""
+
+    TIME = "time"
+    """The time of the commit."""
+    VERSION = "version"
+    """The version that was committed."""
+    ORDER = "order"
+    """The order key of the row, and of the delete that ended it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryOptions:
+    """The options of a history."""
+
+    columns: tuple[str, ...]
+    """Columns of the table."""
+    by: ValidBy = ValidBy.TIME
+    tracked: tuple[str, ...] = ()
+    """Those of ``columns`` that open a row when they change; none: all of them."""
+    untracked: tuple[str, ...] = ()
+    """Those of ``columns`` that open none, where all others do; none beside ``tracked``."""
+
+
+CHANGE_NAMES = ("insert", "update_preimage", "update_postimage", "delete")
+INSERT, PREIMAGE, POSTIMAGE, DELETE = range(4)
+_DIFFS = np.array([1, -1, 1, -1], dtype=np.int32)
+
+
+def render(changes: Changes, times_ms: Mapping[int, int], options: ChangeOptions) -> pa.RecordBatch:
+    """Turn pairs of entries into rows of the changelog.
+
+    Parameters
+    ----------
+    changes : Changes
+    times_ms : mapping of int to int
+        The commit time of each epoch, in the order of the epochs.
+    options : ChangeOptions
+
+    Returns
+    -------
+    pyarrow.RecordBatch
+        The chosen columns, then `CHANGELOG_FIELDS`. Sorted by epoch; the retraction of an update
+        stands right before its insertion.
+    """
+    rows, old, new, epochs = changes.rows, changes.old, changes.new, changes.epochs
+    if options.deduplication is not Deduplication.NONE:
+        changed = _changed(rows, old, new)
+        old, new, epochs = old[changed], new[changed], epochs[changed]
+    by_epoch = np.argsort(epochs, kind="stable")
+    old, new, epochs = old[by_epoch], new[by_epoch], epochs[by_epoch]
+    versions = np.array(list(times_ms), dtype=np.int64)
+    micros = 1000 * np.array(list(times_ms.values()), dtype=np.int64)
+    sources, own = _rows_of_pairs(
+        old, new, epochs, micros[np.searchsorted(versions, epochs)], options
+    )
+    fields = [rows.schema.columns.field(name) for name in options.columns]
+    return pa.RecordBatch.from_arrays(
+        [*rows.take(options.columns, sources), *own],
+        schema=pa.schema([*fields, *CHANGELOG_FIELDS]),
+    )
+
+
+def render_sides(
+    old: pa.RecordBatch,
+    new: pa.RecordBatch,
+    has_old: Mask,
+    has_new: Mask,
+    *,
+    version: int | Positions,
+    time_ms: int | Positions,
+    options: ChangeOptions,
+) -> pa.RecordBatch:
+    """Turn pairs of rows into rows of the changelog, in their order; none is left out.
+
+    Parameters
+    ----------
+    old, new : pyarrow.RecordBatch, shape (n,)
+        Rows before and behind the changes, of the table's schema.
+    has_old, has_new : numpy.ndarray of bool, shape (n,)
+        Which rows there are.
+    version, time_ms : int or numpy.ndarray of int64, shape (n,)
+        Version and time of all changes, or of each.
+    options : ChangeOptions
+    """
+    places = np.arange(old.num_rows)
+    old_at, new_at = np.where(has_old, places, ABSENT), np.where(has_new, places, ABSENT)
+    new_at[has_new] += old.num_rows
+    versions, times_ms = (np.broadcast_to(each, len(places)) for each in (version, time_ms))
+    sources, own = _rows_of_pairs(old_at, new_at, versions, 1000 * times_ms, options)
+    both = pa.concat_batches([old.select(options.columns), new.select(options.columns)])
+    taken = both.take(pa.array(sources))
+    return pa.RecordBatch.from_arrays(
+        [*taken.columns, *own], schema=pa.schema([*taken.schema, *CHANGELOG_FIELDS])
+    )
+
+
+def _rows_of_pairs(
+    old: Positions, new: Positions, epochs: Positions, micros: Positions, options: ChangeOptions
+) -> tuple[Positions, list[pa.Array]]:
+    """Return the places of the rows that pairs become, and the columns behind those."""
+    is_update = (old != ABSENT) & (new != ABSENT) & options.compute_updates
+    # Two places per pair, the retraction first; absent ones are then left out.
+    sources = np.column_stack([old, new]).reshape(-1)
+    kinds = np.column_stack(
+        [np.where(is_update, PREIMAGE, DELETE), np.where(is_update, POSTIMAGE, INSERT)]
+    ).reshape(-1)
+    shown = sources != ABSENT
+    epochs, micros = np.repeat(epochs, 2)[shown], np.repeat(micros, 2)[shown]
+    return sources[shown], _change_columns(kinds[shown], epochs, micros)
+
+
+def as_inserts(batches: Iterator[pa.RecordBatch], manifest: Manifest) -> Iterator[pa.RecordBatch]:
+    """Show the rows of a snapshot as insertions at its version."""
+    for batch in batches:
+        yield inserts(batch, version=manifest.version, time_ms=manifest.timestamp_ms)
+
+
+def inserts(batch: pa.RecordBatch, *, version: int, time_ms: int) -> pa.RecordBatch:
+    """Show rows as insertions at a version."""
+    kinds = np.full(batch.num_rows, INSERT)
+    epochs = np.full(batch.num_rows, version, dtype=np.int64)
+    times = np.full(batch.num_rows, time_ms * 1000, dtype=np.int64)
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, *_change_columns(kinds, epochs, times)],
+        schema=pa.schema([*batch.schema, *CHANGELOG_FIELDS]),
+    )
+
+
+def _changed(rows: Rows, old: Positions, new: Positions) -> Mask:
+    """Return which pairs are not an update to the values that are there already."""
+    changed = np.ones(len(old), dtype=np.bool_)
+    pairs = np.flatnonzero((old != ABSENT) & (new != ABSENT))
+    if len(pairs):
+        names = rows.schema.contents
+        before, now = (rows.take(names, side[pairs]) for side in (old, new))
+        changed[pairs] = ~identical_rows(before, now) if names else False
+    return changed
+
+
+def _change_columns(kinds: Positions, epochs: Positions, micros: Positions) -> list[pa.Array]:
+    """Return the columns of `CHANGELOG_FIELDS`."""
+    return [
+        pa.array(CHANGE_NAMES).take(pa.array(kinds)),
+        pa.array(epochs),
+        pa.array(micros).cast(CHANGELOG_FIELDS[2].type),
+        pa.array(_DIFFS[kinds]),
+    ]
+
+
+class WantedValues(Protocol):
+    """What a reader of new values says of changes that are none (the options of a read)."""
+
+    @property
+    def ignore_deletes(self) -> bool:
+        """Whether deletes are left out."""
+        ...
+
+
+def new_values(
+    changes: Iterable[pa.RecordBatch], wanted: WantedValues, *, keys: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Keep the rows of changes that a table gained.
+
+    Parameters
+    ----------
+    changes : iterable of pyarrow.RecordBatch
+        Changes, with updates shown as pairs.
+    wanted : WantedValues
+    keys : sequence of str
+        The table's keys, for the text of the error.
+
+    Raises
+    ------
+    OptionError
+        There is a delete. No row of its batch has been yielded.
+    """
+    for batch in changes:
+        if not wanted.ignore_deletes:
+            _refuse_deletes(batch, keys)
+        yield batch.filter(pc.equal(batch.column(CHANGE_DIFF), 1))
+
+
+def _refuse_deletes(batch: pa.RecordBatch, keys: Sequence[str]) -> None:
+    found = pc.index(batch.column(CHANGE_TYPE), CHANGE_NAMES[DELETE]).as_py()
+    if found < 0:
+        return
+    row = {
+        name: batch.column(name)[found].as_py()
+        for name in (COMMIT_VERSION, *keys)
+        if has_column(batch.schema, name)
+    }
+    version = row.pop(COMMIT_VERSION)
+    key = ", ".join(f"{name}={value!r}" for name, value in row.items())
+    raise OptionError(
+        f"version {version} deletes a row{f' ({key})' if key else ''}, and this stream delivers "
+        "new values only, which cannot say so.",
+        hint=f"do one of two: (1) {setting('readChangeFeed', 'true')} delivers deletes and old "
+        "values, too, with the columns '_change_type' and '_diff'; (2) "
+        f"{setting('ignoreDeletes', 'true')} leaves deletes out, so that what you make of this "
+        "stream keeps rows that the table has no more.",
+        version=version,
+    )

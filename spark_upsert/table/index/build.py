@@ -1,0 +1,244 @@
+"""Bring an index up to date with the changes of its table since the version that it shows.
+
+An update of ``c`` from ``a`` to ``b`` in the row of key ``k`` is a delete of ``(a, k)`` and a put
+of ``(b, k)``. The changes of all versions behind the shown one, up to some version, become one
+epoch of the index, and the same commit says that the index shows that version: entries and version
+never disagree.
+
+    entries(index that shows v) = {(c, k) of the rows at v, c not null}
+
+The commit counts only if the index still shows the version that the changes were computed against:
+of two processes that advance it at once, one wins. An index that cannot go on is built anew, by an
+overwrite.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.keys import equal_rows
+from spark_upsert.core.schema import CHANGE_DIFF, CHANGE_TYPE, TableSchema
+from spark_upsert.table.changelog.epoch_ranges import Cut, Stretch, cut_into_stretches
+from spark_upsert.table.changelog.read import read_changes
+from spark_upsert.table.changelog.render import CHANGE_NAMES, PREIMAGE, ChangeOptions, Deduplication
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, TableVersion
+from spark_upsert.table.log.properties import index_schema, showing, shown
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.write.commands import Decoded, to_commands
+from spark_upsert.table.write.scratch import remove_runs
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """The result of a step of an index."""
+
+    shows: int | None
+    """The version that the index shows now; None if it is of no use."""
+    versions_left: int
+    """The number of versions of the table behind that one."""
+    is_done: bool
+    """Whether the index is up to date, or nearer to it by this step."""
+    is_too_much: bool = False
+    """Whether a step would have been more work than was allowed. If both flags are false, another
+    process was faster."""
+
+
+def advance(
+    index: Index, *, rows_max: int | None = None, rebuild: bool = False, threads: int = 1
+) -> Advance:
+    """Bring an index nearer to the newest version of its table, or build it.
+
+    Parameters
+    ----------
+    index : Index
+    rows_max : int, optional
+        The most entries of the table that are read: a step ends before the version that would
+        exceed it. By default any number.
+    rebuild : bool
+        Whether to build it anew, whatever it shows.
+    threads : int
+        How many pieces of the changes are computed at once.
+    """
+    own = index.try_head() or _make(index)
+    place = None if rebuild else index.usable(own)
+    head = index.table_log.head()
+    if place is not None and place.version >= head.version:
+        return Advance(shows=place.version, versions_left=0, is_done=True)
+    own = _with_types_of(head.schema, index, own)
+    if place is None:
+        reached: TableVersion | None = head.place
+        is_done = is_within = _is_within(_rows(head), rows_max)
+        if is_done:
+            rows = _of_rows(index, head, own.schema)
+            is_done = _write(index, own, rows, head.place, overwrite=True)
+    else:
+        reached = _reach(index, place, head, rows_max)
+        is_done = is_within = reached is not None
+        if reached is not None:
+            commands = _of_changes(index, place, reached, head, own.schema, threads)
+            is_done = _write(index, own, commands, reached, threads=threads)
+    now = reached if is_done else place
+    left = head.version + 1 if now is None else head.version - now.version
+    shows = None if now is None else now.version
+    return Advance(shows=shows, versions_left=left, is_done=is_done, is_too_much=not is_within)
+
+
+def _make(index: Index) -> Manifest:
+    """Make the index, empty and of no use yet."""
+    schema = index_schema(
+        index.table_log.head().schema, index.column, hash_seed=secrets.randbits(64)
+    )
+    # Nothing comes late: deletes need not be remembered.
+    draft = Draft(kind=Kind.CREATE, schema=schema, properties={"tombstoneRetention": "0 epochs"})
+    index.log.create(draft)
+    return index.log.head()
+
+
+def _with_types_of(table: TableSchema, index: Index, own: Manifest) -> Manifest:
+    """Widen the columns of the index where those of the table have been."""
+
+    def propose(head: Manifest) -> Draft | None:
+        wanted = index_schema(table, index.column)
+        schema = head.schema.accept(wanted.columns, merge=True)
+        if schema == head.schema:
+            return None
+        return Draft(kind=Kind.ALTER, schema=schema, live_rows=head.live_rows)
+
+    if propose(own) is None:
+        return own
+    index.log.append(propose)
+    return index.log.head()
+
+
+# -- how far ------------------------------------------------------------------------------
+
+
+def _reach(
+    index: Index, place: TableVersion, head: Manifest, rows_max: int | None
+) -> TableVersion | None:
+    """Return the last version that a step may reach; None if the next one is too much."""
+    rows, last = 0, place.version
+    for commit in index.table_log.commits(place.version + 1, head.upper):
+        rows += _cost(index, commit)
+        if not _is_within(rows, rows_max):
+            break
+        last = commit.version
+    return None if last == place.version else index.table_log.place(last)
+
+
+def _cost(index: Index, commit: Commit) -> int:
+    """Return how many entries are read for the changes of a version."""
+    if not commit.is_epoch:
+        return 0
+    before = index.table_log.before(commit.version) if commit.kind is Kind.OVERWRITE else None
+    return _rows(before) + sum(slice_.file.rows for slice_ in commit.slices())
+
+
+def _rows(manifest: Manifest | None) -> int:
+    return 0 if manifest is None else sum(slice_.file.rows for slice_ in manifest.slices)
+
+
+def _is_within(rows: int, rows_max: int | None) -> bool:
+    return rows_max is None or rows <= rows_max
+
+
+# -- what --------------------------------------------------------------------------------
+
+
+def _of_rows(index: Index, head: Manifest, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    """Yield a put for each row of the table."""
+    for batch in Snapshot(index.table_store, head).read(schema.keys):
+        yield _commands(schema, batch.filter(pc.is_valid(batch.column(index.column))))
+
+
+def _of_changes(
+    index: Index,
+    place: TableVersion,
+    reached: TableVersion,
+    head: Manifest,
+    schema: TableSchema,
+    threads: int,
+) -> Iterator[pa.RecordBatch]:
+    """Yield what the changes of some versions mean for the index, in the order of the versions."""
+    lower, upper = place.version + 1, reached.version + 1
+    stretches, mode = _stretches(index, lower, upper, head.schema)
+    options = ChangeOptions(columns=schema.keys, deduplication=mode)
+    for stretch in stretches:
+        for batch in read_changes(index.table_store, stretch, options, threads=threads):
+            yield _commands(schema, _moved(batch, index.column))
+
+
+def _stretches(
+    index: Index, lower: int, upper: int, schema: TableSchema
+) -> tuple[list[Stretch], Deduplication]:
+    """Return the net changes, unless those would compare the whole table for a few rows."""
+    log = index.table_log
+    stretches = cut_into_stretches(log, lower, upper, schema, net=True)
+    if any(stretch.cut is Cut.NET for stretch in stretches):
+        stretches = cut_into_stretches(log, lower, upper, schema)
+        return stretches, Deduplication.DROP_CARRYOVERS
+    return stretches, Deduplication.NET_CHANGES
+
+
+def _moved(changes: pa.RecordBatch, column: str) -> pa.RecordBatch:
+    """Return the changes that move a row from one value of the column to another."""
+    values = changes.column(column)
+    keep = np.asarray(pc.is_valid(values))
+    kinds = changes.column(CHANGE_TYPE)
+    before = np.flatnonzero(np.asarray(pc.equal(kinds, CHANGE_NAMES[PREIMAGE])))
+    # An update's new row stands right behind its old one.
+    old, new = (values.take(pa.array(places)) for places in (before, before + 1))
+    same = before[equal_rows([old], [new])]
+    keep[same] = keep[same + 1] = False
+    return changes.filter(pa.array(keep))
+
+
+def _commands(schema: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a put for each row, but a delete for those that are retracted."""
+    gone = np.zeros(rows.num_rows, dtype=np.bool_)
+    if CHANGE_DIFF in rows.schema.names:
+        gone = rows.column(CHANGE_DIFF).to_numpy() < 0
+    columns = {name: rows.column(name) for name in schema.keys}
+    decoded = Decoded(
+        columns=columns, order=[], tombstones=gone, raw_values=lambda _: pa.nulls(0, pa.binary())
+    )
+    return to_commands(schema, decoded)
+
+
+# -- the commit ----------------------------------------------------------------------------
+
+
+def _write(
+    index: Index,
+    own: Manifest,
+    commands: Iterable[pa.RecordBatch],
+    place: TableVersion,
+    *,
+    overwrite: bool = False,
+    threads: int = 1,
+) -> bool:
+    """Commit entries and the version that they show; False if another process was faster."""
+    base, was = Snapshot(index.store, own), shown(own)
+    staged = stage(base, commands, overwrite=overwrite, threads=threads)
+    epoch = WriteSet(base=base, staged=(staged,), overwrite=overwrite)
+
+    def propose(head: Manifest) -> Draft | None:
+        if shown(head) != was or head.schema != own.schema or not head.accepts(own.version):
+            return None
+        index.log.require_descent(head, own.place, "the index")
+        sealed = epoch.seal(head, index.log.commits(own.upper, head.upper))
+        return replace(sealed.draft, properties=showing(head, place))
+
+    if index.log.append(propose) is None:
+        remove_runs(index.store, epoch.files)
+        return False
+    return True

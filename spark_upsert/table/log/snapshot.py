@@ -1,0 +1,347 @@
+"""A look at a log: the newest version that was seen, and all questions about the versions below it.
+
+To find the end of a log costs two requests (`read`). A caller that has just looked, and asks only
+about older versions, asks the look: it is a value, and answers the same whatever is committed
+since. It is not for a caller that must know of newer versions, such as an expiry.
+
+The table may be replaced after the look. So a look may be used in a ``with`` block: where something
+was read of the storage within the block, its end proves that the version of the look is still in
+the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Protocol
+
+from spark_upsert.core.durations import render_time
+from spark_upsert.errors import (
+    CorruptionError,
+    DataLossError,
+    TableNotFoundError,
+    UpsertFlowError,
+    VersionNotFoundError,
+)
+from spark_upsert.table.log.codec import checkpoint_path
+from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
+from spark_upsert.table.log.storage import AT_ONCE, StoredLog, newest_up_to
+
+
+class Versions(Protocol):
+    """The versions of a table, as functions ask for them: a `Look`, or a log, which looks anew."""
+
+    def head(self) -> Manifest:
+        """Return the newest version."""
+        ...
+
+    def at(self, version: int) -> Manifest:
+        """Return the manifest of a version."""
+        ...
+
+    def before(self, version: int) -> Manifest:
+        """Return the table just before a version."""
+        ...
+
+    def commit(self, version: int) -> Commit:
+        """Return one commit."""
+        ...
+
+    def commits(self, lower: int, upper: int) -> Iterator[Commit]:
+        """Yield the commits of the versions ``lower <= v < upper``."""
+        ...
+
+    def require_changes(self, lower: int) -> None:
+        """Raise unless the changes of version ``lower`` and of all behind it can be read."""
+        ...
+
+    def at_timestamp(self, timestamp_ms: int) -> Manifest:
+        """Return the newest manifest that was committed at or before a time (ms since 1970)."""
+        ...
+
+    def require_past(self, timestamp_ms: int) -> None:
+        """Raise if a time is in the future."""
+        ...
+
+    def version_at(self, timestamp_ms: int) -> int:
+        """Return the last version committed at or before a time, expired or not, or -1."""
+        ...
+
+
+class Look:
+    """The knowledge of a process about a log: its versions up to the newest seen (`Versions`).
+
+    Parameters
+    ----------
+    stored : StoredLog
+    head : Manifest
+        The newest version that was seen.
+    behind : Manifest, optional
+        An older version that is known, too: a follower asks for the state before the head.
+    now_ms : callable
+        Returns the time in ms since 1970.
+    again : callable
+        Looks at the end of the log anew, and raises if it is another log; called where a version
+        is not there that should be.
+    """
+
+    __slots__ = ("_again", "_behind", "_has_read", "_head", "_now_ms", "_stored")
+
+    def __init__(
+        self,
+        stored: StoredLog,
+        head: Manifest,
+        *,
+        behind: Manifest | None = None,
+        now_ms: Callable[[], int],
+        again: Callable[[], Manifest | None],
+    ) -> None:
+        self._stored = stored
+        self._head = head
+        self._behind = behind
+        self._again = again
+        self._now_ms = now_ms
+        self._has_read = False
+
+    def __repr__(self) -> str:
+        return f"Look({self._head.place})"
+
+    def __enter__(self) -> Look:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.prove()
+        elif issubclass(kind, CorruptionError):
+            self._again()  # A version that is there no longer is no damage.
+
+    def prove(self) -> None:
+        """Prove that what was read of the storage is of this very log; a request, if it was read.
+
+        Raises
+        ------
+        OtherTableError
+            The table was replaced, and what was read may be of another one.
+        """
+        if self._has_read and not self._stored.holds(self._head):
+            self._again()
+
+    def head(self) -> Manifest:
+        """Return the version of the look: the newest at its time."""
+        return self._head
+
+    def at(self, version: int) -> Manifest:
+        """Return the manifest of a version.
+
+        Raises
+        ------
+        VersionNotFoundError
+            The version does not exist, or is below ``since``.
+        """
+        head, behind = self._head, self._behind
+        if version == head.version:
+            return head
+        if not head.since <= version <= head.version:
+            raise no_version(version, head)
+        if behind is not None and behind.version == version:
+            return behind
+        self._has_read = True
+        store = self._stored.store
+        manifest = self._stored.roll(newest_up_to(store, version), version)
+        if manifest is None or manifest.version != version:
+            raise self._gone(version, missing=0 if manifest is None else manifest.version + 1)
+        if manifest.token != self.commit(version).token:
+            raise CorruptionError.in_file(
+                f"{store.url}/{checkpoint_path(version)}",
+                f"the checkpoint of table '{head.table_id}'",
+                f"one of '{manifest.table_id}'",
+            )
+        return manifest
+
+    def kept(self, version: int) -> int | None:
+        """Return a version that can be read and has the same rows as another one.
+
+        That is the version itself or, if it is expired, ``since``; None if an epoch came between.
+        """
+        head = self._head
+        if version >= head.since:
+            return version
+        if head.changed <= version:
+            return head.since
+        return head.since if self.at(head.since).changed <= version else None
+
+    def before(self, version: int) -> Manifest:
+        """Return the table just before a version; before version 0 it was empty."""
+        if version > 0:
+            return self.at(version - 1)
+        first = self.at(0)
+        return Manifest.unborn(first.schema, table_id=first.table_id)
+
+    def commit(self, version: int) -> Commit:
+        """Return one commit.
+
+        Raises
+        ------
+        VersionNotFoundError
+            The version does not exist, or is below ``since``.
+        """
+        found = None if version < self._head.since else self._commit(version)
+        if found is None:
+            raise self._gone(version)
+        return found
+
+    def commits(self, lower: int, upper: int) -> Iterator[Commit]:
+        """Yield the commits of the versions ``lower <= v < upper``."""
+        for version in range(lower, upper):
+            if (version - lower) % AT_ONCE == 0:
+                ahead = range(version, min(version + AT_ONCE, upper))
+                self._has_read |= not all(map(self._stored.remembers, ahead))
+                self._stored.bring(ahead.start, ahead.stop)
+            yield self.commit(version)
+
+    def require_changes(self, lower: int) -> None:
+        """Raise unless the changes of version ``lower`` and of all behind it can be read.
+
+        The rule is that of `Manifest.first_changes`.
+
+        Raises
+        ------
+        DataLossError
+            They are expired.
+        """
+        head = self._head
+        if lower < head.first_changes:
+            raise DataLossError.changes_expired(
+                f"the change feed from version {lower} on",
+                lower=lower,
+                since=head.since,
+                newest=head.version,
+            )
+
+    def at_timestamp(self, timestamp_ms: int) -> Manifest:
+        """Return the newest manifest that was committed at or before a time (ms since 1970)."""
+        self.require_past(timestamp_ms)
+        version, head = self.version_at(timestamp_ms), self._head
+        if version < head.since and head.since > 0:
+            raise VersionNotFoundError.expired(
+                f"the time {render_time(timestamp_ms)}", since=head.since, newest=head.version
+            )
+        if version < 0:
+            first, asked = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
+            raise VersionNotFoundError(
+                f"the table has no version at {asked}: its first version was committed at {first}.",
+                hint=f"give a time at or after {first}, or version 0.",
+            )
+        return self.at(version)
+
+    def require_past(self, timestamp_ms: int) -> None:
+        """Raise if a time is in the future: further versions may be committed before it.
+
+        Raises
+        ------
+        VersionNotFoundError
+            It is after the time of this machine and of the newest version.
+        """
+        if timestamp_ms > self._head.timestamp_ms and timestamp_ms > (now_ms := self._now_ms()):
+            raise VersionNotFoundError(
+                f"the time {render_time(timestamp_ms)} is in the future: it is "
+                f"{render_time(now_ms)}, and versions until then do not exist yet.",
+                hint=f"give a time up to {render_time(now_ms)}, or no time for all that there is.",
+            )
+
+    def version_at(self, timestamp_ms: int) -> int:
+        """Return the last version committed at or before a time, expired or not, or -1.
+
+        Versions that the log was cut of count as the oldest.
+
+        Raises
+        ------
+        CorruptionError
+            A version that is not expired is missing.
+        """
+        head = self._head
+
+        def time_ms(version: int) -> int:
+            commit = self._commit(version)
+            if commit is None and version >= head.since:
+                raise self._gone(version)
+            return 0 if commit is None else head.time_ms(version, commit.timestamp_ms)
+
+        return bisect_right(range(head.upper), timestamp_ms, key=time_ms) - 1
+
+    def place(self, version: int) -> TableVersion:
+        """Return the place of a version, to be remembered (`require`)."""
+        head = self._head
+        if version == head.version:
+            return head.place
+        return TableVersion(
+            table_id=head.table_id, version=version, token=self.commit(version).token
+        )
+
+    def require(self, place: TableVersion, who: str, *, hint: str = "") -> Manifest:
+        """Return the head, which must descend from a version that is remembered.
+
+        Parameters
+        ----------
+        place : TableVersion
+        who : str
+            The holder of the memory, for the error: "the checkpoint", "the epoch".
+        hint : str
+            The hint of the error, where it differs from that for other memories.
+
+        Raises
+        ------
+        OtherTableError
+            There is another table, or a copy of it that does not have that version.
+        """
+        head = self._head
+        if head.table_id != place.table_id:
+            found = str(head.place)
+        elif head.version < place.version:
+            found = f"a copy of it that ends at version {head.version}"
+        # Where the version was expired since, only the identity is left to compare.
+        elif place.version >= head.since and self._token_at(place.version) != place.token:
+            found = f"a copy of it with another version {place.version}"
+        else:
+            return head
+        raise self._stored.other(place, found, who, hint)
+
+    def _token_at(self, version: int) -> str | None:
+        if version == self._head.version:
+            return self._head.token
+        commit = self._commit(version)
+        return None if commit is None else commit.token
+
+    def _commit(self, version: int) -> Commit | None:
+        if not self._stored.remembers(version):
+            self._has_read = True
+        return self._stored.commit(version)
+
+    def _gone(self, version: int, *, missing: int | None = None) -> UpsertFlowError:
+        """Return the error for a version that could not be read; it may have expired just now.
+
+        Parameters
+        ----------
+        missing : int, optional
+            The version whose commit was not found on the path to it, by default the version itself.
+        """
+        head = self._again()
+        if head is None:
+            return TableNotFoundError.at(self._stored.store.url)
+        if head.since <= version <= head.version:
+            return self._stored.gap(version if missing is None else missing, head.version)
+        return no_version(version, head)
+
+
+def no_version(version: int, head: Manifest) -> VersionNotFoundError:
+    """Return the error of a version that is expired, or does not exist yet."""
+    since, newest = head.since, head.version
+    if 0 <= version < since:
+        return VersionNotFoundError.expired(f"version {version}", since=since, newest=newest)
+    return VersionNotFoundError.future("version", version, since=since, newest=newest)

@@ -1,0 +1,352 @@
+"""Checkpoints: every `CHECKPOINT_EVERY` versions the manifest is written down, a pure shortcut.
+
+Without any checkpoint the log reads the same. ``_log/_last_checkpoint`` is a hint that may be old
+or absent.
+
+The records of a log as they lie in the storage: commits, checkpoints, and what they fold into.
+
+Nothing here says where the log ends (`read`), nor which version a caller means (`look`). Commits
+are immutable, so that some are remembered; a version is only proven to be in the log by a read of
+the storage (`StoredLog.holds`), never by that memory.
+
+Clocks: the storage's own time, and how far another may be ahead of it.
+
+Times in the log come from the machines that commit, and only ever grow. One commit from a
+clock that is far ahead would make all later versions as young as that: nothing would expire any
+more, while a machine with such a clock would take every lease for lapsed. So the writer compares
+its time with the storage's own where it could be wrong: at the first commit, at a commit more than
+`AHEAD_MS` after the last, and at each expiry. A clock that is behind does no harm.
+
+Source: Spanner's rule in small: an uncertain clock is bounded by one that all see.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, takewhile
+from typing import Any, TypeAlias
+
+from spark_upsert.core.durations import render_time
+from spark_upsert.core.lru import LruMap
+from spark_upsert.core.threads import in_order
+from spark_upsert.errors import ClockError, CorruptionError, OtherTableError
+from spark_upsert.store import Store
+from spark_upsert.store.records import (
+    checked_data,
+    checked_record,
+    encode,
+    read_record,
+    text,
+    whole,
+)
+from spark_upsert.table.log.codec import (
+    FOLDER,
+    HINT_PATH,
+    LogEntry,
+    checkpoint_path,
+    commit_from_json,
+    commit_path,
+    entries,
+    manifest_from_json,
+    manifest_to_json,
+)
+from spark_upsert.table.log.manifest import Commit, Manifest, Slice, TableVersion, apply
+
+CHECKPOINT_EVERY = 50
+"""Versions between checkpoints: a fresh reader replays at most this many small objects."""
+
+
+def last_due(version: int) -> int:
+    """Return the newest version up to one that has a checkpoint, if none failed."""
+    return version - version % CHECKPOINT_EVERY
+
+
+def read_checkpoint(store: Store, version: int) -> Manifest | None:
+    """Return the manifest that a checkpoint holds, if there is one of this version."""
+    path = checkpoint_path(version)
+    manifest = read_record(store, path, manifest_from_json)
+    if manifest is not None and manifest.version != version:
+        raise CorruptionError.in_file(
+            f"{store.url}/{path}", f"version {version}", f"version {manifest.version}"
+        )
+    return manifest
+
+
+def newest_up_to(store: Store, version: int) -> Manifest | None:
+    """Return the newest checkpoint at or below a version, if there is any."""
+    for candidate in range(last_due(version), 0, -CHECKPOINT_EVERY):
+        manifest = read_checkpoint(store, candidate)
+        if manifest is not None:
+            return manifest
+    return None
+
+
+def last_checkpoint(store: Store) -> Manifest | None:
+    """Return the checkpoint that the hint names, or None: then the log is read without."""
+    version = hinted(store)
+    return None if version is None else read_checkpoint(store, version)
+
+
+def hinted(store: Store) -> int | None:
+    """Return the version of a checkpoint that is there, or was."""
+    try:
+        return read_record(store, HINT_PATH, _hinted_version)
+    except CorruptionError:
+        return None  # Only a shortcut is lost.
+
+
+def write_checkpoint(store: Store, manifest: Manifest, checked: Iterable[Slice] = ()) -> None:
+    """Write the checkpoint of a version.
+
+    Parameters
+    ----------
+    checked : iterable of Slice
+        Slices in an earlier checkpoint of this process. The same objects are not decoded a second
+        time: few of many slices change between two checkpoints, and decoding one takes three times
+        as long as encoding it.
+    """
+    record = manifest_to_json(manifest)
+    known = {id(slice_) for slice_ in checked}
+    is_new = [id(slice_) not in known for slice_ in manifest.slices]
+    part = {**record, "slices": list(compress(record["slices"], is_new))}
+    checked_data(
+        checkpoint_path(manifest.version),
+        replace(manifest, slices=tuple(compress(manifest.slices, is_new))),
+        lambda: encode(record),
+        lambda _: manifest_from_json(json.loads(encode(part))),
+    ).put(store)
+
+
+def hint_at(store: Store, version: int) -> None:
+    """Let the hint name the checkpoint of a version."""
+    checked_record(HINT_PATH, version, {"version": version}, _hinted_version).put(store)
+
+
+def _hinted_version(record: Mapping[str, Any]) -> int:
+    return whole(record["version"])
+
+
+_COMMITS_KEPT = 4096
+
+AT_ONCE = 32
+"""Commits that are read side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMark:
+    """The part of a commit that identifies it."""
+
+    token: str
+    is_cut: bool
+    """Whether versions behind it may have been cut off; only version 0 can say so."""
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> CommitMark:
+        return cls(token=text(record["token"]), is_cut=record.get("cut", False) is True)
+
+
+class StoredLog:
+    """The records of one log, and a memory of its commits. Safe for threads.
+
+    Parameters
+    ----------
+    store : Store
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        self._commits: LruMap[int, Commit] = LruMap(_COMMITS_KEPT)
+
+    def remembers(self, version: int) -> bool:
+        """Return whether the commit of a version need not be read."""
+        with self._lock:
+            return self._commits.peek(version) is not None
+
+    def forget(self, version: int | None = None) -> None:
+        """Forget the commit of a version, or all: the storage may hold others by now."""
+        with self._lock:
+            if version is None:
+                self._commits.clear()
+            else:
+                self._commits.pop(version)
+
+    def commit(self, version: int) -> Commit | None:
+        """Return the commit of a version; None if there is none."""
+        with self._lock:
+            known = self._commits.get(version)
+        if known is not None:
+            return known
+        commit = self._read(version)
+        if commit is not None:
+            with self._lock:
+                self._commits.put(version, commit)
+        return commit
+
+    def bring(self, lower: int, upper: int) -> bool:
+        """Read commits ``lower <= v < upper`` that are not remembered, side by side if far away.
+
+        Returns
+        -------
+        bool
+            Whether there may be a version ``lower``; where nothing was read, that is not known.
+        """
+        wanted = [version for version in range(lower, upper) if not self.remembers(version)]
+        if len(wanted) < 2 or not self.store.is_far(commit_path(lower)):
+            return True
+        found = list(in_order(self._read, wanted, min(len(wanted), AT_ONCE)))
+        # One behind a gap was written meanwhile, and is read again in its turn.
+        there = takewhile(lambda each: each[1] is not None, zip(wanted, found, strict=True))
+        with self._lock:
+            for version, commit in there:
+                assert commit is not None
+                self._commits.put(version, commit)
+        return self.remembers(lower)
+
+    def _read(self, version: int) -> Commit | None:
+        return read_record(self.store, commit_path(version), commit_from_json)
+
+    def mark(self, version: int) -> CommitMark | None:
+        """Return what identifies the commit of a version in the storage; None if there is none."""
+        return read_record(self.store, commit_path(version), CommitMark.from_json)
+
+    def holds(self, manifest: Manifest | None) -> bool:
+        """Return whether a version is in the log, so that none behind it was removed yet.
+
+        Reads the storage, never the memory. None stands for a log that was never cut.
+        """
+        found = self.mark(0 if manifest is None else manifest.version)
+        if found is None or found.is_cut:
+            return False
+        return manifest is None or manifest.token == found.token
+
+    def roll(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
+        """Apply the commits behind a manifest, up to ``last`` or to the end.
+
+        Where two were found there may be many: twice as many are read at once, and twice again.
+        """
+        for count in itertools.count():
+            version = 0 if manifest is None else manifest.version + 1
+            if last is not None and version > last:
+                break
+            if count >= 2 and (count & (count - 1) == 0 or count % AT_ONCE == 0):
+                ahead = version + min(count, AT_ONCE)
+                if not self.bring(version, ahead if last is None else min(ahead, last + 1)):
+                    break
+            commit = self.commit(version)
+            if commit is None:
+                break
+            manifest = apply(manifest, commit)
+        return manifest
+
+    def newest_checkpoint(self) -> Manifest | None:
+        """Return the newest checkpoint, whatever the hint says; None if it was cut meanwhile."""
+        listed = self.entries()
+        for entry in reversed(listed):
+            manifest = read_checkpoint(self.store, entry.version) if entry.is_checkpoint else None
+            if manifest is not None and self.holds(manifest):
+                return manifest
+        if not self.holds(None) and listed == self.entries():
+            raise self._no_beginning(listed)
+        return None
+
+    def entries(self) -> list[LogEntry]:
+        """Return the commits and checkpoints in the log, the oldest version first."""
+        return entries(self.store)
+
+    def newest_listed(self, manifest: Manifest | None) -> int:
+        """Return the newest version in a listing that begins after a manifest.
+
+        The listing finds commits and checkpoints, so that it is short: a manifest is at most as old
+        as the last checkpoint.
+        """
+        after = "" if manifest is None else commit_path(manifest.version)
+        known = -1 if manifest is None else manifest.version
+        return max((entry.version for entry in entries(self.store, after=after)), default=known)
+
+    def gap(self, version: int, newest: int) -> CorruptionError:
+        """Return the error of a version that is missing, although the log has a newer one."""
+        first = self.mark(0)
+        if version == 1 and first is not None and first.is_cut:
+            return self._no_beginning(self.entries())
+        return CorruptionError.gap(f"{self.store.url}/{commit_path(version)}", version, newest)
+
+    def files_before(self, version: int) -> set[str]:
+        """Return the run files named by versions below this one, as far as the log holds them."""
+        files = set()
+        for entry in self.entries():
+            if entry.version >= version:
+                continue
+            slices = _slices_of_checkpoint if entry.is_checkpoint else _slices_of_commit
+            named = read_record(self.store, entry.path, slices)
+            files |= {slice_.file.path for slice_ in named or ()}
+        return files
+
+    def _no_beginning(self, listed: Sequence[LogEntry]) -> CorruptionError:
+        """Return the error of a log that was cut and lacks the checkpoint that it begins with."""
+        later = [entry for entry in listed if entry.version]
+        path = FOLDER
+        if later:
+            has_commit = not later[0].is_checkpoint
+            path = (checkpoint_path if has_commit else commit_path)(later[0].version)
+        return CorruptionError.in_file(
+            f"{self.store.url}/{path}",
+            "a checkpoint and its commit, because the log was cut",
+            "no such object",
+        )
+
+    def other(self, place: TableVersion, found: str, who: str, hint: str = "") -> OtherTableError:
+        """Return the error of a log that is not the remembered one, and forget its commits."""
+        self.forget()
+        return OtherTableError.at(self.store.url, who, str(place), found, hint=hint)
+
+
+def _slices_of_checkpoint(record: dict[str, Any]) -> tuple[Slice, ...]:
+    return manifest_from_json(record).slices
+
+
+def _slices_of_commit(record: dict[str, Any]) -> tuple[Slice, ...]:
+    return commit_from_json(record).slices()
+
+
+Clock: TypeAlias = Callable[[], float]
+"""Returns seconds since 1970."""
+
+AHEAD_MS = 3_600_000
+"""Next to an hour, the clocks of a cluster agree."""
+
+_FOLDER = "data"
+_LAST = "f" * 16
+"""A probe sorts behind nearly all runs, so that few are listed with it."""
+
+
+def storage_ms(store: Store) -> int | None:
+    """Return the storage's time in ms since 1970: that of an object written just now.
+
+    None if the listing does not show it yet.
+    """
+    probe = f"{_FOLDER}/{_LAST}{uuid.uuid4().hex[:16]}.now"
+    store.put(probe, b"")
+    try:
+        found = [info for info in store.list(_FOLDER, after=probe[:-1]) if info.path == probe]
+    finally:
+        store.delete(probe)
+    return int(found[0].modified_s * 1000) if found else None
+
+
+def require_clock(store: Store, now_ms: int) -> None:
+    """Raise if a time is far beyond the storage's own.
+
+    Raises
+    ------
+    ClockError
+        It is ahead by more than `AHEAD_MS`.
+    """
+    theirs = storage_ms(store)
+    if theirs is not None and now_ms > theirs + AHEAD_MS:
+        raise ClockError.ahead(store.url, render_time(now_ms), render_time(theirs))

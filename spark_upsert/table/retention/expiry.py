@@ -1,0 +1,534 @@
+"""Reads that an expiry overtakes: they tell of no damage, and begin anew if they have nothing.
+
+The policy of what past to give up. Pure: it looks and returns a choice.
+
+``since``, the first readable version, is the least of several bounds::
+
+    since = min(requested retention, leases of live consumers, versions of the last hour)
+
+and never goes back. A file is removed only if no version from ``since`` on names it, and
+
+- a version before ``since`` named it: then it is *expired*; or
+- no version ever did: then it may be an *orphan* of a crash, or belong to a writer that has
+  not committed yet. It goes only if it is older than the commit of the `fence`: its writer
+  had planned on a version below the fence, and will be refused.
+
+Source of the fence: the argument is that of fencing tokens (Kleppmann, "How to do distributed
+locking", 2016). Age alone, as Delta and Iceberg use it, lets a writer that is slower than the
+age commit files that are gone.
+
+Carry out an expiry and a vacuum. The order of their steps stands here, and only here.
+
+``expire`` commits a new ``since`` and removes nothing:
+
+1. read the leases and the times of the commits, choose (`policy`),
+2. commit a version of kind ``expire``. From here on, readers of older versions are refused.
+
+``vacuum`` removes what no readable version needs:
+
+1. ask the storage for its time, and list ``data/``; a file with another name than our writers
+   give, or that is a link, or lies behind one, is foreign: it is reported and never removed,
+2. if there are orphans, commit the *fence*: from here on, a writer that planned on an older
+   version is refused, so that the files that it staged can go,
+3. read which files the versions from ``since`` to the newest name; this comes after the
+   listing and the fence, so that a file of any commit that was not refused is among them,
+4. remove the expired files, the orphans that are older than the fence, and the temporary files
+   of killed writers, which no version can name,
+5. cut the log (`Log.cut`). It names the expired files, so it goes last.
+
+After a crash between any two steps the table is whole: frontiers are committed before
+anything is removed that depends on them, and the next vacuum finds again what is left.
+Expiries, vacuums, writers, compactions and readers may all run at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from spark_upsert.core.durations import render_ms, render_time
+from spark_upsert.core.schema import Scope
+from spark_upsert.errors import (
+    ClockError,
+    ContentionError,
+    CorruptionError,
+    DataLossError,
+    OptionError,
+    VersionNotFoundError,
+)
+from spark_upsert.store import ObjectInfo, Store
+from spark_upsert.store.protocol import new_token
+from spark_upsert.table.log.codec import LogEntry
+from spark_upsert.table.log.log import COMMIT_TRIES_MAX, Log, cut
+from spark_upsert.table.log.manifest import Draft, Kind, Manifest
+from spark_upsert.table.log.properties import DEFAULT, PROPERTY, TombstoneRetention, ages_ms
+from spark_upsert.table.log.storage import AHEAD_MS, require_clock
+from spark_upsert.table.retention.lag import FOLDER as _PRESSURE
+from spark_upsert.table.retention.leases import FOLDER as _LEASES
+from spark_upsert.table.retention.leases import Lease, leases
+from spark_upsert.table.run.file import is_run_path
+
+T = TypeVar("T")
+
+_ATTEMPTS_MAX = 100
+"""An expiry takes longer than an attempt: a hundred that are faster in a row are a fault."""
+
+
+def despite_expiry(attempt: Callable[[], T], url: str) -> T:
+    """Return what an attempt returns; it is made again where an expiry overtakes it.
+
+    An attempt chooses what to read by a look at the table, and takes the lease on it or begins to
+    read. An expiry may come anywhere in between, and behind it another choice is there. What is
+    refused twice in the same words is gone for good.
+
+    Parameters
+    ----------
+    attempt : callable
+        Looks at the table anew in each call.
+    url : str
+        The table, for the error.
+
+    Raises
+    ------
+    DataLossError
+        What the attempt asks for is expired.
+    ContentionError
+        Expiries were faster, again and again.
+    """
+    before = ""
+    for _ in range(_ATTEMPTS_MAX):
+        try:
+            return attempt()
+        except DataLossError as error:
+            if str(error) == before:
+                raise
+            before = str(error)
+    raise ContentionError(
+        f"{_ATTEMPTS_MAX} expiries of '{url}' came between two reads of its log.",
+        hint="run fewer expiries at once, then try again.",
+    )
+
+
+@contextmanager
+def expiry_is_no_damage(store: Store, version: int) -> Iterator[None]:
+    """Say so if a file is missing because a vacuum has overtaken a running read."""
+    try:
+        yield
+    except CorruptionError as error:
+        head = Log(store).head()
+        if version >= head.since:
+            raise
+        raise VersionNotFoundError.expired(
+            f"version {version}, read while an expiry removed it,",
+            since=head.since,
+            newest=head.version,
+        ) from error
+
+
+SAFETY_MS = 3_600_000
+"""Versions that were the newest within the last hour are kept, whatever is asked for.
+
+A read plans on the newest version and its tasks open the files later; a write counts against
+the version that it was planned on. An hour is longer than either takes as a rule, and next to
+it the clocks of a cluster agree.
+"""
+
+GRACE_MS = 24 * 3_600_000
+"""The time that staged files may wait for their commit before they count as left behind: a day."""
+
+LEASE_MS = 7 * 24 * 3_600_000
+"""A consumer may be away for a week: long enough for a holiday, short enough for a dead one."""
+
+WRITERS_MS = 90 * 24 * 3_600_000
+"""A writer that was silent for a season is not expected to repeat its last epoch."""
+
+CLOCK_SLACK_S = 300.0
+"""The time by which the storage's clock may go back between two writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionBound:
+    """A reason to keep all versions from ``since`` on."""
+
+    since: int
+    reason: str
+
+
+def bounds(
+    *,
+    newest: int,
+    retain_versions: int | None,
+    at_age: tuple[int, int] | None,
+    at_safety: tuple[int, int],
+    at_row_ttl: tuple[int, int] | None = None,
+    leases: Iterable[Lease],
+    now_ms: int,
+) -> list[RetentionBound]:
+    """Return all reasons to keep versions.
+
+    Parameters
+    ----------
+    newest : int
+        The newest version.
+    retain_versions : int, optional
+        The changes of so many versions stay readable, and the state before them.
+    at_age, at_safety : (int, int)
+        An age in ms, and the version that was the newest so long ago.
+    at_row_ttl : (int, int), optional
+        The same for the age of rows that go by the time of their commit (`table.row_ttl`).
+    leases : iterable of Lease
+        Those that have lapsed bind nothing.
+    now_ms : int
+        The time, in ms since 1970.
+    """
+    found = [
+        RetentionBound(since=at_safety[1], reason=f"versions of the last {render_ms(at_safety[0])}")
+    ]
+    if retain_versions is not None:
+        reason = f"the retention of {retain_versions} versions"
+        found.append(RetentionBound(since=newest - retain_versions, reason=reason))
+    if at_age is not None:
+        reason = f"the retention of {render_ms(at_age[0])}"
+        found.append(RetentionBound(since=at_age[1], reason=reason))
+    if at_row_ttl is not None:
+        reason = f"rowTtl={render_ms(at_row_ttl[0])} by the time of commits"
+        found.append(RetentionBound(since=at_row_ttl[1], reason=reason))
+    found += [
+        RetentionBound(since=lease.version, reason=f"the consumer '{lease.consumer}'")
+        for lease in leases
+        if lease.is_live(now_ms)
+    ]
+    return [RetentionBound(since=max(0, each.since), reason=each.reason) for each in found]
+
+
+def choose_since(found: Iterable[RetentionBound]) -> RetentionBound:
+    """Return the bound that keeps most."""
+    return min(found, key=lambda each: each.since)
+
+
+def choose_fence(entries: Iterable[LogEntry], limit_s: float) -> LogEntry | None:
+    """Return the newest commit that was stored at or before a time, by the storage's clock."""
+    old = [e for e in entries if not e.is_checkpoint and e.modified_s <= limit_s]
+    return max(old, key=lambda entry: entry.version, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unnamed:
+    """Files that no readable version names."""
+
+    expired: tuple[ObjectInfo, ...]
+    """An expired version named them."""
+    orphans: tuple[ObjectInfo, ...]
+    """No version that the log knows named them, and they are older than the grace period."""
+    young_count: int
+    """Younger ones: probably of writers that have not committed yet."""
+
+    @classmethod
+    def of(
+        cls, files: Iterable[ObjectInfo], *, named: Set[str], past: Set[str], limit_s: float
+    ) -> Unnamed:
+        """Sort out a listing; ``past`` are the files of expired versions."""
+        unnamed = [file for file in files if file.path not in named]
+        strangers = [file for file in unnamed if file.path not in past]
+        orphans = tuple(file for file in strangers if file.modified_s < limit_s)
+        return cls(
+            expired=tuple(file for file in unnamed if file.path in past),
+            orphans=orphans,
+            young_count=len(strangers) - len(orphans),
+        )
+
+    def before(self, fence: LogEntry | None) -> tuple[ObjectInfo, ...]:
+        """Return the orphans that no writer can commit any more, because of the fence."""
+        if fence is None:
+            return ()
+        limit_s = fence.modified_s - CLOCK_SLACK_S
+        return tuple(file for file in self.orphans if file.modified_s < limit_s)
+
+
+_DATA = "data"
+_LOG = "_log"
+
+_PASSING = re.compile(r"(?:[^/]+/)?(?:\.tmp-[0-9a-f]{32}|[0-9a-f]{32}\.now)")
+"""Names that a writer, or a vacuum, gives to what it removes or renames itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """The result of an expiry."""
+
+    before: int
+    """``since`` as it was."""
+    since: int
+    """``since`` as it is."""
+    newest: int
+    """The newest version when it was chosen."""
+    bound_by: str
+    """The reason why ``since`` did not go further."""
+    rows_deleted: int = 0
+    """Rows that were older than the property ``rowTtl`` says."""
+
+    @property
+    def has_advanced(self) -> bool:
+        return self.since > self.before
+
+
+def expire(
+    store: Store,
+    log: Log,
+    *,
+    retain_versions: int | None = None,
+    retain_ms: int | None = None,
+    safety_ms: int = SAFETY_MS,
+    writers_ms: int = WRITERS_MS,
+) -> Expiry:
+    """Advance ``since`` as far as the retention and the live leases allow.
+
+    A writer is forgotten when its last epoch is older than ``writers_ms``. What it had committed is
+    not known then, so that it is refused if it comes back after all.
+
+    Parameters
+    ----------
+    retain_versions : int, optional
+        The changes of so many versions stay readable.
+    retain_ms : int, optional
+        Every time within the last so many milliseconds stays readable. With both, the
+        one that keeps more counts; one of them must be given.
+    safety_ms : int
+        What was the newest version within that time is kept in any case (`SAFETY_MS`). Less
+        than an hour only if no query runs.
+
+    Raises
+    ------
+    OptionError
+        No retention is given.
+    CorruptionError
+        A lease cannot be read; nothing was expired.
+    ClockError
+        This machine's clock, or the time of the newest version, lies far in the future.
+    """
+    if retain_versions is None and retain_ms is None:
+        raise OptionError.missing("retain", "how much of the past to keep")
+    outcome: list[Expiry] = []
+    # By a clock that is far ahead all leases would have lapsed.
+    require_clock(store, log.now_ms())
+
+    def propose(head: Manifest) -> Draft | None:
+        now_ms = log.now_ms()
+        if head.timestamp_ms > now_ms + AHEAD_MS:
+            raise ClockError.in_log(store.url, head.version, render_time(head.timestamp_ms))
+        row_ttl_ms = ages_ms(head.properties)
+        choice = choose_since(
+            bounds(
+                newest=head.version,
+                retain_versions=retain_versions,
+                at_age=None
+                if retain_ms is None
+                else (retain_ms, log.version_at(now_ms - retain_ms)),
+                at_safety=(safety_ms, log.version_at(now_ms - safety_ms)),
+                at_row_ttl=None
+                if row_ttl_ms is None
+                else (row_ttl_ms, log.version_at(now_ms - row_ttl_ms)),
+                leases=leases(store),
+                now_ms=now_ms,
+            )
+        )
+        since = max(head.since, choice.since)
+        # Else a table at rest would get a version for each expiry, to expire the last one.
+        passed = log.commits(head.since + 1, since + 1)
+        if all(commit.kind is Kind.EXPIRE for commit in passed):
+            since = head.since
+        outcome.append(
+            Expiry(before=head.since, since=since, newest=head.version, bound_by=choice.reason)
+        )
+        writers_before_ms = max(0, now_ms - writers_ms)
+        if not any(time < writers_before_ms for time in head.written_ms.values()):
+            writers_before_ms = 0
+        if since == head.since and not writers_before_ms:
+            return None
+        return _frontiers(head, since=since, writers_before_ms=writers_before_ms)
+
+    # Another expiry may take the versions that this one looks at.
+    despite_expiry(lambda: log.append(propose), store.url)
+    return outcome[-1]
+
+
+def _frontiers(
+    head: Manifest, *, since: int = 0, fence: int = 0, writers_before_ms: int = 0
+) -> Draft:
+    """Return what moves frontiers and nothing else."""
+    return Draft(
+        kind=Kind.EXPIRE,
+        live_rows=head.live_rows,
+        since=max(head.since, since),
+        fence=max(head.fence, fence),
+        writers_before_ms=writers_before_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    """The files that a vacuum has removed, or would remove."""
+
+    expired: tuple[ObjectInfo, ...]
+    """Run files of expired versions."""
+    orphans: tuple[ObjectInfo, ...]
+    """Run files that a crash left behind."""
+    leftovers: tuple[ObjectInfo, ...]
+    """Temporary files of writers that were killed."""
+    foreign: tuple[str, ...]
+    """Files in the table's folders that are not ours, by name or because of a link; they stay."""
+    log: tuple[str, ...]
+    """Objects of the log."""
+    waiting_count: int
+    """Files that no version names and that are too young to be removed."""
+    is_dry_run: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files that are no part of the log."""
+        return sum(file.bytes for file in (*self.expired, *self.orphans, *self.leftovers))
+
+    def with_those_below(self, other: Vacuumed, folder: str) -> Vacuumed:
+        """Return what this vacuum and one of a table in a folder below have removed."""
+
+        def below(files: tuple[ObjectInfo, ...]) -> tuple[ObjectInfo, ...]:
+            return tuple(replace(file, path=f"{folder}/{file.path}") for file in files)
+
+        return replace(
+            self,
+            expired=self.expired + below(other.expired),
+            orphans=self.orphans + below(other.orphans),
+            leftovers=self.leftovers + below(other.leftovers),
+            foreign=self.foreign + tuple(f"{folder}/{path}" for path in other.foreign),
+            log=self.log + tuple(f"{folder}/{path}" for path in other.log),
+            waiting_count=self.waiting_count + other.waiting_count,
+        )
+
+
+def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
+    """Remove what no readable version needs, and what crashes left behind.
+
+    Parameters
+    ----------
+    grace_ms : int
+        How long staged files may wait for their commit, by the storage's own clock. A write
+        with older files may be refused, and is then to be repeated.
+    dry_run : bool
+        Whether only to look. It still writes, and removes, one empty object: that is how to
+        ask a storage for its time.
+    """
+    # Files of versions after a gap are in use.
+    log.require_no_gap(log.head())
+    look = _look(store)
+    limit_s = look.now_s - grace_ms / 1000
+    past, entries = log.stored.files_before(log.head().since), log.stored.entries()
+    unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
+    fence = choose_fence(entries, limit_s)
+    if unnamed.orphans and not dry_run:
+        _raise_fence(log, entries, fence, unnamed)
+        # A writer may have committed since; the fence refuses the writers of all other orphans.
+        unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
+    orphans = unnamed.before(fence)
+    leftovers = tuple(file for file in look.passing if file.modified_s < limit_s)
+    if not dry_run:
+        for file in (*unnamed.expired, *orphans, *leftovers):
+            store.delete(file.path)
+    return Vacuumed(
+        expired=unnamed.expired,
+        orphans=orphans,
+        leftovers=leftovers,
+        foreign=look.foreign,
+        log=tuple(
+            cut(store, log, now_s=look.now_s, seconds_min=_times_needed_s(log), dry_run=dry_run)
+        ),
+        waiting_count=unnamed.young_count + len(unnamed.orphans) - len(orphans),
+        is_dry_run=dry_run,
+    )
+
+
+def _times_needed_s(log: Log) -> float:
+    """Return for how long the times of versions are needed: tombstones are forgotten by time."""
+    head = log.head()
+    retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
+    if head.schema.scope is not Scope.TABLE or retention.milliseconds is None:
+        return 0.0
+    return retention.milliseconds / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """The files that a vacuum has found, by their owners."""
+
+    now_s: float
+    """The storage's time, in seconds since 1970."""
+    runs: tuple[ObjectInfo, ...]
+    passing: tuple[ObjectInfo, ...]
+    """Temporary files, which their writers rename or remove if they live."""
+    foreign: tuple[str, ...]
+
+
+def _look(store: Store) -> _Look:
+    """List the table's files, and ask the storage for its time."""
+    probe = f"{_DATA}/{new_token()}.now"
+    store.put(probe, b"")
+    try:
+        files = {info.path: info for info in store.list(_DATA)}
+    finally:
+        store.delete(probe)
+    clock = files.pop(probe, None)
+    own = [info for info in files.values() if not info.is_link]
+    runs = [info for info in own if is_run_path(info.path)]
+    # If the listing should miss the probe, an older file makes everything look younger.
+    now_s = (
+        max((info.modified_s for info in runs), default=0.0) if clock is None else clock.modified_s
+    )
+    others = [*files.values()]
+    for folder in (_DATA, _LOG, _LEASES, _PRESSURE):
+        others += store.temporaries(folder)
+    passing = [info for info in others if _PASSING.fullmatch(info.path) and not info.is_link]
+    known = {info.path for info in (*runs, *passing)}
+    return _Look(
+        now_s=now_s,
+        runs=tuple(runs),
+        passing=tuple(passing),
+        foreign=tuple(sorted(info.path for info in others if info.path not in known)),
+    )
+
+
+def _named(log: Log) -> set[str]:
+    """Return the files that the versions from ``since`` to the newest name."""
+    for _ in range(COMMIT_TRIES_MAX):
+        head = log.head()
+        try:
+            files = {slice_.file.path for slice_ in log.at(head.since).slices}
+            for commit in log.commits(head.since + 1, head.upper):
+                files |= {slice_.file.path for slice_ in commit.slices()}
+        except DataLossError:
+            continue  # An expiry came between; ask for its `since`.
+        return files
+    raise ContentionError(
+        f"{COMMIT_TRIES_MAX} expiries came between two reads of the log.",
+        hint="run fewer expiries at once, then try again.",
+    )
+
+
+def _raise_fence(
+    log: Log, entries: list[LogEntry], fence: LogEntry | None, unnamed: Unnamed
+) -> None:
+    """Commit a fence, unless it is there and some version is younger than all orphans.
+
+    In a table without writers, the version that is made here serves a later fence.
+    """
+    version = 0 if fence is None else fence.version
+    newest = max(entries, key=lambda entry: entry.modified_s)
+    is_marked = len(unnamed.before(newest)) == len(unnamed.orphans)
+
+    def propose(head: Manifest) -> Draft | None:
+        if version <= head.fence and is_marked:
+            return None
+        return _frontiers(head, fence=version)
+
+    log.append(propose)

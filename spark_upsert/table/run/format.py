@@ -1,0 +1,525 @@
+"""The one batch of a run file, from bytes that may say anything.
+
+Checksums find accidents. Any user with write access to the table's folder can write a file with
+right checksums and wrong contents, and Arrow believes what it reads: an offset that leads out of a
+buffer ends the process. So files are parsed here and nowhere else:
+
+- the parser reads the messages at the beginning of the file, in verified blocks, and never
+  the footer, which could point elsewhere;
+- a batch that says it is compressed is refused before anything is unpacked: our writers never
+  compress, and a kilobyte may unpack to terabytes;
+- a type that our writers never store is refused: dictionaries, views, ...; one that an earlier
+  release stored is converted to its storage type, or its column is passed over;
+- the lengths of all buffers are compared with the number of rows, which the log knows;
+- the columns that the engine computes with, the hash and the diff, have their types and no
+  null.
+
+What the buffers hold is examined when it is touched (`layout`).
+
+Checksums of a file, a block at a time, all blocks at once.
+
+A file is cut into blocks of 1 KiB. With the little-endian words ``a[i]`` of a block, the last
+one filled up with zeros, and fixed odd words ``w[i]``, its checksum is the upper half of
+
+    sum_i w[i] * a[i]    modulo 2**64,    w[i] = mix(i + 1) OR 1, 0 <= i < 128
+
+with ``mix`` of `hashing`. It is a multilinear hash (Lemire and Kaser, "Strongly universal
+string hashing is fast", 2014): any other content is overlooked once in 2**32, and one flipped
+bit never. numpy computes it for many blocks in one call, without the interpreter's lock, at
+about the speed of memory.
+
+Rejected: CRC-32, which Python offers for one piece at a time only, so that small blocks cost a call
+each, and large ones the reading of bytes that are not wanted.
+
+The layout of a column in a run file: which blocks hold its values.
+
+Arrow stores a column as buffers: validity bits, values or the offsets of texts, and the bytes
+of texts. Texts are found in two steps: offsets say where the bytes are, and are only used once
+the blocks that hold them are verified, and once they are known to stay within the buffer:
+Arrow reads whatever offsets say, and right checksums do not make an offset right.
+
+So the contents of a column are *examined* when they are touched first: texts must be UTF-8 and
+their offsets in order, decimals must fit their precision, nested values must be sound as
+Arrow's full validation says. Numbers are what they are; any bits will do.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import mix
+from spark_upsert.core.keys import is_text
+from spark_upsert.core.names import has_column
+from spark_upsert.core.schema import DIFF, HASH, find_unstorable_part, storage_type, walk_type
+from spark_upsert.core.soundness import is_plain, require_sound
+from spark_upsert.store import ObjectSink
+
+MAGIC_BYTES = 8
+"""``ARROW1`` and padding, at the beginning of a file."""
+
+PREFIX_BYTES = 8
+"""Mark and length, before each message of a file."""
+
+_ALIGNMENT = 8
+_COMPRESSION_FIELD = 3
+_HEADER_FIELD = 2
+"""Places of a field in the tables ``RecordBatch`` and ``Message`` of Arrow's ``Message.fbs``."""
+
+
+class ParsedRun(NamedTuple):
+    """The batch of a file."""
+
+    batch: pa.RecordBatch
+    unreadable: Mapping[str, pa.DataType]
+    """Columns of the file that are not in the batch: an earlier release stored their types."""
+
+
+def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
+    """Return the batch of a file without copying it.
+
+    Parameters
+    ----------
+    body : pyarrow.Buffer
+        The file up to the end of its batch. The blocks of its two messages are verified.
+    rows : int
+        How many rows it should have.
+
+    Raises
+    ------
+    ValueError, OSError, EOFError, pyarrow.ArrowException
+        It is not the file of a run.
+    """
+    reader = pa.BufferReader(body.slice(MAGIC_BYTES))
+    schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
+    unreadable = {field.name: field.type for field in schema if not _is_read(field)}
+    if len(set(schema.names)) != len(schema):
+        raise ValueError("columns of the same name")
+    message = pa.ipc.read_message(reader)
+    if _is_compressed(message.metadata):
+        raise ValueError("a compressed batch")
+    if unreadable:
+        batch = _batch_without(unreadable, schema, body)
+    else:
+        batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate()
+    if batch.num_rows != rows:
+        raise ValueError(f"{batch.num_rows} rows")
+    for name, type_ in ((HASH, pa.uint64()), (DIFF, pa.int8())):
+        if not has_column(schema, name) or schema.field(name).type != type_:
+            raise ValueError(f"no column '{name}' of {type_}")
+        if batch.column(name).null_count:
+            raise ValueError(f"nulls in column '{name}'")
+    _require_within(batch, body)
+    return ParsedRun(batch, unreadable)
+
+
+def _is_read(field: pa.Field) -> bool:
+    """Return whether a column of a file is read, in its own type or in the storage type of it.
+
+    Raises
+    ------
+    ValueError
+        No release stored such a type.
+    """
+    if find_unstorable_part(field.name, field.type) is None:
+        return True
+    if not any(_is_earlier(part.type) for part, _ in walk_type(field.name, field.type)):
+        raise ValueError(f"column '{field.name}' of type {field.type}, which is never stored")
+    return find_unstorable_part(field.name, storage_type(field.type)) is None
+
+
+def _is_earlier(type_: pa.DataType) -> bool:
+    """Return whether an earlier release stored a type that is stored in another one today."""
+    types = pa.types
+    return bool(
+        types.is_fixed_size_list(type_)
+        or types.is_list_view(type_)
+        or types.is_large_list_view(type_)
+        or types.is_union(type_)
+        or types.is_decimal256(type_)
+        or types.is_null(type_)
+        or isinstance(type_, pa.BaseExtensionType)
+    )
+
+
+def _batch_without(names: Iterable[str], schema: pa.Schema, body: pa.Buffer) -> pa.RecordBatch:
+    """Return the batch of a file without some columns, whose buffers are passed over."""
+    kept = [index for index, name in enumerate(schema.names) if name not in names]
+    options = pa.ipc.IpcReadOptions(included_fields=kept)
+    with pa.ipc.open_stream(body.slice(MAGIC_BYTES), options=options) as reader:
+        return reader.read_next_batch()
+
+
+def _require_within(batch: pa.RecordBatch, body: pa.Buffer) -> None:
+    """Raise if Arrow has copied a buffer because of its place: it could not be verified there."""
+    for column in batch.columns:
+        for buffer in column.buffers():
+            if buffer is not None and buffer.size:
+                low = buffer.address - body.address
+                if low % _ALIGNMENT or not 0 <= low <= low + buffer.size <= body.size:
+                    raise ValueError(f"a buffer of {buffer.size} bytes at {low}")
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Return whether a message holds a compressed batch; Arrow has verified its flatbuffer."""
+    data = memoryview(metadata)
+    try:
+        message = _number("<I", data, 0)
+        header = _field(data, message, _HEADER_FIELD)
+        if header is None:
+            raise ValueError("a message without a header")
+        batch = header + _number("<I", data, header)
+        return _field(data, batch, _COMPRESSION_FIELD) is not None
+    except struct.error as error:
+        raise ValueError(f"a message that ends early: {error}") from error
+
+
+def _field(data: memoryview, table: int, field: int) -> int | None:
+    """Return where a field of a flatbuffer's table is, or None if it is absent."""
+    vtable = table - _number("<i", data, table)
+    slot = 4 + 2 * field
+    if slot >= _number("<H", data, vtable):
+        return None
+    offset = _number("<H", data, vtable + slot)
+    return table + offset if offset else None
+
+
+def _number(form: str, data: memoryview, at: int) -> int:
+    if at < 0:
+        raise ValueError("a message whose parts lie outside of it")
+    number: int = struct.unpack_from(form, data, at)[0]
+    return number
+
+
+BLOCK_BYTES = 1024
+SUM_BYTES = 4
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+"""The mark that Arrow writes behind the last message."""
+
+_WORD_BYTES = 8
+_WORDS = BLOCK_BYTES // _WORD_BYTES
+_WEIGHTS = mix(np.arange(1, _WORDS + 1, dtype=np.uint64)) | np.uint64(1)
+
+_GATHERED_BLOCKS = 1 << 9
+"""Scattered blocks that are copied together at once: 512 KiB."""
+
+Sums = npt.NDArray[np.uint32]
+Numbers = npt.NDArray[np.int64]
+
+
+def block_count(size: int) -> int:
+    """Return the number of blocks that hold a number of bytes."""
+    return -(-size // BLOCK_BYTES)
+
+
+def blocks_of(low: Numbers, high: Numbers) -> Numbers:
+    """Return the blocks ``low <= i < high`` of several ranges, none of them empty."""
+    counts = high - low
+    firsts = np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(low, counts) + np.arange(int(counts.sum())) - firsts
+
+
+def checksums(words: npt.NDArray[np.uint64]) -> Sums:
+    """Return the checksum of each block.
+
+    Parameters
+    ----------
+    words : numpy.ndarray of uint64, shape (n, 128)
+    """
+    sums = np.einsum("ij,j->i", words, _WEIGHTS)
+    return (sums >> np.uint64(32)).astype("<u4")
+
+
+def _words_of(data: Any) -> npt.NDArray[np.uint64]:
+    """Return bytes, a whole number of blocks of them, as blocks of words."""
+    return np.frombuffer(data, dtype="<u8").reshape(-1, _WORDS)
+
+
+def _filled_up(data: Any) -> npt.NDArray[np.uint64]:
+    """Return less than a block of bytes as a block."""
+    return _words_of(bytes(data).ljust(BLOCK_BYTES, b"\0"))
+
+
+class Blocks:
+    """The blocks of a body and the checksums that they should have, verified when touched.
+
+    Parameters
+    ----------
+    body : memoryview
+    sums : numpy.ndarray of uint32, shape (ceil(len(body) / 1024),)
+    bring : callable, optional
+        Called with the blocks, ascending, that are about to be verified.
+    """
+
+    def __init__(
+        self, body: memoryview, sums: Sums, bring: Callable[[Numbers], None] | None = None
+    ) -> None:
+        self._bring = bring
+        whole = len(body) // BLOCK_BYTES * BLOCK_BYTES
+        self._whole = _words_of(body[:whole])
+        self._rest = body[whole:]
+        self._sums = sums
+        self._verified = np.zeros(len(sums), dtype=np.bool_)
+        self.are_verified = not len(sums)
+        """Whether nothing is left to verify."""
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    @property
+    def verified_count(self) -> int:
+        """How many blocks were verified so far."""
+        return int(self._verified.sum())
+
+    def has_verified(self, low: int, high: int) -> bool:
+        """Return whether the blocks of the bytes ``low <= i < high`` are verified."""
+        return low >= high or bool(self._verified[low // BLOCK_BYTES : block_count(high)].all())
+
+    def verify(self, blocks: Numbers) -> tuple[int, int, int] | None:
+        """Verify blocks that were not verified before, whatever their order.
+
+        Returns
+        -------
+        (int, int, int) or None
+            The first damaged block, the checksum that it should have and the one it has.
+        """
+        fresh = self._distinct(blocks[~self._verified[blocks]])
+        if not len(fresh):
+            return None
+        if self._bring is not None:
+            self._bring(fresh)
+        found = self._checksums(fresh)
+        wrong = np.flatnonzero(found != self._sums[fresh])
+        if len(wrong):
+            first = wrong[0]
+            return int(fresh[first]), int(self._sums[fresh[first]]), int(found[first])
+        self._verified[fresh] = True
+        self.are_verified = bool(self._verified.all())
+        return None
+
+    def _distinct(self, blocks: Numbers) -> Numbers:
+        """Return the different ones, ascending."""
+        if len(blocks) * 16 > len(self._sums):
+            wanted = np.zeros(len(self._sums), dtype=np.bool_)
+            wanted[blocks] = True
+            return np.flatnonzero(wanted)
+        ordered = np.sort(blocks)
+        is_new = np.ones(len(ordered), dtype=np.bool_)
+        np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+        return ordered[is_new]
+
+    def _checksums(self, blocks: Numbers) -> Sums:
+        """Compute the checksums of ascending, different blocks."""
+        sums = np.empty(len(blocks), dtype="<u4")
+        count = len(blocks)
+        if blocks[-1] == len(self._whole):
+            count -= 1
+            sums[count:] = checksums(_filled_up(self._rest))
+        if count and blocks[count - 1] - blocks[0] == count - 1:
+            sums[:count] = checksums(self._whole[blocks[0] : blocks[0] + count])
+            return sums
+        for low in range(0, count, _GATHERED_BLOCKS):
+            high = min(low + _GATHERED_BLOCKS, count)
+            sums[low:high] = checksums(self._whole[blocks[low:high]])
+        return sums
+
+
+class BlockSink:
+    """Passes the bytes of an Arrow file on; puts the checksums of its body into its tail.
+
+    The body ends with the last record batch. The tail is the end of the stream, the checksums
+    and the footer: a gap before the footer is nothing that a reader of Arrow files sees.
+    """
+
+    def __init__(self, sink: ObjectSink) -> None:
+        self._sink = sink
+        self._pending = bytearray()
+        self._sums: list[Sums] = []
+        self._tail: bytearray | None = None
+        self.bytes = 0
+        self.body_bytes = 0
+        self.tail_crc = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._tail is not None:
+            self._tail += view
+            return len(view)
+        self._sink.write(view)  # type: ignore[arg-type]  # any bytes-like object
+        self.bytes += len(view)
+        self._add(view)
+        return len(view)
+
+    def _add(self, view: memoryview) -> None:
+        if self._pending:
+            step = min(BLOCK_BYTES - len(self._pending), len(view))
+            self._pending += view[:step]
+            view = view[step:]
+            if len(self._pending) == BLOCK_BYTES:
+                self._sums.append(checksums(_words_of(self._pending)))
+                self._pending = bytearray()
+        whole = len(view) // BLOCK_BYTES * BLOCK_BYTES
+        if whole:
+            self._sums.append(checksums(_words_of(view[:whole])))
+        self._pending += view[whole:]
+
+    def end_body(self) -> None:
+        """Learn that everything written from here on belongs to the tail."""
+        if self._pending:
+            self._sums.append(checksums(_filled_up(self._pending)))
+        self.body_bytes = self.bytes
+        self._tail = bytearray()
+
+    def end(self) -> None:
+        """Write the tail."""
+        assert self._tail is not None
+        assert self._tail.startswith(END_OF_STREAM)
+        footer = self._tail[len(END_OF_STREAM) :]
+        for piece in (END_OF_STREAM, np.concatenate(self._sums).tobytes(), bytes(footer)):
+            self.tail_crc = zlib.crc32(piece, self.tail_crc)
+            self._sink.write(piece)
+            self.bytes += len(piece)
+
+    def flush(self) -> None:
+        """Do nothing: the sink below is unbuffered and made durable when it closes."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+Range = tuple[int, int]
+"""Bytes ``low <= i < high`` of the file."""
+
+NO_BLOCKS = np.empty(0, dtype=np.int64)
+
+_GROUP_ROWS = 1024
+"""Rows that are examined together, and remembered by one byte."""
+
+
+class Layout:
+    """The offsets of a stored column's buffers in the file, and how values are found there."""
+
+    def __init__(self, array: pa.Array, base: int) -> None:
+        self.array = array
+        # Values in an extension type come from an earlier release, in a storage of any layout.
+        self.is_nested = pa.types.is_nested(array.type) or isinstance(array, pa.ExtensionArray)
+        self.is_text = is_text(array.type)
+        self.is_plain = is_plain(array.type)
+        """Whether no bits could be wrong, so that nothing is examined."""
+        buffers = [b for b in array.buffers() if b is not None and b.size]
+        self.extents = [(b.address - base, b.address - base + b.size) for b in buffers]
+        self.block_count = sum(block_count(high - low) for low, high in self.extents)
+        self.is_known = False
+        """Whether all of the column is known to be verified and, unless plain, examined."""
+        self._examined = np.zeros(-(-len(array) // _GROUP_ROWS), dtype=np.bool_)
+        if self.is_nested:
+            return
+        valid, values, *rest = array.buffers()
+        self.valid = None if valid is None else valid.address - base
+        self.values = values.address - base
+        if self.is_text:
+            # As they are never negative, a sign would make them too large.
+            self.offsets = np.frombuffer(values, dtype=np.uint32, count=len(array) + 1)
+            self.data = None if rest[0] is None else rest[0].address - base
+            self.data_bytes = 0 if rest[0] is None else rest[0].size
+        else:
+            self.bits = array.type.bit_width
+
+    def unexamined(self, start: int, stop: int) -> Range | None:
+        """Return rows that must be examined before the rows ``start <= i < stop`` are used."""
+        if self.is_nested:
+            return None if self.is_known else (0, len(self.array))
+        first = start // _GROUP_ROWS
+        left = np.flatnonzero(~self._examined[first : -(-stop // _GROUP_ROWS)])
+        if not len(left):
+            return None
+        low, high = (first + int(left[0])) * _GROUP_ROWS, (first + int(left[-1]) + 1) * _GROUP_ROWS
+        return low, min(high, len(self.array))
+
+    def examine(self, start: int, stop: int) -> None:
+        """Examine verified rows, from one of `unexamined` to another.
+
+        Raises
+        ------
+        pyarrow.ArrowInvalid
+            They are not sound.
+        """
+        require_sound(self.array.slice(start, stop - start))
+        self._examined[start // _GROUP_ROWS : -(-stop // _GROUP_ROWS)] = True
+        self.is_known = bool(self._examined.all())
+
+    def blocks_at(self, positions: Numbers) -> Iterator[Numbers]:
+        """Yield the blocks that hold the rows at some positions, but for the bytes of texts."""
+        if self.is_nested:
+            for low, high in self.extents:
+                yield np.arange(low // BLOCK_BYTES, block_count(high))
+            return
+        if self.valid is not None:
+            yield (self.valid + positions // 8) // BLOCK_BYTES
+        if self.is_text:
+            # A text ends where the next one begins.
+            yield (self.values + 4 * positions) // BLOCK_BYTES
+            yield (self.values + 4 * positions + 4) // BLOCK_BYTES
+            return
+        yield (self.values + positions * self.bits // 8) // BLOCK_BYTES
+        if self.bits > 64:
+            # Buffers begin at multiples of 8: a long value may reach into the next block.
+            yield (self.values + ((positions + 1) * self.bits - 1) // 8) // BLOCK_BYTES
+
+    def text_blocks_at(self, positions: Numbers) -> Numbers:
+        """Return the blocks of the bytes of texts; their offsets are verified already.
+
+        Raises
+        ------
+        pyarrow.ArrowInvalid
+            The offsets lead elsewhere.
+        """
+        if not self.is_text:
+            return NO_BLOCKS
+        begins, ends = self.offsets[positions], self.offsets[positions + 1]
+        if bool(((begins > ends) | (ends > self.data_bytes)).any()):
+            raise pa.ArrowInvalid("offsets of texts that are not in order")
+        if self.data is None:
+            return NO_BLOCKS
+        filled = ends > begins
+        low = (self.data + begins[filled].astype(np.int64)) // BLOCK_BYTES
+        high = (self.data + ends[filled].astype(np.int64) - 1) // BLOCK_BYTES
+        if bool((low == high).all()):
+            return low
+        return blocks_of(low, high + 1)
+
+    def ranges_of(self, start: int, stop: int) -> Iterator[Range]:
+        """Yield the ranges of rows ``start <= i < stop``, but for the bytes of texts."""
+        if self.is_nested:
+            yield from self.extents
+            return
+        if self.valid is not None:
+            yield self.valid + start // 8, self.valid + (stop - 1) // 8 + 1
+        if self.is_text:
+            yield self.values + 4 * start, self.values + 4 * (stop + 1)
+        else:
+            yield self.values + start * self.bits // 8, self.values + (stop * self.bits + 7) // 8
+
+    def text_ranges_of(self, start: int, stop: int) -> Iterator[Range]:
+        """Yield the range of the bytes of texts; their offsets are verified already.
+
+        Raises
+        ------
+        pyarrow.ArrowInvalid
+            The offsets lead elsewhere.
+        """
+        if not self.is_text:
+            return
+        low, high = int(self.offsets[start]), int(self.offsets[stop])
+        if low > high or high > self.data_bytes:
+            raise pa.ArrowInvalid("offsets of texts that are not in order")
+        if self.data is not None:
+            yield self.data + low, self.data + high

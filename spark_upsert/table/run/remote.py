@@ -1,0 +1,344 @@
+"""Runs that stay where they are: of a large one in a bucket, a look-up fetches what it touches.
+
+Otherwise a run is copied to this machine before it is searched, whole, which pays where it is
+searched again. For one key of ten million rows that would be hundreds of megabytes.
+
+The bytes of a far run are a file's worth of zeros, of which blocks are filled in before they are
+verified (`blocks`). Only a search reads hashes that are not verified, and so it has a search of its
+own here: hashes are uniform, so that the place of one is known to within some thousand rows, and
+one request brings them all.
+
+The share of the memory bound that each of several readers in one process has.
+
+A read of a table bounds what it holds by itself. Where a task reads sixteen tables beside each
+other, sixteen times that would be no bound for the task. So a reader in a merge says how many share
+the bound, in its own thread (`shared_by`), and its pieces are cut accordingly.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import HashRange
+from spark_upsert.core.keys import Positions
+from spark_upsert.core.lru import LruMap
+from spark_upsert.core.schema import HASH
+from spark_upsert.core.threads import ROWS_PER_THREAD, beside, in_order
+from spark_upsert.errors import CorruptionError
+from spark_upsert.store import Store
+from spark_upsert.table.run.file import RUNS, Run, RunFile
+from spark_upsert.table.run.format import BLOCK_BYTES, block_count, blocks_of
+from spark_upsert.table.run.rows import Part, RunPart
+from spark_upsert.table.run.search import HashSearch
+
+Hashes = npt.NDArray[np.uint64]
+
+HEAD_BYTES = 64 << 10
+"""Bytes at the beginning that come with the first request: the schema is among them."""
+
+_JOINED_BLOCKS = 64
+"""Blocks between two that are wanted which are fetched along: less than a request costs."""
+
+_DEVIATIONS = 4
+"""A hash lies so many standard deviations from where it is expected once in 30 000 times."""
+
+_HASH_BYTES = 8
+_ROW_BYTES = 16 * BLOCK_BYTES
+"""The bytes that are fetched for one row, about."""
+
+_SPENT_KEPT = 4096
+
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+class FarBytes:
+    """The bytes of an object, of which blocks are filled in as they are wanted; zeros before."""
+
+    def __init__(self, store: Store, path: str, size: int) -> None:
+        self._store = store
+        self._path = path
+        self._size = size
+        # Pages that nobody has written take no memory, those that are read included.
+        self._memory = mmap.mmap(-1, size, flags=_PRIVATE)
+        self._is_here = np.zeros(block_count(size), dtype=np.bool_)
+        self.buffer: pa.Buffer = pa.py_buffer(self._memory)
+
+    @property
+    def filled(self) -> int:
+        """How many bytes are filled in."""
+        return int(self._is_here.sum()) * BLOCK_BYTES
+
+    def bring(self, blocks: Positions) -> None:
+        """Fill blocks in, given in ascending order, with one request of the store.
+
+        Raises
+        ------
+        CorruptionError
+            There is no such object.
+        StorageError
+            The storage does not answer.
+        """
+        wanted = blocks[~self._is_here[blocks]]
+        if not len(wanted):
+            return
+        parted = np.flatnonzero(np.diff(wanted) > _JOINED_BLOCKS)
+        lows = wanted[np.concatenate([[0], parted + 1])]
+        highs = wanted[np.concatenate([parted, [len(wanted) - 1]])] + 1
+        ranges = [
+            (low * BLOCK_BYTES, min(high * BLOCK_BYTES, self._size))
+            for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
+        ]
+        try:
+            found = self._store.read_ranges(self._path, ranges)
+        except FileNotFoundError as error:
+            raise CorruptionError.in_file(
+                f"{self._store.url}/{self._path}", f"{self._size} bytes", "no such file"
+            ) from error
+        for (low, high), data in zip(ranges, found, strict=True):
+            self._memory[low:high] = data
+            self._is_here[low // BLOCK_BYTES : block_count(high)] = True
+
+
+class FarSearch(HashSearch):
+    """Finds hashes in a far run, which are verified window by window.
+
+    Parameters
+    ----------
+    hashes : numpy.ndarray of uint64, ascending
+        Those of the run; what is not verified says nothing.
+    first, last : int
+        The least and the greatest of them, as the log has them.
+    verify : callable
+        Verifies the hashes of rows ``low <= i < high`` of several windows, given as two arrays.
+    """
+
+    def __init__(
+        self,
+        hashes: Hashes,
+        first: int,
+        last: int,
+        verify: Callable[[Positions, Positions], None],
+    ) -> None:
+        super().__init__(hashes)
+        self._ends = float(first), float(last)
+        self._verify = verify
+
+    def likely(self, probes: Hashes) -> Positions:
+        """Return the places of all: nothing is known without a look."""
+        return np.arange(len(probes))
+
+    def places(self, probes: Hashes) -> Positions:
+        """Return where each probe stands first, or would stand, as `numpy.searchsorted` does."""
+        count = len(self._hashes)
+        low, high = np.zeros(len(probes), np.int64), np.full(len(probes), count, np.int64)
+        below, above = np.full(len(probes), self._ends[0]), np.full(len(probes), self._ends[1])
+        left = np.arange(len(probes))
+        wider = 1
+        while len(left):
+            begin, end = self._windows(
+                probes[left], low[left], high[left], below[left], above[left], wider
+            )
+            self._verify(begin, end)
+            at_begin, at_last = self._hashes[begin], self._hashes[end - 1]
+            is_before, is_behind = at_begin >= probes[left], at_last < probes[left]
+            high[left[is_before]], above[left[is_before]] = begin[is_before], at_begin[is_before]
+            low[left[is_behind]], below[left[is_behind]] = end[is_behind], at_last[is_behind]
+            within = ~(is_before | is_behind)
+            low[left[within]], high[left[within]] = begin[within], end[within]
+            left = left[~within & (low[left] < high[left])]
+            wider *= 4
+        return self._bisected(probes, low, high)
+
+    def _windows(
+        self,
+        probes: Hashes,
+        low: Positions,
+        high: Positions,
+        below: npt.NDArray[np.float64],
+        above: npt.NDArray[np.float64],
+        wider: int,
+    ) -> tuple[Positions, Positions]:
+        """Return rows among which each probe is expected, never none."""
+        rows = high - low
+        share = np.clip((probes.astype(np.float64) - below) / np.maximum(above - below, 1.0), 0, 1)
+        reach = np.ceil(wider * _DEVIATIONS / 2 * np.sqrt(rows)).astype(np.int64) + 1
+        middle = low + (share * rows).astype(np.int64)
+        begin = np.clip(middle - reach, low, high - 1)
+        return begin, np.clip(middle + reach, begin + 1, high)
+
+    def _bisected(self, probes: Hashes, low: Positions, high: Positions) -> Positions:
+        """Return the places of probes within rows that are verified."""
+        while bool((low < high).any()):
+            middle = (low + high) // 2
+            is_open = low < high
+            is_behind = is_open & (self._hashes[np.minimum(middle, len(self._hashes) - 1)] < probes)
+            low = np.where(is_behind, middle + 1, low)
+            high = np.where(is_open & ~is_behind, middle, high)
+        return low
+
+
+class FarRun(Run):
+    """A run of which blocks are fetched as they are verified; its ends come first, at once."""
+
+    def __init__(
+        self, store: Store, file: RunFile, on_damage: Callable[[], None], *, spent: int = 0
+    ) -> None:
+        self._spent = spent
+        self.place = store.url, file.path
+        self.bytes = FarBytes(store, file.path, file.bytes)
+        head = np.arange(block_count(min(HEAD_BYTES, file.body_bytes)))
+        tail = np.arange(file.body_bytes // BLOCK_BYTES, block_count(file.bytes))
+        self.bytes.bring(np.union1d(head, tail))
+        super().__init__(file, self.bytes.buffer, on_damage=on_damage, bring=self.bytes.bring)
+        ends = file.hash_range.first, file.hash_range.last
+        self.search = FarSearch(self.hashes, *ends, self._verify_windows)
+
+    @property
+    def spent(self) -> int:
+        """How many bytes were fetched of the run, in earlier lives of it, too."""
+        return self._spent + self.bytes.filled
+
+    def _verify_windows(self, low: Positions, high: Positions) -> None:
+        """Verify the hashes of several ranges of rows, none of them empty."""
+        begin = self._layout(HASH).values
+        first, end = begin + low * _HASH_BYTES, begin + high * _HASH_BYTES
+        self._verify(blocks_of(first // BLOCK_BYTES, -(-end // BLOCK_BYTES)))
+
+    def rows_of(self, hash_range: HashRange) -> tuple[int, int]:
+        if hash_range.is_empty:
+            return 0, 0
+        if hash_range.last >= self.file.hash_range.last:
+            [start] = self.search.places(np.array([hash_range.first], dtype=np.uint64))
+            return int(start), self.file.rows
+        bounds = np.array([hash_range.first, hash_range.end], dtype=np.uint64)
+        start, stop = self.search.places(bounds)
+        return int(start), int(stop)
+
+
+@dataclass
+class FarRuns:
+    """Least-recently-used cache of the runs that stay far away.
+
+    A run that was looked up so often that a copy would have paid is one of `RUNS` from then on.
+    """
+
+    bytes_min: int = 8 << 20
+    """A smaller run is fetched whole, by one request."""
+    share: int = 32
+    """Of a run that stays far away one byte of so many is fetched at most."""
+    count_max: int = 32
+    at_once: int = 8
+    """Runs that are asked side by side."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._runs: LruMap[tuple[str, str], FarRun] = LruMap(self.count_max)
+        self._spent: LruMap[tuple[str, str], int] = LruMap(_SPENT_KEPT)
+        """Of runs that were forgotten, what was fetched: one that comes back for ever is copied."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def open_all(self, store: Store, files: Sequence[RunFile], *, sought: int) -> list[Run]:
+        """Return the open runs of files in which some keys are looked up, and no more is read."""
+        far = [file for file in files if self._stays_far(store, file, sought)]
+        if not far:
+            return RUNS.open_all(store, files)
+        paths = {file.path for file in far}
+        near = [file for file in files if file.path not in paths]
+        with beside(lambda: RUNS.open_all(store, near), rows=ROWS_PER_THREAD) as opened:
+            runs = in_order(lambda file: self._open(store, file), far, min(len(far), self.at_once))
+            found: dict[str, Run] = {file.path: run for file, run in zip(far, runs, strict=True)}
+        found |= {file.path: run for file, run in zip(near, opened(), strict=True)}
+        return [found[file.path] for file in files]
+
+    def _stays_far(self, store: Store, file: RunFile, sought: int) -> bool:
+        """Return whether a look-up takes so little of a run that a copy of it does not pay."""
+        if file.bytes < self.bytes_min or RUNS.has(store, file):
+            return False
+        key = (store.url, file.path)
+        with self._lock:
+            known = self._runs.get(key)
+            spent = (self._spent.get(key) or 0) if known is None else known.spent
+        spent += sought * (_window(file.rows) * _HASH_BYTES + _ROW_BYTES)
+        return spent * self.share < file.bytes and store.is_far(file.path)
+
+    def _open(self, store: Store, file: RunFile) -> FarRun:
+        key = (store.url, file.path)
+        with self._lock:
+            known = self._runs.get(key)
+            spent = self._spent.get(key) or 0
+        if known is not None:
+            return known
+
+        def on_damage() -> None:
+            with self._lock:
+                self._runs.pop(key)
+
+        run = FarRun(store, file, on_damage, spent=spent)
+        with self._lock:
+            for gone in self._runs.put(key, run):
+                self._spent.put(gone.place, gone.spent)
+        return run
+
+    def bring(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
+        """Fetch what a look-up touches of parts that lie far away, side by side.
+
+        Parameters
+        ----------
+        parts : sequence of Part
+        hashes : numpy.ndarray of uint64, ascending
+            Those that are looked up.
+        names : sequence of str
+            Columns that are read of what is found.
+        """
+        far = [part for part in parts if isinstance(part, RunPart) and isinstance(part.run, FarRun)]
+        touch = partial(_touch, hashes=hashes, names=names)
+        for _ in in_order(touch, far, min(len(far), self.at_once)):
+            pass
+
+
+FAR = FarRuns()
+"""The far runs of this process."""
+
+
+def _touch(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
+    """Read what a look-up reads of a part."""
+    first, last = part.hash_ends
+    probes = hashes[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
+    places = part.places(probes)
+    found = places[part.hashes_at(np.minimum(places, len(part) - 1)) == probes]
+    part.run.verify_at([name for name in names if part.has(name)], part.in_run(found))
+
+
+def _window(rows: int) -> int:
+    """Return how many of some rows are looked at to find one."""
+    return int(_DEVIATIONS * rows**0.5)
+
+
+_SHARES: ContextVar[int] = ContextVar("shares", default=1)
+
+
+def part_of(size: int) -> int:
+    """Return the part of a bound in bytes that the work at hand may take."""
+    return max(1, size // _SHARES.get())
+
+
+@contextmanager
+def shared_by(count: int) -> Iterator[None]:
+    """Work within as one of several readers; outside of it a generator works as its caller."""
+    token = _SHARES.set(count)
+    try:
+        yield
+    finally:
+        _SHARES.reset(token)

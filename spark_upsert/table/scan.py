@@ -1,0 +1,386 @@
+"""The rows of a version for which a condition is true, found without reading all where that can be.
+
+=====================  ==========================================================================
+the condition pins     what is read
+=====================  ==========================================================================
+all columns of a key   the blocks that hold those keys
+the hash's prefix      the hash ranges of those values (`hashPrefix`)
+an indexed column      the keys that the index proposes (`indexBy`), if they are few
+=====================  ==========================================================================
+
+Else all rows are read. Either way the condition itself judges each row in the end, so that a way
+is a question of time alone.
+
+The rows of a version in pieces, each of which any process can read by itself.
+
+A table as a lazy frame of Polars: projections and predicates go down to the read.
+
+Polars hands over the predicate of a query. Where it pins columns to values (`plan.expressions`),
+only what
+can have them is read; Polars judges each row itself, by its own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain
+from math import prod
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from polars.io.plugins import register_io_source
+
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys
+from spark_upsert.core.keys import Words
+from spark_upsert.core.names import has_column
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.errors import CorruptionError, DataLossError
+from spark_upsert.plan.casts import kind_of
+from spark_upsert.plan.expressions import (
+    BoundExpression,
+    Pins,
+    bind_condition,
+    both,
+    either,
+    pins_of,
+    values_of,
+)
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.index.lookup import rows_at
+from spark_upsert.table.state.snapshot import CHUNK_ROWS, Snapshot
+
+_LOOK_UP_COST = 8
+"""Rows that are read through in the time in which one is looked up by a proposed key."""
+
+KEYS_MAX = 1 << 17
+"""Keys that pinned columns may have together; of more it is one pass over the table."""
+
+IndexOf = Callable[[str], Index | None]
+"""Returns the index on a column, if there is one."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which rows are wanted. Travels to the tasks by pickle.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The columns that the condition is of.
+    condition : str, optional
+        SQL; without one, the caller judges the rows that the pins leave.
+    pins : mapping of str to pyarrow.Array
+        Values that columns have in all rows that are wanted.
+    indexed : str, optional
+        The pinned column with the index to ask, where neither the key nor its prefix is pinned.
+    """
+
+    schema: pa.Schema
+    condition: str | None = None
+    pins: Pins = field(default_factory=dict)
+    indexed: str | None = None
+
+    @classmethod
+    def of(cls, condition: str, schema: pa.Schema) -> Where:
+        """Check a condition.
+
+        Raises
+        ------
+        PlanError
+            It is no SQL that is known, or not of these columns (`expressions.bind`).
+        """
+        bind_condition(condition, schema)
+        return cls(schema, condition, pins_of(condition, schema))
+
+    def pinned(self, pins: Pins) -> Where:
+        """Return it with more pins, of other types perhaps; what is not known pins nothing."""
+        own = {
+            name: values_of(values, self.schema.field(name).type)
+            for name, values in pins.items()
+            if has_column(self.schema, name)
+        }
+        known = {name: values for name, values in own.items() if values is not None}
+        return replace(self, pins=both(self.pins, known))
+
+    def by_index(self, snapshot: Snapshot, index_of: IndexOf) -> Where:
+        """Return it with the index that saves most, if one does at a version."""
+        return replace(self, indexed=_choose_index(snapshot, self, index_of))
+
+    def __getstate__(self) -> dict[str, object]:
+        # What is derived does not travel.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @cached_property
+    def _bound(self) -> BoundExpression | None:
+        """The condition over the columns that it reads, and no others."""
+        if self.condition is None:
+            return None
+        read = bind_condition(self.condition, self.schema).columns
+        fields = pa.schema([self.schema.field(name) for name in read])
+        return bind_condition(self.condition, fields)
+
+    def _columns_beside(self, names: Sequence[str]) -> list[str]:
+        """Return columns, with those that the condition reads behind them."""
+        own = () if self._bound is None else self._bound.columns
+        read = set(names)
+        return [*names, *(name for name in own if name not in read)]
+
+    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows for which the condition is true."""
+        if self._bound is None or not rows.num_rows:
+            return rows
+        is_wanted = self._bound(rows.select(list(self._bound.columns)))
+        return rows.filter(is_wanted, null_selection_behavior="drop")
+
+    def read(
+        self,
+        snapshot: Snapshot,
+        names: Sequence[str],
+        *,
+        hash_range: HashRange = ALL_HASHES,
+        index_of: IndexOf | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a version that are wanted, each once, in any order.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+        names : sequence of str
+            Columns of the table; if none, batches have some of their own.
+        hash_range : HashRange
+            Only rows with hashes in it; all, if an index is asked.
+        index_of : callable, optional
+            Returns an index that is open already.
+
+        Raises
+        ------
+        DataError
+            The condition has no value for a row that was looked at.
+        """
+        index = None
+        if self.indexed is not None:
+            index = (index_of or partial(Index.of, snapshot.store))(self.indexed)
+        for batch in self._candidates(snapshot, self._columns_beside(names), hash_range, index):
+            found = self.filter(batch)
+            if found.num_rows:
+                yield found.select(list(names)) if names else found
+
+    def _candidates(
+        self, snapshot: Snapshot, names: list[str], hash_range: HashRange, index: Index | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows among which are all that are wanted."""
+        if self.is_never:
+            return
+        schema = snapshot.manifest.schema
+        keys = self.keys(schema)
+        prefixes = self.prefixes(schema) if hash_range == ALL_HASHES else None
+        if keys is not None:
+            inside = _keys_within(schema, keys, hash_range)
+            yield snapshot.look_up(inside.columns, names or list(schema.keys)).rows
+        elif prefixes is not None:
+            yield from snapshot.having_prefix(prefixes.columns, names)
+        elif index is not None:
+            yield from _by_index(index, snapshot, self.pins[index.column], names)
+        else:
+            yield from snapshot.read(names, hash_range=hash_range)
+
+    @property
+    def is_never(self) -> bool:
+        """Whether no row can be wanted: a column has no value that it may have."""
+        return any(not len(values) for values in self.pins.values())
+
+    def keys(self, schema: TableSchema) -> pa.RecordBatch | None:
+        """Return the keys that the rows may have, if all key columns are pinned."""
+        return self._combined(schema, schema.keys)
+
+    def prefixes(self, schema: TableSchema) -> pa.RecordBatch | None:
+        """Return what the keys may begin with, if the columns of the hash's prefix are pinned."""
+        if not schema.hash_prefix:
+            return None
+        count = next((i for i, name in enumerate(schema.keys) if name not in self.pins), 0)
+        leading = schema.keys[: max(count, schema.hash_prefix)]
+        return self._combined(schema, leading)
+
+    def _combined(self, schema: TableSchema, names: Sequence[str]) -> pa.RecordBatch | None:
+        """Return all combinations of the pinned values of some columns, each once."""
+        if any(name not in self.pins for name in names):
+            return None
+        sizes = [len(self.pins[name]) for name in names]
+        if prod(sizes) > KEYS_MAX:
+            return None
+        places = np.indices(sizes).reshape(len(sizes), -1)
+        arrays = [self.pins[n].take(pa.array(at)) for n, at in zip(names, places, strict=True)]
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+
+def _choose_index(snapshot: Snapshot, where: Where, index_of: IndexOf) -> str | None:
+    """Return the column with the index that proposes fewest keys, if these are few."""
+    schema = snapshot.manifest.schema
+    if where.keys(schema) is not None or where.prefixes(schema) is not None:
+        return None
+    found = []
+    for column, values in where.pins.items():
+        index = index_of(column)
+        count = None if index is None else _count_proposed(index, values)
+        if count is not None:
+            found.append((count, column))
+    few = max(snapshot.manifest.live_rows, CHUNK_ROWS) // _LOOK_UP_COST
+    return next((column for count, column in sorted(found) if count <= few), None)
+
+
+def _count_proposed(index: Index, values: pa.Array) -> int | None:
+    try:
+        return index.count(values)
+    except (DataLossError, CorruptionError):
+        return None  # As if there were none; building it anew is for its own commands to say.
+
+
+def _by_index(
+    index: Index, snapshot: Snapshot, values: pa.Array, names: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that have one of some values in the column of an index."""
+    batches = rows_at(index, snapshot, snapshot.manifest.schema, index.column, values, names)
+    try:
+        first = next(batches, None)
+    except CorruptionError:  # Where it is the table that is damaged, that is found again.
+        yield from snapshot.read(names)
+        return
+    yield from () if first is None else chain([first], batches)
+
+
+def _keys_within(
+    schema: TableSchema, keys: pa.RecordBatch, hash_range: HashRange
+) -> pa.RecordBatch:
+    """Return the keys with hashes in a range."""
+    if hash_range == ALL_HASHES or not keys.num_rows:
+        return keys
+    hashes = hashes_of(schema, keys)
+    inside = (hashes >= np.uint64(hash_range.first)) & (hashes <= np.uint64(hash_range.last))
+    return keys.filter(pa.array(inside))
+
+
+def hashes_of(schema: TableSchema, keys: pa.RecordBatch) -> Words:
+    """Return the hashes of keys, in their order."""
+    return hash_keys(keys.columns, seed=schema.hash_seed, prefix=schema.hash_prefix)
+
+
+@dataclass(frozen=True)
+class ScanPiece:
+    """Some rows of a version: all pieces of a scan have each row once. Travels by pickle.
+
+    It gives Arrow (``__arrow_c_stream__``), so that frames and engines take it as it is.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    names : tuple of str
+        The columns, in their order.
+    hash_range : HashRange
+        Of the keys of its rows.
+    where : Where, optional
+        Which of the rows are wanted; by default all.
+    """
+
+    snapshot: Snapshot
+    names: tuple[str, ...]
+    hash_range: HashRange
+    where: Where | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, as they come."""
+        own = self.snapshot.manifest.schema.columns
+        return pa.schema([own.field(name) for name in self.names])
+
+    def scan(self) -> pa.RecordBatchReader:
+        """Return a reader of its rows, in no particular order; memory stays bounded."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return its rows as a stream of Arrow."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        if self.where is None:
+            return self.snapshot.read(self.names, hash_range=self.hash_range)
+        return self.where.read(self.snapshot, self.names, hash_range=self.hash_range)
+
+
+_COMPARED = frozenset({"truth", "whole", "text", "bytes", "date"})
+"""Kinds of columns that Polars compares without rounding either side."""
+
+
+def lazy_frame(snapshot: Snapshot, index_of: IndexOf) -> pl.LazyFrame:
+    """Return the rows of a version as a lazy frame; each `collect` reads that version anew."""
+    columns = snapshot.manifest.schema.columns
+
+    def read(
+        names: list[str] | None, predicate: pl.Expr | None, rows: int | None, _: int | None
+    ) -> Iterator[pl.DataFrame]:
+        wanted = names or columns.names
+        for batch in _batches(snapshot, wanted, predicate, index_of):
+            frame = _frame(batch)
+            frame = frame if predicate is None else frame.filter(predicate)
+            yield frame if rows is None else frame.head(rows)
+            rows = None if rows is None else rows - len(frame)
+            if rows is not None and rows <= 0:
+                return
+
+    return register_io_source(read, schema=_frame(columns.empty_table()).schema, is_pure=True)
+
+
+def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame), "a table is no series"
+    return frame
+
+
+def _batches(
+    snapshot: Snapshot, names: list[str], predicate: pl.Expr | None, index_of: IndexOf
+) -> Iterator[pa.RecordBatch]:
+    columns = snapshot.manifest.schema.columns
+    pins = {} if predicate is None else _pins(predicate, columns)
+    if not pins:
+        return snapshot.read(names)
+    where = Where(columns, pins=pins).by_index(snapshot, index_of)
+    return where.read(snapshot, names, index_of=index_of)
+
+
+def _pins(predicate: pl.Expr, columns: pa.Schema) -> Pins:
+    """Return the columns that a predicate pins, with their values.
+
+    An expression says what it is made of, and not by which operator: each is built anew of the
+    same parts and compared.
+    """
+    parts = predicate.meta.pop()
+    if len(parts) != 2:
+        return {}
+    right, left = parts
+    if predicate.meta.eq(left & right):
+        return both(_pins(left, columns), _pins(right, columns))
+    if predicate.meta.eq(left | right):
+        return either(_pins(left, columns), _pins(right, columns))
+    if predicate.meta.eq(left == right):
+        return _pinned(left, right, columns) or _pinned(right, left, columns)
+    if predicate.meta.eq(left.is_in(right)):
+        return _pinned(left, right, columns)
+    return {}
+
+
+def _pinned(column: pl.Expr, values: pl.Expr, columns: pa.Schema) -> Pins:
+    """Return the values that a column is compared with, if they are known without a row."""
+    if not column.meta.is_column() or values.meta.root_names():
+        return {}
+    name = column.meta.output_name()
+    if name not in columns.names or kind_of(columns.field(name).type) not in _COMPARED:
+        return {}
+    found = pl.select(values).to_series()
+    if found.dtype == pl.List:
+        found = found.explode()
+    array = found.to_arrow(compat_level=pl.CompatLevel.oldest())
+    known = values_of(array, columns.field(name).type)
+    return {} if known is None else {name: known}

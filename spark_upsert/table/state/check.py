@@ -1,0 +1,318 @@
+"""Verify a table: its files, their order, and that its numbers add up. Changes nothing.
+
+What is checked, for every version from ``since`` to the newest:
+
+- each file has the length, the checksums and the number of entries that the log says;
+- its hashes ascend, are those of its keys, and no key stands twice in it;
+- each epoch's counters account for each row, ``rows = applied + ignored``;
+- each version's ``live_rows`` is that of the version before it plus what its counters say,
+  so that the sum of all counters is the number of live rows;
+- the newest version has as many rows as it says;
+- of a table of contributions, each entry there is of one row or more;
+- no consumer has a lease on a version that is newer than the newest one.
+
+Findings are values: a damaged table is what this is made for, so that it does not raise. What an
+expiry and a vacuum have removed meanwhile is no finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.keys import sort_words
+from spark_upsert.core.schema import DIFF, HASH, TableSchema
+from spark_upsert.errors import CorruptionError, VersionNotFoundError
+from spark_upsert.store import Store
+from spark_upsert.table.log.manifest import Commit, Manifest, apply
+from spark_upsert.table.log.reader import LogReader
+from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.retention.leases import lease_path, readable_leases
+from spark_upsert.table.run.file import Run, RunFile, Span
+from spark_upsert.table.run.rows import Rows, RunPart
+from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.fold import impossible, told
+from spark_upsert.table.state.snapshot import Snapshot
+
+_CHUNK_ROWS = 1 << 17
+"""Entries that are looked at at once."""
+
+_FIRST = np.zeros(1, dtype=np.int64)
+"""The first row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is not as it must be."""
+
+    place: str
+    """A file, or a version."""
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: expected {self.expected}, found {self.found}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The findings of a check, and how much it looked at."""
+
+    since: int
+    newest: int
+    file_count: int
+    entry_count: int
+    bytes: int
+    live_rows: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.findings
+
+
+def check(store: Store, log: LogReader, told: Callable[[int, int], object] | None = None) -> Report:
+    """Verify all that the readable versions of a table depend on.
+
+    Parameters
+    ----------
+    store : Store
+    log : LogReader
+    told : callable, optional
+        Told before each file: how many were looked at, and how many there are.
+
+    Notes
+    -----
+    Reads every file once, those of the log too, whatever was read of them before. Memory is
+    bounded by the largest file's mapping.
+    """
+    log = log.anew()
+    readable = despite_expiry(lambda: _Readable.of(log), store.url)
+    head, files = readable.head, readable.files
+    of_files: list[Finding] = []
+    for done, file in enumerate(files.values()):
+        if told is not None:
+            told(done, len(files))
+        of_files += _check_file(store, head.schema, file)
+    if of_files and log.head().since > head.since:
+        needed = despite_expiry(lambda: _Readable.of(log), store.url).files
+        of_files = [each for each in of_files if each.place in needed]
+    of_rows = despite_expiry(lambda: _check_newest(store, log), store.url)
+    return Report(
+        since=head.since,
+        newest=head.version,
+        file_count=len(files),
+        entry_count=sum(file.rows for file in files.values()),
+        bytes=sum(file.bytes for file in files.values()),
+        live_rows=head.live_rows,
+        findings=(*_check_counts(readable), *of_files, *of_rows, *_check_leases(store, log)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Readable:
+    """The readable past of a table: the state before the first changes, and the commits from there.
+
+    It is whole in memory, whatever is expired behind it.
+    """
+
+    head: Manifest
+    base: Manifest
+    commits: tuple[Commit, ...]
+
+    @classmethod
+    def of(cls, log: LogReader) -> _Readable:
+        """Return what can be read now."""
+        look = log.look()
+        head = look.head()
+        base = look.before(head.first_changes)
+        return cls(head, base, tuple(look.commits(head.first_changes, head.upper)))
+
+    @property
+    def files(self) -> dict[str, RunFile]:
+        """All that it needs, by path."""
+        slices = [*self.base.slices, *(each for c in self.commits for each in c.slices())]
+        return {slice_.file.path: slice_.file for slice_ in slices}
+
+
+def newer_than_the_log(place: str, version: int, newest: int) -> Finding:
+    """Return the finding for what remembers a version that is newer than the newest one."""
+    return Finding(
+        place=place,
+        expected=f"a version up to {newest}, the newest in the log",
+        found=f"version {version} (newer versions were lost, or this is an older copy)",
+    )
+
+
+def _check_leases(store: Store, log: LogReader) -> list[Finding]:
+    held = readable_leases(store)
+    newest = log.head().version  # After the leases, which do not go ahead of it.
+    return [
+        newer_than_the_log(lease_path(each.consumer), each.version, newest)
+        for each in held
+        if each.version > newest
+    ]
+
+
+def _check_counts(readable: _Readable) -> Iterator[Finding]:
+    manifest = readable.base
+    for commit in readable.commits:
+        counters = Counters.from_json(commit.counters)
+        if not counters.is_balanced:
+            yield Finding(
+                place=f"version {commit.version}",
+                expected=f"counters that account for {counters.rows} rows",
+                found=repr(counters),
+            )
+        live_rows = manifest.live_rows + counters.live_delta
+        if commit.live_rows != live_rows:
+            yield Finding(
+                place=f"version {commit.version}",
+                expected=f"{live_rows} live rows, by its counters and the version before",
+                found=f"{commit.live_rows}",
+            )
+        manifest = apply(manifest, commit)
+
+
+@runtime_checkable
+class _KeepsCopies(Protocol):
+    """A store that maps local copies; the check wants the originals."""
+
+    def forget(self, path: str) -> None: ...
+
+
+def _check_file(store: Store, schema: TableSchema, file: RunFile) -> Iterator[Finding]:
+    if isinstance(store, _KeepsCopies):
+        store.forget(file.path)
+    try:
+        # Opened anew: an open run remembers which of its blocks were good once.
+        run = Run(file, store.map(file.path))
+        run.verify()
+        # Types and columns are compared where rows of several runs are put together.
+        Rows(schema, [RunPart(Span.within(run))]).take(schema.run.names, _FIRST)
+    except FileNotFoundError:
+        yield Finding(place=file.path, expected=f"{file.bytes} bytes", found="no such file")
+        return
+    except CorruptionError as error:
+        yield Finding(place=file.path, expected="an intact file", found=error.message)
+        return
+    diffs = run.slice([DIFF], 0, len(run.hashes))[0].to_numpy()
+    tombstones = int((diffs < 0).sum())
+    if (len(run.hashes), tombstones) != (file.rows, file.tombstones):
+        yield Finding(
+            place=file.path,
+            expected=f"{file.rows} entries, {file.tombstones} of them tombstones",
+            found=f"{len(run.hashes)} and {tombstones}",
+        )
+    bounds = (int(run.hashes[0]), int(run.hashes[-1]))
+    if bounds != (file.hash_range.first, file.hash_range.last):
+        yield Finding(
+            place=file.path,
+            expected=f"hashes from {file.hash_range.first:016x} to {file.hash_range.last:016x}",
+            found=f"{bounds[0]:016x} to {bounds[1]:016x}",
+        )
+    yield from _check_order(schema, run)
+
+
+def _check_order(schema: TableSchema, run: Run) -> Iterator[Finding]:
+    place, hashes = run.file.path, run.hashes
+    falling = np.flatnonzero(hashes[1:] < hashes[:-1])
+    if len(falling):
+        yield Finding(
+            place=place, expected=f"{HASH} ascending", found=f"it falls behind entry {falling[0]}"
+        )
+    for start in range(0, len(hashes), _CHUNK_ROWS):
+        stop = min(start + _CHUNK_ROWS, len(hashes))
+        # A key that could not be decoded is hashed by its bytes, so only plain tables are tried.
+        if not schema.has_quarantine:
+            keys = run.slice(schema.keys, start, stop)
+            own = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+            wrong = np.flatnonzero(own != hashes[start:stop])
+            if len(wrong):
+                yield Finding(
+                    place=place,
+                    expected=f"{HASH} of its own key in each entry",
+                    found=f"another in entry {start + wrong[0]} and {len(wrong) - 1} more",
+                )
+                return
+    equal = np.flatnonzero(hashes[1:] == hashes[:-1])
+    if len(equal):
+        names = [name for name in schema.identity if run.has(name)]
+        before = run.take(names, equal)
+        after = run.take(names, equal + 1)
+        twice = ~_is_less(before, after)
+        if bool(twice.any()):
+            yield Finding(
+                place=place,
+                expected="each key once, in order",
+                found=f"a key again, or out of order, behind entry {equal[twice][0]}",
+            )
+
+
+def _is_less(left: list[pa.Array], right: list[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Return where a row is before another in the order of runs."""
+    count = len(left[0])
+    both = [pa.concat_arrays([one, other]) for one, other in zip(left, right, strict=True)]
+    less = np.zeros(count, dtype=np.bool_)
+    same = np.ones(count, dtype=np.bool_)
+    for word in sort_words(both):
+        less |= same & (word[:count] < word[count:])
+        same &= word[:count] == word[count:]
+    return less
+
+
+def _check_newest(store: Store, log: LogReader) -> list[Finding]:
+    """Check the rows of the newest version.
+
+    Raises
+    ------
+    VersionNotFoundError
+        It was expired meanwhile.
+    """
+    head = log.head()
+    found = [*_check_snapshot(store, head)]
+    newest = log.head()
+    if found and head.version < newest.since:
+        raise VersionNotFoundError.expired(
+            f"version {head.version}, checked while an expiry removed it,",
+            since=newest.since,
+            newest=newest.version,
+        )
+    return found
+
+
+def _check_snapshot(store: Store, head: Manifest) -> Iterator[Finding]:
+    if head.schema.engine.multiplicity is not None:  # A sum that does not fit is no damage.
+        engine = replace(head.schema.engine, has_null_for_overflow=True)
+        head = replace(head, schema=replace(head.schema, engine=engine))
+    place, schema = f"version {head.version}", head.schema
+    of_no_rows, first, rows = 0, "", 0
+    counts_rows = schema.engine.multiplicity is not None
+    try:
+        for batch in Snapshot(store, head).read(schema.columns.names if counts_rows else []):
+            rows += batch.num_rows
+            if counts_rows:
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                wrong = np.flatnonzero(impossible(schema, columns))
+                if len(wrong) and not of_no_rows:
+                    first = told(schema, columns, int(wrong[0]))
+                of_no_rows += len(wrong)
+    except CorruptionError as error:
+        yield Finding(place=place, expected="its rows", found=error.message)
+        return
+    if of_no_rows:
+        yield Finding(
+            place=place,
+            expected="contributions of one row or more in each entry",
+            found=f"{of_no_rows} entries of none or fewer (the first: {first})",
+        )
+    if rows != head.live_rows:
+        yield Finding(
+            place=place, expected=f"{head.live_rows} rows, by its live_rows", found=f"{rows}"
+        )

@@ -1,0 +1,519 @@
+"""Entries that count the rows behind them: when there is none left, and what cannot be.
+
+A table of contributions holds sums (`core.merge_engines`). An entry of nothing but zeros adds
+nothing to
+any other: it is no row, and a merge of any runs may leave it out. An entry with a count of zero
+beside other sums has to stay, because a later run completes it: it is the rest of a row that
+changed, where the runs before and behind it are not merged. At the bottom, where nothing older lies
+below, that cannot be: counts there are those of real rows.
+
+Fold the entries of each key into one, for the engines that do not choose.
+
+Entries stand in the order of `arrange`: by key, and within a key from the oldest row to the
+newest. Besides its columns an entry carries what makes folding associative:
+
+================  ===========================================================================
+``__at_<c>``      with an order key: the order key of the value in column ``c``; null without it
+``__dead``        with an order key: the greatest order key of a delete, or null; without one:
+                  whether a delete lies below the entry, so that nothing older counts
+``__row_at_<c>``  where column ``c`` has an order of its own (``sequenceBy.<c>``): the order key of
+                  the row that brought its value; null in runs of earlier releases
+``__older_<c>``   in the same columns: the values that can replace it after a late delete
+================  ===========================================================================
+
+A delete forgets the values of all rows that are not after it in the order of rows. A column with an
+order of its own shows the remaining value that is greatest by that order. Where both orders
+disagree, a late delete can forget the shown value and leave one with a lower own order from a later
+row. So an entry holds values ``v1, v2, ...`` with falling own orders and rising orders of their
+rows. It needs no other value: each of those has a lower own order than a value of a later row.
+Mostly an entry holds one value.
+
+All rules work on whole columns: the best of each group is found by a few ``reduceat`` passes,
+sums and extremes by Arrow's grouped aggregation.
+
+In a table of contributions an entry of nothing but zeros is no row (`table.state.fold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.keys import (
+    Mask,
+    Positions,
+    Words,
+    compare,
+    keep_greatest,
+    ordered_words,
+    validity,
+)
+from spark_upsert.core.merge_engines import Engine, Rule
+from spark_upsert.core.precedence import NONE, EpochOf, Precedence
+from spark_upsert.core.schema import (
+    DEAD,
+    DIFF,
+    HASH,
+    PUT,
+    TOMBSTONE,
+    TableSchema,
+    at_column,
+    older_column,
+    row_at_column,
+)
+from spark_upsert.errors import CorruptionError, DataError
+from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.state.content import content_words
+from spark_upsert.table.state.resolve import arrange
+from spark_upsert.table.state.sums import exact_sums, sums_that_fit
+
+
+def without_sums(schema: TableSchema) -> TableSchema:
+    """Return the schema of the same entries without what does not say whether they are rows.
+
+    Where the count of a whole entry is zero all its sums are, so that of a table of contributions
+    the others need not be read to tell. Any other table's schema is returned as it is.
+    """
+    engine = schema.engine
+    if engine.multiplicity is None:
+        return schema
+    dropped = {
+        name
+        for name in schema.values
+        if engine.rule(name) is Rule.SUM and name != engine.multiplicity
+    }
+    rules = {name: rule for name, rule in engine.rules.items() if name not in dropped}
+    columns = pa.schema([field for field in schema.columns if field.name not in dropped])
+    return replace(schema, columns=columns, engine=replace(engine, rules=rules))
+
+
+def vanished(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
+    """Return which entries of a table of contributions are all zero.
+
+    Parameters
+    ----------
+    schema : TableSchema
+    columns : mapping of str to pyarrow.Array
+        The value columns of the entries. One with a value that is no sum, as the marker has, is
+        never all zero.
+    """
+    return _are_zero(schema, columns, schema.values)
+
+
+def impossible(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
+    """Return which entries no rows can have made: a count below zero, or sums of no rows."""
+    name = schema.engine.multiplicity
+    assert name is not None
+    counts = np.asarray(columns[name].fill_null(0), dtype=np.int64)
+    others = [other for other in schema.values if schema.engine.rule(other) is not Rule.SUM]
+    is_entry = _are_zero(schema, columns, others)  # The marker counts nothing.
+    empty = (counts == 0) & is_entry & ~vanished(schema, columns)
+    found: Mask = (counts < 0) | empty
+    return found
+
+
+def require_possible(schema: TableSchema, columns: Mapping[str, pa.Array], url: str) -> None:
+    """Raise if an entry with nothing older below it cannot be of any rows.
+
+    Raises
+    ------
+    CorruptionError
+        Names the first such entry.
+    """
+    wrong = np.flatnonzero(impossible(schema, columns))
+    if not len(wrong):
+        return
+    first = told(schema, columns, int(wrong[0]))
+    raise CorruptionError(
+        f"the table at '{url}' is of contributions, so that each of its entries must be of one row "
+        f"or more; found {len(wrong)} that are not (the first: {first}).",
+        hint="something was retracted that was never added, or added to another table. Make the "
+        "table anew from its view ('keep' into another path); nothing was changed.",
+        path=url,
+    )
+
+
+def told(schema: TableSchema, columns: Mapping[str, pa.Array], at: int) -> str:
+    """Return an entry in words, for errors."""
+    names = [*schema.keys, *schema.values]
+    return f"{', '.join(f'{name}={columns[name][at].as_py()!r}' for name in names):.400}"
+
+
+def _are_zero(
+    schema: TableSchema, columns: Mapping[str, pa.Array], names: tuple[str, ...] | list[str]
+) -> Mask:
+    result: Mask | None = None
+    for name in names:
+        column = columns[name]
+        if schema.engine.rule(name) is Rule.SUM:
+            zero = pa.scalar(0, column.type)
+            found = pc.equal(column, zero).fill_null(True)
+        else:
+            found = column.is_null()
+        mask: Mask = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
+        result = mask if result is None else result & mask
+    if result is None:
+        length = len(next(iter(columns.values())))
+        return np.ones(length, dtype=np.bool_)
+    return result
+
+
+class Folded(NamedTuple):
+    """One entry per key, made of all of its entries."""
+
+    rows: Rows
+    """The entries, sorted by (hash, key), as one part in memory."""
+    firsts: Positions
+    """One of the rows that went into each of them."""
+
+
+def fold(rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = None) -> Folded:
+    """Fold the entries of each key into one.
+
+    Parameters
+    ----------
+    rows : Rows
+        Columns as `TableSchema.run`; older rows stand before newer ones.
+    chosen : numpy.ndarray of int64, optional
+        Row numbers, ascending; all by default.
+    epochs : callable, optional
+        Gives the epoch of each row; needed where rows of one epoch may be of several tasks.
+    """
+    schema = rows.schema
+    in_time = _in_time(rows, epochs) if epochs and schema.order else lambda _: []
+    return fold_arranged(rows, *arrange(rows, chosen, in_time))
+
+
+def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> Folded:
+    """Fold entries that are arranged by key (`resolve.Arrangement`): the rest of `fold`.
+
+    Parameters
+    ----------
+    order : numpy.ndarray of int64
+        Row numbers, key by key, and of one key older rows before newer ones.
+    begins : numpy.ndarray of bool
+        Whether a place in ``order`` is the first of its key.
+    """
+    schema = rows.schema
+    columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
+    if not bool(begins.all()):
+        columns = _Groups(schema, columns, begins).folded()
+    if schema.engine.multiplicity is not None:
+        columns[DIFF] = pa.array(
+            np.where(vanished(schema, columns), TOMBSTONE, PUT).astype(np.int8)
+        )
+    batch = pa.RecordBatch.from_arrays(
+        [columns[name] for name in schema.run.names], schema=schema.run
+    )
+    return Folded(Rows(schema, [BatchPart(batch)]), order[begins])
+
+
+class _Groups:
+    """Entries sorted by key, the groups of equal keys, and the rules on them."""
+
+    def __init__(self, schema: TableSchema, columns: dict[str, pa.Array], begins: Mask) -> None:
+        self._schema = schema
+        self._columns = columns
+        self._firsts = np.flatnonzero(begins)
+        self._counts = np.diff(self._firsts, append=len(begins))
+        self._group = np.cumsum(begins) - 1
+        self._puts = np.asarray(columns[DIFF]) > 0
+        self._precedence = Precedence.of(schema)
+        self._has_order = self._precedence.has_order
+
+    def folded(self) -> dict[str, pa.Array]:
+        """Return the columns of one entry per group."""
+        schema = self._schema
+        result = {name: self._first(name) for name in (HASH, *schema.keys)}
+        alive = self._alive(result)
+        for name in schema.values:
+            rule = schema.engine.rule(name)
+            if name in schema.engine.column_order:
+                self._fold_own(name, result)
+            elif rule is Rule.LAST:
+                self._fold_last(name, alive, result)
+            elif rule is Rule.COLLECT:
+                result[name] = self._collect(name)
+            else:
+                result[name] = self._aggregate(name, rule)
+        self._fold_existence(alive, result)
+        return result
+
+    def _first(self, name: str) -> pa.Array:
+        return self._columns[name].take(pa.array(self._firsts))
+
+    def _alive(self, result: dict[str, pa.Array]) -> Callable[[list[pa.Array] | None], Mask]:
+        """Fold the deletes; return a function that says which order keys they leave alive."""
+        everything = np.ones(len(self._group), dtype=np.bool_)
+        if self._schema.engine.kind is not Engine.PARTIAL_UPDATE:
+            return lambda _: everything
+        dead = self._columns[DEAD]
+        if not self._has_order:
+            marks = np.asarray(dead.to_numpy(zero_copy_only=False), dtype=np.bool_)
+            places = np.where(marks, np.arange(len(marks)), NONE)
+            last = np.maximum.reduceat(places, self._firsts)
+            result[DEAD] = pa.array(last != NONE)
+            survivors = np.arange(len(marks)) >= np.repeat(last, self._counts)
+            return lambda _: survivors
+        best = self._greatest(dead, everything)
+        result[DEAD] = _take(dead, best)
+        limit = [_take(dead, np.repeat(best, self._counts)).field(i) for i in range(self._width)]
+        limited = np.repeat(best != NONE, self._counts)
+
+        def alive(order: list[pa.Array] | None) -> Mask:
+            assert order is not None
+            return ~limited | _greater_where(order, limit, limited)
+
+        return alive
+
+    @property
+    def _width(self) -> int:
+        return len(self._schema.order)
+
+    def _fold_last(
+        self,
+        name: str,
+        alive: Callable[[list[pa.Array] | None], Mask],
+        result: dict[str, pa.Array],
+    ) -> None:
+        """Choose the last value that is not null and that no delete has forgotten."""
+        column = self._columns[name]
+        valid = validity(column)
+        if column.null_count == len(column) and not self._has_order:
+            result[name] = pa.nulls(len(self._firsts), column.type)
+            return
+        candidate = np.ones(len(column), dtype=np.bool_) if valid is None else valid.copy()
+        if not self._has_order:
+            candidate &= alive(None) & self._puts
+            places = np.where(candidate, np.arange(len(column)), NONE)
+            result[name] = _take(column, np.maximum.reduceat(places, self._firsts))
+            return
+        at = self._columns[at_column(name)]
+        rows = np.flatnonzero(candidate)
+        candidate[rows] = alive([at.field(i) for i in range(self._width)])[rows]
+        best = self._greatest(at, candidate)
+        result[name] = _take(column, best)
+        result[at_column(name)] = _take(at, best)
+
+    def _fold_own(self, name: str, result: dict[str, pa.Array]) -> None:
+        """Choose the greatest value by the own order of a column, and keep its replacements."""
+        values = self._values_of(name)
+        group = self._group[values.entry]
+        deletes, has_delete = result[DEAD].field(0), np.asarray(result[DEAD].is_valid())
+        is_left = ~has_delete[group]
+        at_risk = np.flatnonzero(has_delete[group])
+        limits = deletes.take(pa.array(group[at_risk]))
+        is_left[at_risk] = compare([values.row_at.take(pa.array(at_risk))], [limits]) > 0
+        later = values.entry if self._precedence.later_wins_ties else -values.entry
+        ranks = _words(values.at)
+        order = np.lexsort([values.place, -later, *(~word for word in ranks[::-1]), group])
+        order = order[is_left[order]]
+        # The greatest first: a value stays if its row is after the rows of all greater ones.
+        row_ranks = _dense_ranks(_words(values.row_at))
+        keys = group[order] * (len(row_ranks) + 1) + row_ranks[order]
+        reached = np.maximum.accumulate(keys)
+        kept = order[np.append(True, keys[1:] > reached[:-1])[: len(keys)]]
+        begins = np.diff(group[kept], prepend=-1) != 0
+        first = np.full(len(self._firsts), NONE)
+        first[group[kept[begins]]] = kept[begins]
+        result[name] = _take(values.value, first)
+        for column, source in ((at_column, values.at), (row_at_column, values.row_at)):
+            fields = list(self._schema.order_type)
+            taken = pa.StructArray.from_arrays([_take(source, first)], fields=fields)
+            result[column(name)] = _take(
+                taken, np.where(first == NONE, NONE, np.arange(len(first)))
+            )
+        result[older_column(name)] = self._older(name, values, kept[~begins], group)
+
+    def _values_of(self, name: str) -> _Values:
+        """Return the values of a column that entries have: those that they show, then the older."""
+        column, at, row_at, older = (
+            self._columns[each]
+            for each in (name, at_column(name), row_at_column(name), older_column(name))
+        )
+        [own_row] = (self._columns[each] for each in self._schema.order_columns)
+        shown = np.flatnonzero(np.asarray(pc.and_(column.is_valid(), at.is_valid())))
+        chosen = pa.array(shown)
+        nested, owners = older.flatten(), np.asarray(pc.list_parent_indices(older))
+        starts = np.flatnonzero(np.diff(owners, prepend=-1))
+        place = np.arange(len(owners)) - np.repeat(starts, np.diff(starts, append=len(owners)))
+        row_at = pc.coalesce(pc.struct_field(row_at, [0]), own_row)
+        sides = (
+            (at.field(0).take(chosen), pc.struct_field(nested, [0, 0])),
+            (row_at.take(chosen), pc.struct_field(nested, [1, 0])),
+            (column.take(chosen), pc.struct_field(nested, [2])),
+        )
+        return _Values(
+            np.concatenate([shown, owners]),
+            np.concatenate([np.zeros(len(shown), dtype=np.int64), 1 + place]),
+            *(pa.concat_arrays(side) for side in sides),
+        )
+
+    def _older(self, name: str, values: _Values, kept: Positions, group: Positions) -> pa.Array:
+        """Return values, group by group, as lists; null for none."""
+        type_ = self._schema.older_type(name)
+        chosen = pa.array(kept)
+        own = list(self._schema.order_type)
+        parts = [
+            pa.StructArray.from_arrays([each.take(chosen)], fields=own)
+            for each in (values.at, values.row_at)
+        ]
+        records = pa.StructArray.from_arrays(
+            [*parts, values.value.take(chosen)], fields=list(type_.value_type)
+        )
+        counts = np.bincount(group[kept], minlength=len(self._firsts))
+        offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
+        return pa.ListArray.from_arrays(
+            pa.array(offsets), records, type=type_, mask=pa.array(counts == 0)
+        )
+
+    def _greatest(self, keys: pa.Array, candidate: Mask) -> Positions:
+        """Return per group the candidate with the greatest order key, of equals as `Ties` say."""
+        valid = validity(keys)
+        candidate = candidate if valid is None else candidate & valid
+        words = (word for index in range(self._width) for word in _words(keys.field(index)))
+        greatest = keep_greatest(words, self._firsts, candidate)
+        places = np.arange(len(candidate))
+        return self._precedence.one_of_tied(places, greatest, self._firsts)
+
+    def _fold_existence(
+        self, alive: Callable[[list[pa.Array] | None], Mask], result: dict[str, pa.Array]
+    ) -> None:
+        """Decide whether there is a row, and the entry's order key."""
+        names = self._schema.order_columns
+        if self._schema.engine.multiplicity is not None:
+            return  # Its sums decide (`multiplicity.vanished`).
+        if not self._has_order:
+            exists = np.maximum.reduceat((self._puts & alive(None)).astype(np.int8), self._firsts)
+            result[DIFF] = pa.array(np.where(exists > 0, 1, -1).astype(np.int8))
+            return
+        order = [self._columns[name] for name in names]
+        live = self._puts & alive(order)
+        struct = pa.StructArray.from_arrays(order, names=list(names))
+        best = self._greatest(struct, live)
+        anyone = self._greatest(struct, np.ones(len(live), dtype=np.bool_))
+        chosen = np.where(best == NONE, anyone, best)
+        for name, column in zip(names, order, strict=True):
+            result[name] = column.take(pa.array(chosen))
+        result[DIFF] = pa.array(np.where(best == NONE, -1, 1).astype(np.int8))
+
+    def _aggregate(self, name: str, rule: Rule) -> pa.Array:
+        """Sum the values of each group, or take the greatest or smallest."""
+        column = self._columns[name]
+        if rule is Rule.SUM and not pa.types.is_floating(column.type):
+            try:
+                return exact_sums(column, self._firsts)
+            except OverflowError as error:
+                if self._schema.engine.has_null_for_overflow:
+                    return sums_that_fit(column, self._firsts)
+                raise DataError(
+                    f"a sum of column '{name}' does not fit into {column.type}.",
+                    hint="write into a table with a wider type for the column, or drop the row "
+                    "that is too large.",
+                    column=name,
+                ) from error
+        table = pa.table({"group": self._group, "value": column})
+        grouped = table.group_by("group", use_threads=False).aggregate([("value", rule.value)])
+        ordered = grouped.sort_by("group").column(f"value_{rule.value}").combine_chunks()
+        return ordered.cast(column.type)
+
+    def _collect(self, name: str) -> pa.Array:
+        """Return the sorted set of all elements of each group's lists."""
+        column = self._columns[name]
+        parents = pc.list_parent_indices(column)
+        elements = pa.table(
+            {"group": pa.array(self._group).take(parents), "value": pc.list_flatten(column)}
+        )
+        unique = elements.group_by(["group", "value"], use_threads=False).aggregate([])
+        unique = unique.filter(pc.is_valid(unique["value"]))
+        unique = unique.sort_by([("group", "ascending"), ("value", "ascending")])
+        sizes = np.bincount(np.asarray(unique["group"]), minlength=len(self._firsts))
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        valid = np.maximum.reduceat(np.asarray(column.is_valid()).astype(np.int8), self._firsts)
+        values = unique["value"].combine_chunks()
+        lists = pa.ListArray.from_arrays(pa.array(offsets), values, type=column.type)
+        return pc.if_else(pa.array(valid > 0), lists, pa.nulls(len(lists), column.type))
+
+
+class _Values(NamedTuple):
+    """Values of a column with an order of its own, with the entries that hold them."""
+
+    entry: Positions
+    place: Positions
+    """Among those of its entry, the greatest by the own order first."""
+    at: pa.Array
+    """By the order of the column."""
+    row_at: pa.Array
+    """By the order of the rows."""
+    value: pa.Array
+
+
+def _dense_ranks(words: Sequence[Words]) -> Positions:
+    """Return the place of each sequence of words among the different ones."""
+    order = np.lexsort(words[::-1])
+    differs = np.zeros(len(order), dtype=np.bool_)
+    for word in words:
+        differs[1:] |= word[order[1:]] != word[order[:-1]]
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.cumsum(differs)
+    return ranks
+
+
+def _take(column: pa.Array, places: Positions) -> pa.Array:
+    """Take values; `NONE` gives null."""
+    return column.take(pa.array(places, mask=places == NONE))
+
+
+def _words(column: pa.Array) -> list[Words]:
+    """Return ordered words of a column; those of nulls are arbitrary."""
+    if column.null_count:
+        filler = column.drop_null()[:1]
+        if not len(filler):
+            return [np.zeros(len(column), dtype=np.uint64)]
+        column = column.fill_null(filler[0])
+    return ordered_words(column)
+
+
+def _greater_where(left: Sequence[pa.Array], right: Sequence[pa.Array], where: Mask) -> Mask:
+    """Return where ``where`` holds, both sides are not null and the left one is greater."""
+    both = where.copy()
+    for column in (*left, *right):
+        valid = validity(column)
+        both = both if valid is None else both & valid
+    rows = np.flatnonzero(both)
+    result = np.zeros(len(where), dtype=np.bool_)
+    if len(rows):
+        at = pa.array(rows)
+        sides = [[column.take(at) for column in side] for side in (left, right)]
+        result[rows] = compare(sides[0], sides[1]) > 0
+    return result
+
+
+def _in_time(rows: Rows, epochs: EpochOf) -> Callable[[Positions], list[Words]]:
+    """Return words that put the rows of a key in the order of time: the oldest epoch first.
+
+    Rows of one epoch come from several tasks, between which nothing is later: they are put
+    in the order of their contents.
+    """
+
+    def words(members: Positions) -> list[Words]:
+        ages = epochs(members)
+        hashes = rows.hashes[members]
+        order = np.lexsort((ages, hashes))
+        again = np.zeros(len(members), dtype=np.bool_)
+        again[1:] = (np.diff(hashes[order]) == 0) & (np.diff(ages[order]) == 0)
+        again[:-1] |= again[1:].copy()
+        ranks = np.zeros(len(members), dtype=np.uint64)
+        unordered = order[again]
+        if len(unordered):
+            contents = content_words(rows, members[unordered])
+            ranked = np.lexsort(contents[::-1])
+            ranks[unordered[ranked]] = np.arange(len(unordered), dtype=np.uint64)
+        return [ages, ranks]
+
+    return words

@@ -1,0 +1,307 @@
+"""Find the entry that the table holds for each of many keys.
+
+The keys come sorted by hash. Each run is searched once for all of them; among the runs that hold a
+key, `core.precedence` decides. The cost is O(keys * runs * log rows), with values untouched: a
+caller that needs a column gathers it by position afterwards.
+
+Values with which keys are to begin: where they may lie in runs, and which rows really have them.
+
+Where the upper half of the hash is made of the first key columns, all keys that begin with some
+values have hashes of one range. Other values may share the range, so that what lies there is
+compared with the values in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.casts import convert
+from spark_upsert.core.key_hash import HashRange, prefix_ends
+from spark_upsert.core.keys import Positions, Words, equal_rows
+from spark_upsert.core.schema import HASH, TableSchema
+from spark_upsert.errors import CorruptionError, OptionError, SchemaError
+from spark_upsert.plan.join_keys import is_among
+from spark_upsert.table.run.file import RUNS, Run
+from spark_upsert.table.run.format import BLOCK_BYTES
+from spark_upsert.table.run.rows import Part, Rows
+from spark_upsert.table.state.found import Found
+from spark_upsert.table.state.reduce import Hits, mechanism_of
+
+HASHES_PER_BLOCK = BLOCK_BYTES // 8
+
+_RARE = 0.3
+"""The share of the probes that are found, below which it pays to leave others out first."""
+
+
+def find(
+    schema: TableSchema,
+    state: Sequence[tuple[Part, int]],
+    hashes: npt.NDArray[np.uint64],
+    keys: Sequence[pa.Array],
+) -> Found:
+    """Look keys up in a state.
+
+    Parameters
+    ----------
+    schema : TableSchema
+    state : sequence of (Part, epoch)
+        Parts sorted by hash with one entry per key each, in the order of their epochs.
+    hashes : numpy.ndarray of uint64, shape (n,), ascending
+    keys : sequence of pyarrow.Array, each of length n
+        The columns of `TableSchema.identity`.
+
+    Raises
+    ------
+    CorruptionError
+        A run is damaged where it was searched.
+    """
+    rows = Rows(schema, [part for part, _ in state])
+    epochs = [epoch for _, epoch in state]
+    return mechanism_of(schema).gather(rows, epochs, hits_of(rows, hashes, keys), len(hashes))
+
+
+def hits_of(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Iterator[Hits]:
+    """Yield what each part holds of some keys, losers too; keys and hashes as of `find`."""
+    for index, part in enumerate(rows.parts):
+        probes, positions = _search(rows, index, part, hashes, keys)
+        RUNS.settle(len(hashes))
+        if len(probes):
+            yield Hits(index, probes, positions + rows.starts[index])
+
+
+def _search(
+    rows: Rows,
+    index: int,
+    part: Part,
+    hashes: npt.NDArray[np.uint64],
+    keys: Sequence[pa.Array],
+) -> tuple[Positions, Positions]:
+    """Return which keys a part holds, and where."""
+    candidates, positions = _same_hashes(part, hashes)
+    if rows.schema.hash_is_identity:
+        return candidates, positions
+    own = part.unverified_hashes
+    found_keys, found_positions = [], []
+    names = rows.schema.identity
+    while len(candidates):
+        stored = rows.take_from(index, names, positions)
+        wanted = pa.array(candidates)
+        equal = equal_rows(stored, [key.take(wanted) for key in keys])
+        found_keys.append(candidates[equal])
+        found_positions.append(positions[equal])
+        # Another key may share the hash: it lies right behind.
+        candidates, positions = candidates[~equal], positions[~equal] + 1
+        inside = positions < len(own)
+        candidates, positions = candidates[inside], positions[inside]
+        if len(candidates):
+            shared = part.hashes_at(positions) == hashes[candidates]
+            candidates, positions = candidates[shared], positions[shared]
+    empty = np.empty(0, dtype=np.int64)
+    return np.concatenate([empty, *found_keys]), np.concatenate([empty, *found_positions])
+
+
+def is_sparse(probes: int, entries: int) -> bool:
+    """Return whether so few hashes are sought among entries that most blocks stay unread."""
+    return probes * HASHES_PER_BLOCK < entries
+
+
+def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
+    """Return which hashes a part holds, and where the first entry with each of them is."""
+    own = part.unverified_hashes
+    if not len(own) or not len(hashes):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first, last = part.hash_ends
+    low = int(np.searchsorted(hashes, np.uint64(first), side="left"))
+    high = int(np.searchsorted(hashes, np.uint64(last), side="right"))
+    probes = hashes[low:high]
+    if is_sparse(len(probes), len(own)):
+        hit, places = _search_few(part, probes)
+        return hit + low, places
+    # Nearly every block would be touched: all are verified, once, and nothing is left to prove.
+    own = part.hashes
+    likely = None
+    if _share_found(probes[:: 1 + len(probes) // 64], own) < _RARE:
+        likely = part.likely(probes)
+        probes = probes[likely]
+    places = part.places(probes)
+    hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
+    return low + (hit if likely is None else likely[hit]), places[hit]
+
+
+def _share_found(probes: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]) -> float:
+    """Return which part of some probes stands in a sequence."""
+    places = np.minimum(np.searchsorted(own, probes), len(own) - 1)
+    return float((own[places] == probes).mean())
+
+
+def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
+    """Return which probes stand in a part, and where, by entries that prove it.
+
+    For each probe it verifies both neighbours of the found place. As the run is sorted, they say
+    whether the search went right, whatever it met on its way.
+    """
+    if not len(probes):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    places = part.places(probes)
+    count = len(part)
+    around = np.concatenate([np.maximum(places - 1, 0), np.minimum(places, count - 1)])
+    found = part.hashes_at(around)
+    below, above = found[: len(probes)], found[len(probes) :]
+    inside = places < count
+    misled = ((places > 0) & (below >= probes)) | (inside & (above < probes))
+    if bool(misled.any()):
+        raise CorruptionError.in_file(part.path, "hashes in ascending order", "others")
+    hit = np.flatnonzero(inside & (above == probes))
+    return hit, places[hit]
+
+
+_LOWER = np.uint64((1 << 32) - 1)
+
+_VALUES = 1 << 14
+"""Values that are sought at once: their places in a thousand runs are 256 MiB."""
+
+
+@dataclass(frozen=True)
+class RunRanges:
+    """The places of some ranges of hashes in a run: ``starts <= i < stops``."""
+
+    starts: Positions
+    stops: Positions
+
+    @property
+    def counts(self) -> Positions:
+        """How many entries are in each range."""
+        return self.stops - self.starts
+
+    def positions(self, low: int, high: int) -> Positions:
+        """Return the positions of the ranges ``low <= r < high``, ascending."""
+        starts, counts = self.starts[low:high], self.counts[low:high]
+        before = np.cumsum(counts) - counts
+        return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Wanted values of the leading key columns, in the order of the ranges of their hashes."""
+
+    names: tuple[str, ...]
+    """The columns."""
+    values: tuple[pa.Array, ...]
+    ranges: Words
+    """For each value, the first hash of the range in which keys lie that begin with it."""
+
+    @classmethod
+    def of(cls, schema: TableSchema, values: Sequence[pa.Array]) -> Prefixes:
+        """Check wanted values (`Snapshot.having_prefix`)."""
+        prefix, names = schema.hash_prefix, schema.keys[: len(values)]
+        if not prefix or not prefix <= len(values) <= len(schema.keys):
+            own = f"by {', '.join(schema.keys[:prefix])}" if prefix else "of whole keys alone"
+            raise OptionError(
+                "a read by prefix expects values of the leading key columns by which the table is "
+                f"hashed, found {len(values)} columns of values, and a table hashed {own}.",
+                hint="make the table with 'hashPrefix', and give values of all those columns.",
+                option="hashPrefix",
+            )
+        stored = [as_stored(v, schema, name) for v, name in zip(values, names, strict=True)]
+        ranges, _ = prefix_ends(stored[:prefix], seed=schema.hash_seed)
+        order = pa.array(np.argsort(ranges, kind="stable"))
+        return cls(
+            names=names,
+            values=tuple(column.take(order) for column in stored),
+            ranges=np.sort(ranges),
+        )
+
+    def cut(self) -> Iterator[Prefixes]:
+        """Yield the values in pieces, none of which shares a range with another."""
+        first = 0
+        while first < len(self.ranges):
+            last = self.ranges[min(first + _VALUES, len(self.ranges)) - 1]
+            end = int(np.searchsorted(self.ranges, last, side="right"))
+            yield replace(
+                self,
+                values=tuple(column.slice(first, end - first) for column in self.values),
+                ranges=self.ranges[first:end],
+            )
+            first = end
+
+    @cached_property
+    def firsts(self) -> Words:
+        """The first hash of each range, ascending."""
+        return np.unique(self.ranges)
+
+    @property
+    def lasts(self) -> Words:
+        """The last hash of each range."""
+        return self.firsts | _LOWER
+
+    @property
+    def spanning(self) -> HashRange:
+        """The ranges and all between them."""
+        return HashRange.spanning(self.firsts[0], self.lasts[-1])
+
+    def places(self, run: Run, live: HashRange) -> RunRanges:
+        """Find the ranges in the live part of a run, by entries that prove it.
+
+        Raises
+        ------
+        CorruptionError
+            The hashes do not ascend where they were searched.
+        """
+        low, high = live.rows_of(run.hashes)
+        starts = np.searchsorted(run.hashes, self.firsts, side="left").astype(np.int64)
+        stops = np.searchsorted(run.hashes, self.lasts, side="right").astype(np.int64)
+        count, ends = len(run.hashes), np.concatenate([starts, stops])
+        run.verify_at([HASH], np.unique(np.clip([ends - 1, ends], 0, count - 1)))
+        # Each end lies between an entry that is before it and one that is not.
+        wanted = np.concatenate([self.firsts, self.lasts])
+        is_last = np.arange(len(ends)) >= len(starts)
+        before, after = run.hashes[np.maximum(ends - 1, 0)], run.hashes[np.minimum(ends, count - 1)]
+        misled = (ends > 0) & np.where(is_last, before > wanted, before >= wanted)
+        misled |= (ends < count) & np.where(is_last, after <= wanted, after < wanted)
+        if bool(misled.any()):
+            raise CorruptionError.in_file(run.file.path, "hashes in ascending order", "others")
+        return RunRanges(np.clip(starts, low, high), np.clip(stops, low, high))
+
+    def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that have one of the values."""
+        columns = [rows.column(name) for name in self.names]
+        chosen = is_among(columns, self.values)
+        return rows if bool(chosen.all()) else rows.filter(pa.array(chosen))
+
+
+def neighbours_within(counts: Positions, most: int) -> Iterator[tuple[int, int]]:
+    """Yield neighbours ``[low, high)`` with at most so many together, or single ones."""
+    reached = np.cumsum(counts)
+    low = 0
+    while low < len(counts):
+        before = int(reached[low - 1]) if low else 0
+        high = max(low + 1, int(np.searchsorted(reached, before + most, side="right")))
+        yield low, high
+        low = high
+
+
+def as_stored(values: pa.Array, schema: TableSchema, name: str) -> pa.Array:
+    """Return wanted values in the type in which a table has a column.
+
+    Raises
+    ------
+    SchemaError
+        A value does not fit into it.
+    """
+    type_ = schema.columns.field(name).type
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    try:
+        return convert(values, type_)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"the column '{name}' is {type_} in the table, and a wanted value is not: {error}.",
+            hint=f"give values of type {type_}.",
+            column=name,
+        ) from error

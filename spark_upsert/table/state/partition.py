@@ -1,0 +1,122 @@
+"""Cuts of a range of hashes into pieces with about as many entries, for hashes that cluster.
+
+Hashes of whole keys are uniform: equal widths hold about the same. Where the upper half of a hash
+is made of the first key columns (`TableSchema.hash_prefix`), all rows with a common value lie in
+one range 2**32 wide. Readers that bound their memory by a piece take their cuts from here.
+
+The hashes that are looked at need not be verified: any bounds make a valid cut, and the same files
+always make the same cut.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_upsert.core.key_hash import HASH_END, HashRange
+from spark_upsert.table.log.manifest import Slice
+
+_SAMPLES_PER_PIECE = 16
+"""A piece is larger than its share by a sixteenth at most, or by what one hash has."""
+
+
+def cut_evenly(
+    hash_range: HashRange, runs: Sequence[tuple[npt.NDArray[np.uint64], float]], count: int
+) -> list[HashRange]:
+    """Cut a range into at most ``count >= 1`` neighbours with about the same weight each.
+
+    Parameters
+    ----------
+    hash_range : HashRange
+    runs : sequence of (numpy.ndarray of uint64, float)
+        Ascending hashes within the range, and what one of them weighs.
+    """
+    hashes, weights = [], []
+    for own, weight in runs:
+        step = max(1, len(own) // (_SAMPLES_PER_PIECE * count))
+        sample = own[step // 2 :: step]
+        hashes.append(sample)
+        weights.append(np.full(len(sample), len(own) * weight / max(1, len(sample))))
+    if count == 1 or not hashes:
+        return [hash_range]
+    drawn = np.concatenate(hashes)
+    order = np.argsort(drawn, kind="stable")
+    reached = np.cumsum(np.concatenate(weights)[order])
+    if not len(reached):
+        return [hash_range]
+    shares = reached[-1] * np.arange(1, count) / count
+    places = np.minimum(np.searchsorted(reached, shares), len(order) - 1)
+    return _between(hash_range, drawn[order][places].tolist())
+
+
+class Spread:
+    """How the entries of some slices lie over a range, as the log alone tells; no file is opened.
+
+    The log knows the rows of a file, its bounds, and where many keys begin alike
+    (`RunFile.crowds`). Elsewhere entries are taken to be uniform.
+
+    Parameters
+    ----------
+    hash_range : HashRange
+    slices : iterable of Slice
+    """
+
+    def __init__(self, hash_range: HashRange, slices: Iterable[Slice]) -> None:
+        self._range = hash_range
+        # In whole numbers: beside a narrow file, a wide one would be lost in a float.
+        change: dict[int, int] = {}
+        for slice_ in slices:
+            for part, rows in slice_.file.spread():
+                own = part.intersect(slice_.live).intersect(hash_range)
+                if not own.is_empty:
+                    rows_per_hash = rows * HASH_END // part.width
+                    change[own.first] = change.get(own.first, 0) + rows_per_hash
+                    change[own.end] = change.get(own.end, 0) - rows_per_hash
+        self._bounds = sorted(change)
+        density = accumulate(change[bound] for bound in self._bounds)
+        widths = (end - first for first, end in pairwise(self._bounds))
+        held = [each * width for each, width in zip(density, widths, strict=False)]
+        self._reached = list(accumulate(held, initial=0))
+
+    @property
+    def rows(self) -> int:
+        """About how many entries there are."""
+        return -(-self._reached[-1] // HASH_END)
+
+    def hash_at(self, number: int, count: int) -> int:
+        """Return the hash below which ``number`` of ``count`` equal parts of the entries lie."""
+        share, reached, bounds = self._reached[-1] * number // count, self._reached, self._bounds
+        if not reached[-1]:
+            return self._range.first + self._range.width * number // count
+        if share == reached[-1]:
+            return self._range.end
+        at = bisect_right(reached, share) - 1
+        held = reached[at + 1] - reached[at]
+        return bounds[at] + (share - reached[at]) * (bounds[at + 1] - bounds[at]) // held
+
+
+def cut_by_files(
+    hash_range: HashRange, slices: Iterable[Slice], count: int, *, is_uniform: bool
+) -> list[HashRange]:
+    """Cut a range as well as the log alone can tell (`Spread`)."""
+    if is_uniform or count == 1:
+        return hash_range.cut(count)
+    spread = Spread(hash_range, slices)
+    if not spread.rows:
+        return hash_range.cut(count)
+    return _between(hash_range, [spread.hash_at(number, count) for number in range(1, count)])
+
+
+def common(hash_range: HashRange, cuts: Iterable[Sequence[HashRange]]) -> list[HashRange]:
+    """Return the pieces of several cuts of a range, each within one piece of every cut."""
+    return _between(hash_range, [piece.first for pieces in cuts for piece in pieces])
+
+
+def _between(hash_range: HashRange, bounds: Iterable[int]) -> list[HashRange]:
+    inner = {int(bound) for bound in bounds if hash_range.first < bound < hash_range.end}
+    ends = [hash_range.first, *sorted(inner), hash_range.end]
+    return [HashRange(first, end) for first, end in pairwise(ends)]

@@ -1,0 +1,426 @@
+"""The entries that commands make of older ones, one epoch of each key after the other.
+
+Once for engines that choose an entry and once for those that fold them: the first compare
+order keys and move nothing, the others make each entry anew.
+
+How several entries of a key become one: the engine chooses one of them, or folds them all.
+
+`mechanism_of` is the one place that asks which; everything above sees entries. Choosing works
+on row numbers and moves no value (`table.state.resolve`, by `core.precedence`). Folding makes
+new entries in memory (`table.state.fold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.keys import Mask, Positions, compare, compare_words, ordered_words
+from spark_upsert.core.precedence import NEW_CONTENTS, EpochOf, Precedence, Standing
+from spark_upsert.core.schema import DIFF, HASH, TableSchema
+from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.state.content import content_words, equal_contents, have_reasons
+from spark_upsert.table.state.fold import fold, fold_arranged
+from spark_upsert.table.state.found import ABSENT, Found, LookUp
+from spark_upsert.table.state.resolve import (
+    arrange,
+    best_of_groups,
+    epochs_by_part,
+    resolve,
+    unbeaten,
+)
+
+
+class History(NamedTuple):
+    """The entries of keys before and after each epoch that does something to them, key by key."""
+
+    rows: Rows
+    old: Positions
+    """The entry before, or `ABSENT`."""
+    new: Positions
+    """The entry after."""
+    epochs: npt.NDArray[np.int64]
+    begins: Mask
+    """Whether it is the first of its key."""
+
+
+def chosen_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+    """Return what the commands that win make of the entries; those that lose do nothing."""
+    chosen, key_index = _winners_by_epoch(commands, epoch_of)
+    firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
+    rows, base = _with_state(commands, chosen[firsts], look_up)
+    effective = _effective(rows, chosen, key_index, base)
+    chosen, key_index = chosen[effective], key_index[effective]
+    begins = np.diff(key_index, prepend=-1) != 0
+    old = np.empty_like(chosen)
+    old[1:] = chosen[:-1]
+    old[begins] = base[key_index[begins]]
+    return History(rows, old, chosen, epoch_of(chosen).astype(np.int64), begins)
+
+
+def _with_state(commands: Rows, probes: Positions, look_up: LookUp) -> tuple[Rows, Positions]:
+    """Add what the state holds of some keys; return also where, or `ABSENT`."""
+    schema = commands.schema
+    hashes = commands.hashes[probes]
+    found = look_up(hashes, commands.take(schema.identity, probes))
+    # What was found is gathered once, whole: it lies scattered over many files.
+    hit = np.flatnonzero(found.present)
+    names = [name for name in schema.run.names if name != HASH]
+    columns = [pa.array(hashes[hit]), *found.rows.take(names, found.at[hit])]
+    known = BatchPart(pa.RecordBatch.from_arrays(columns, names=[HASH, *names]))
+    base = np.full(len(found.at), ABSENT, dtype=np.int64)
+    base[hit] = np.arange(len(hit)) + len(commands)
+    # In one part, so that all further looks at them are one call each.
+    return Rows(schema, [*commands.parts, known]).gathered(schema.run.names), base
+
+
+def _winners_by_epoch(commands: Rows, epoch_of: EpochOf) -> tuple[Positions, Positions]:
+    """Return the winning command of each (key, epoch), in that order, and the key's number."""
+    order, begins = arrange(commands, None, lambda members: [epoch_of(members)])
+    key_index = np.cumsum(begins) - 1
+    if bool(begins.all()):
+        return order, key_index
+    epochs = epoch_of(order)
+    keep = begins.copy()
+    keep[1:] |= epochs[1:] != epochs[:-1]
+    if bool(keep.all()):
+        return order, key_index
+    return best_of_groups(commands, order, np.flatnonzero(keep)), key_index[keep]
+
+
+def _effective(rows: Rows, chosen: Positions, key_index: Positions, base: Positions) -> Mask:
+    """Return which commands take effect against all that came before them for their key.
+
+    Keys advance together, one epoch of each at a time: as many steps as the busiest key has
+    epochs.
+    """
+    precedence = Precedence.of(rows.schema)
+    effective = np.ones(len(chosen), dtype=np.bool_)
+    if precedence.newest_wins:
+        return effective
+    hit = np.flatnonzero(base != ABSENT)
+    # The commands, and behind them what the table held before them.
+    entries = np.concatenate([chosen, base[hit]])
+    names = rows.schema.order_columns if precedence.order_reaches_back else ()
+    words = [word for column in rows.take(names, entries) for word in ordered_words(column)]
+    best = np.full(len(base), ABSENT, dtype=np.int64)
+    best[hit] = len(chosen) + np.arange(len(hit))
+    firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
+    turn = np.arange(len(chosen)) - firsts[key_index]
+    by_turn = np.argsort(turn, kind="stable")
+    ends = np.searchsorted(turn[by_turn], np.arange(int(turn.max(initial=-1)) + 2))
+    for low, high in pairwise(ends):
+        now = by_turn[low:high]
+        met = now[best[key_index[now]] != ABSENT]
+        older = best[key_index[met]]
+
+        def same(equal: Positions, met: Positions = met, older: Positions = older) -> Mask:
+            return equal_contents(rows, chosen[met[equal]], rows, entries[older[equal]])
+
+        order = compare_words([(word[met], word[older]) for word in words], len(met))
+        effective[met] = precedence.against_older(order, same).win
+        wins = now[effective[now]]
+        best[key_index[wins]] = wins
+    return effective
+
+
+def folded_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+    """Fold the commands into the state, one epoch of each key at a time.
+
+    As many steps as the busiest key has epochs; each makes the entries of its keys anew.
+    """
+    schema = commands.schema
+    order, begins = arrange(commands, None, lambda members: [epoch_of(members)])
+    key_index = np.cumsum(begins) - 1
+    row_epochs = epoch_of(order).astype(np.int64)
+    is_new_epoch = begins.copy()
+    is_new_epoch[1:] |= row_epochs[1:] != row_epochs[:-1]
+    pair = np.cumsum(is_new_epoch) - 1
+    first_pair = pair[begins]
+    turn = pair - first_pair[key_index]
+    probes = order[begins]
+    found = look_up(commands.hashes[probes], commands.take(schema.identity, probes))
+    parts = [*commands.parts, *found.rows.parts]
+    current = np.where(found.present, found.at + len(commands), ABSENT)
+    old, new = (np.full(int(pair[-1]) + 1, ABSENT, dtype=np.int64) for _ in range(2))
+    for now in range(int(turn.max()) + 1):
+        places = np.flatnonzero(turn == now)
+        keys = np.unique(key_index[places])
+        rows = Rows(schema, parts)
+        known, sent = current[keys], np.sort(order[places])
+        folded = _folded_into(rows, known[known != ABSENT], sent)
+        pairs = first_pair[keys] + now
+        old[pairs] = known
+        # Folded entries and keys are both in the order of (hash, key).
+        current[keys] = np.arange(len(folded)) + len(rows)
+        new[pairs] = current[keys]
+        parts += folded.parts
+    rows = Rows(schema, parts)
+    return History(rows, old, new, row_epochs[is_new_epoch], begins[is_new_epoch])
+
+
+def _folded_into(rows: Rows, known: Positions, sent: Positions) -> Rows:
+    """Fold commands of one epoch into entries of the state, which are older."""
+    schema = rows.schema
+    both = Rows(schema, [BatchPart(_batch(rows, chosen)) for chosen in (known, sent)])
+    return fold(both, epochs=epochs_by_part(both, [0, 1])).rows
+
+
+def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
+    names = rows.schema.run.names
+    return pa.RecordBatch.from_arrays(rows.take(names, chosen), schema=rows.schema.run)
+
+
+class Reduced(NamedTuple):
+    """One entry for each key of some rows."""
+
+    rows: Rows
+    """Rows that hold the entries: the given ones, or others that were made of them."""
+    at: Positions
+    """Places of the entries in ``rows``, sorted by (hash, key)."""
+    losers: Positions
+    """Places of the rows that lost, where one was chosen."""
+    beaten_by: Positions
+    """The winner of each loser's key."""
+    folded: int = 0
+    """How many rows went into the entries of others, where none was chosen."""
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the entries as a batch."""
+        rows, schema = self.rows, self.rows.schema.run
+        if len(rows.parts) == 1 and np.array_equal(self.at, np.arange(len(rows))):
+            columns = rows.slice(0, schema.names, 0, len(rows))
+        else:
+            columns = rows.take(schema.names, self.at)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class Hits(NamedTuple):
+    """The probed keys that one part holds."""
+
+    part: int
+    probes: Positions
+    """The keys, by their places among the probes."""
+    rows: Positions
+    """Their entries."""
+
+
+class Meeting(NamedTuple):
+    """The effect of entries on older ones of their keys."""
+
+    was: pa.Array
+    """The `DIFF` of the older entries."""
+    becomes: pa.Array
+    """The `DIFF` of the entries then, where the newer ones take effect."""
+    standing: Standing
+
+
+class Mechanism(Protocol):
+    """The work of a merge engine on the entries of a key."""
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> Reduced:
+        """Make one entry of all rows of a key.
+
+        Parameters
+        ----------
+        rows : Rows
+            In the order of (epoch, task, position).
+        chosen : numpy.ndarray of int64, optional
+            Row numbers, ascending; all by default.
+        epochs : callable, optional
+            Gives the epoch of each row; needed where the rows are of several epochs.
+        is_one_task : bool
+            Whether the rows are in the order in which one task saw them.
+        """
+        ...
+
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
+        """Return rows, and which of them count: those are of a key each.
+
+        For a read, which wants no order and passes on whole parts: most rows lie alone.
+
+        Parameters
+        ----------
+        rows : Rows
+        epochs : sequence of int
+            The epoch of each part, ascending.
+        """
+        ...
+
+    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+        """Return the entry of each of ``count`` probed keys.
+
+        Parameters
+        ----------
+        rows : Rows
+        epochs : sequence of int
+            The epoch of each part, ascending.
+        hits : iterable of Hits
+            What the parts hold, in their order; each key once.
+        """
+        ...
+
+    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+        """Return what entries do to older ones of the same keys; both sorted by (hash, key)."""
+        ...
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        """Return what commands of several epochs make of the entries that a look-up finds.
+
+        Parameters
+        ----------
+        commands : Rows
+            In memory, one of each key, epoch and task.
+        epoch_of : callable
+            Gives the epoch of each.
+        look_up : callable
+            Finds entries in the state before them.
+        """
+        ...
+
+
+def mechanism_of(schema: TableSchema) -> Mechanism:
+    """Return how a table's engine makes one entry of many."""
+    return Folding() if schema.engine.folds else Choosing(Precedence.of(schema))
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """One of the entries wins, whole."""
+
+    precedence: Precedence
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> Reduced:
+        found = resolve(rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task)
+        return Reduced(rows, *found)
+
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
+        return rows, unbeaten(rows, epochs)
+
+    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+        at = np.full(count, ABSENT, dtype=np.int64)
+        probes, found = _lined_up(hits)
+        contested = (np.bincount(probes, minlength=count) > 1)[probes]
+        at[probes[~contested]] = found[~contested]
+        probes, found = probes[contested], found[contested]
+        if len(probes):
+            # Parts come in the order of time, and each is sorted: this merges them.
+            order = np.argsort(probes, kind="stable")
+            probes, members = probes[order], found[order]
+            firsts = np.flatnonzero(np.append(True, probes[1:] != probes[:-1]))
+            at[probes[firsts]] = self.precedence.best_of_groups(
+                members,
+                firsts,
+                # Read part by part, as they were found, and then put in order.
+                order=lambda _: [
+                    column.take(pa.array(order))
+                    for column in rows.take(rows.schema.order_columns, found)
+                ],
+                epochs=epochs_by_part(rows, epochs),
+                contents=partial(content_words, rows),
+            )
+        return Found(rows, at)
+
+    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+        # One look at what was found: it lies scattered over many files.
+        reaches_back = self.precedence.order_reaches_back
+        names = [DIFF, *(newer.schema.order_columns if reaches_back else ())]
+        diffs, *order = newer.take(names, ours)
+        was, *order_then = older.take(names, theirs)
+        signs = compare(order, order_then) if order else np.zeros(len(ours), dtype=np.int8)
+        standing = self.precedence.against_older(
+            signs,
+            lambda equal: equal_contents(newer, ours[equal], older, theirs[equal]),
+            lambda other: have_reasons(newer, ours[other], older, theirs[other]),
+        )
+        return Meeting(was, diffs, standing)
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        return chosen_history(commands, epoch_of, look_up)
+
+
+class Folding:
+    """All entries go into a new one."""
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> Reduced:
+        if epochs is None and not is_one_task:
+            epochs = epochs_by_part(rows, [0] * len(rows.parts))
+        made = fold(rows, chosen, epochs).rows
+        count = len(rows) if chosen is None else len(chosen)
+        return Reduced(made, np.arange(len(made)), _NOTHING, _NOTHING, count - len(made))
+
+    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
+        if len(rows.parts) > 1:
+            rows = fold(rows, epochs=epochs_by_part(rows, epochs)).rows
+        return rows, np.ones(len(rows), dtype=np.bool_)
+
+    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+        probes, found = _lined_up(hits)
+        at = np.full(count, ABSENT, dtype=np.int64)
+        if rows.schema.order:
+            order = np.argsort(found)
+            probes, found = probes[order], found[order]
+            made = fold(rows, found, epochs_by_part(rows, epochs))
+            at[probes[np.searchsorted(found, made.firsts)]] = np.arange(len(made.rows))
+        else:
+            # Parts come in the order of time, and each is sorted: this merges them.
+            order = np.argsort(probes, kind="stable")
+            probes, found = probes[order], found[order]
+            begins = np.diff(probes, prepend=ABSENT) != 0
+            made = fold_arranged(rows, found, begins)
+            at[probes[begins]] = np.arange(len(made.rows))
+        return Found(made.rows, at)
+
+    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+        [was] = older.take([DIFF], theirs)
+        both = Rows(newer.schema, [*older.parts, *newer.parts])
+        # An old entry and the new one of its key, one after the other: there is nothing to sort.
+        order = np.stack([theirs, ours + len(older)], axis=1).ravel()
+        made = fold_arranged(both, order, np.arange(len(order)) % 2 == 0)
+        [becomes] = made.rows.take([DIFF], np.arange(len(made.rows)))
+        nothing = np.zeros(len(ours), dtype=np.bool_)
+        return Meeting(was, becomes, Standing(~nothing, nothing, nothing))
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        return folded_history(commands, epoch_of, look_up)
+
+
+def _lined_up(hits: Iterable[Hits]) -> tuple[Positions, Positions]:
+    """Return the probes of all parts, one part behind the other, and their entries."""
+    parts = list(hits)
+    probes = np.concatenate([_NOTHING, *(part.probes for part in parts)])
+    return probes, np.concatenate([_NOTHING, *(part.rows for part in parts)])
+
+
+REPLACING: Mechanism = Choosing(NEW_CONTENTS)
+"""How an overwrite meets what it replaces, whatever the engine."""
+
+_NOTHING = np.empty(0, dtype=np.int64)

@@ -1,0 +1,268 @@
+"""The winning entry of each key, for the engines that choose one of them.
+
+Entries are grouped by (key hash, key), and `core.precedence` says which of a group wins, or of
+two. Rows are given in the order of (epoch, task, position).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import order_of
+from spark_upsert.core.keys import Mask, Positions, Words, equal_rows, sort_words
+from spark_upsert.core.precedence import EpochOf, Precedence
+from spark_upsert.core.schema import HASH
+from spark_upsert.table.run.rows import Rows
+from spark_upsert.table.state.content import content_words
+
+_HALF = (1 << 31) - 1
+"""The greatest value that fits twice into a number."""
+
+
+class Arrangement(NamedTuple):
+    """Rows in the order of their keys."""
+
+    order: Positions
+    """Row numbers sorted by (hash, key), then as was asked for."""
+    begins: Mask
+    """Whether a place in ``order`` is the first of its key."""
+
+
+class Resolution(NamedTuple):
+    """Winners and losers of a set of entries."""
+
+    winners: Positions
+    """One row per key, sorted by (hash, key)."""
+    losers: Positions
+    beaten_by: Positions
+    """The winner of each loser's key."""
+
+
+def arrange(
+    rows: Rows, chosen: Positions | None, within: Callable[[Positions], Sequence[Words]]
+) -> Arrangement:
+    """Sort rows by (hash, key, words, row number).
+
+    Parameters
+    ----------
+    rows : Rows
+    chosen : numpy.ndarray of int64 or None
+        The row numbers to sort, ascending; None for all.
+    within : callable
+        Takes row numbers, returns the words by which rows of one key are sorted, smallest
+        first. It is asked only about rows that share their hash with another.
+    """
+    order, begins = _grouped(rows, chosen)
+    if not bool(begins.all()):
+        shared = _shared(begins)
+        members, group = order[shared], np.cumsum(begins[shared], dtype=np.int64)
+        words = [np.asarray(word) for word in within(members)]
+        order[shared] = _sorted_within(members, group, words)
+    return Arrangement(order, begins)
+
+
+def _sorted_within(members: Positions, group: Positions, words: Sequence[Words]) -> Positions:
+    """Return row numbers by their group, which ascend already, then by words, then as such."""
+    if words or max(members.max(initial=0), len(members)) > _HALF:
+        return members[np.lexsort((members, *reversed(words), group))]
+    # Both in one number: of 200 000 rows 1.5 ms instead of 28 ms.
+    packed = (group << 32) | members
+    packed.sort()
+    return packed & _HALF
+
+
+def _same_key_as_before(rows: Rows, members: Positions, group: npt.NDArray[Any]) -> Mask:
+    """Return for each row of a sorted sequence whether the row before it has the same key."""
+    same = np.zeros(len(members), dtype=np.bool_)
+    near = np.flatnonzero(group[1:] == group[:-1]) + 1
+    keys = rows.take(rows.schema.identity, members)
+    before, after = pa.array(near - 1), pa.array(near)
+    same[near] = equal_rows([key.take(before) for key in keys], [key.take(after) for key in keys])
+    return same
+
+
+def resolve(
+    rows: Rows,
+    *,
+    chosen: Positions | None = None,
+    epochs: EpochOf | None = None,
+    contents: Rows | None = None,
+    is_one_task: bool = False,
+) -> Resolution:
+    """Return the winning entry of each key, sorted by (hash, key), and the losers.
+
+    Parameters
+    ----------
+    rows : Rows
+    chosen : numpy.ndarray of int64, optional
+        Row numbers, ascending; all by default.
+    epochs : callable, optional
+        Gives the epoch of each row; needed where the rows are of several epochs.
+    contents : Rows, optional
+        The same rows with all columns, where ``rows`` has only those of keys and order.
+    is_one_task : bool
+        Whether the rows are in the order in which one task saw them: that breaks ties.
+
+    Notes
+    -----
+    Rows that share no hash win at once. The others are not sorted by precedence: the best
+    of each key is found in a few passes over them. Only where different keys share a hash
+    are they sorted by key.
+    """
+    decided = _decided(rows, chosen, epochs, contents, is_one_task)
+    order, begins = decided.arrangement
+    if not len(decided.members):
+        none = np.empty(0, dtype=np.int64)
+        return Resolution(order, none, none)
+    order[decided.firsts] = decided.best
+    winner = np.repeat(decided.best, np.diff(decided.groups, append=len(decided.members)))
+    loses = np.flatnonzero(decided.members != winner)
+    return Resolution(order[np.flatnonzero(begins)], decided.members[loses], winner[loses])
+
+
+class _Decided(NamedTuple):
+    """The keys of which there are several rows, and their winners."""
+
+    arrangement: Arrangement
+    members: Positions
+    """Their rows, key by key."""
+    groups: Positions
+    """Where each key begins among the members."""
+    firsts: Positions
+    """Where each key begins in the arrangement."""
+    best: Positions
+    """The winner of each key."""
+
+
+def _decided(
+    rows: Rows,
+    chosen: Positions | None,
+    epochs: EpochOf | None,
+    contents: Rows | None,
+    is_one_task: bool = False,
+) -> _Decided:
+    """Decide between the rows of each key; parameters as of `resolve`."""
+    order, begins = _grouped(rows, chosen)
+    shared = np.flatnonzero(_shared(begins))
+    members = order[shared]
+    groups = np.flatnonzero(begins[shared])
+    best = members[:0]
+    if len(members):
+        best = best_of_groups(
+            rows, members, groups, epochs=epochs, contents=contents, is_one_task=is_one_task
+        )
+    return _Decided(Arrangement(order, begins), members, groups, shared[groups], best)
+
+
+def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:
+    """Return rows sorted by (hash, key), those of one key in any order."""
+    hashes = rows.hashes if chosen is None else rows.hashes[chosen]
+    places = order_of(hashes)
+    order: Positions = places if chosen is None else chosen[places]
+    begins = _begins(hashes[places])
+    if bool(begins.all()) or rows.schema.hash_is_identity:
+        return Arrangement(order, begins)
+    shared = _shared(begins)
+    members, group = order[shared], np.cumsum(begins[shared], dtype=np.int64)
+    same = _same_key_as_before(rows, members, group)
+    if not bool((same | _begins(group)).all()):
+        # Different keys share a hash.
+        keys = sort_words(rows.take(rows.schema.identity, members))
+        members = members[np.lexsort((*reversed(keys), group))]
+        order[shared] = members
+        begins[shared] = ~_same_key_as_before(rows, members, group)
+    return Arrangement(order, begins)
+
+
+def _begins(values: npt.NDArray[Any]) -> Mask:
+    """Return where a sorted sequence has a value for the first time."""
+    begins = np.ones(len(values), dtype=np.bool_)
+    begins[1:] = values[1:] != values[:-1]
+    return begins
+
+
+def _shared(begins: Mask) -> Mask:
+    """Return which places are of groups of more than one."""
+    shared = ~begins
+    shared[:-1] |= ~begins[1:]
+    return shared
+
+
+def best_of_groups(
+    rows: Rows,
+    members: Positions,
+    firsts: Positions,
+    *,
+    epochs: EpochOf | None = None,
+    contents: Rows | None = None,
+    is_one_task: bool = False,
+) -> Positions:
+    """Return the winner of each group of rows; parameters as of `resolve`.
+
+    Parameters
+    ----------
+    members : numpy.ndarray of int64
+        Row numbers, group by group, in any order within a group.
+    firsts : numpy.ndarray of int64
+        Where each group begins among the members.
+    """
+    whole = rows if contents is None else contents
+    return Precedence.of(rows.schema).best_of_groups(
+        members,
+        firsts,
+        order=partial(rows.take, rows.schema.order_columns),
+        epochs=epochs,
+        contents=None if is_one_task else partial(content_words, whole),
+    )
+
+
+def unbeaten(rows: Rows, epochs: Sequence[int]) -> Mask:
+    """Return which rows no other part's entry of the same key beats.
+
+    Only hashes that the largest part shares with the others are compared: the rest of it
+    wins unseen, so that a large run under small ones costs a search, not a sort.
+    """
+    wins = np.ones(len(rows), dtype=np.bool_)
+    if len(rows.parts) < 2:
+        return wins
+    largest = int(np.argmax(np.diff(rows.starts)))
+    start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
+    keys = () if rows.schema.hash_is_identity else rows.schema.identity
+    identity = rows.gathered([HASH, *keys, *rows.schema.order_columns])
+    row_epochs = np.repeat(np.asarray(epochs, dtype=np.uint64), np.diff(rows.starts))
+    # If most of the largest part is likely to be shared, to look which would cost more.
+    chosen = None if len(rows) > 1.25 * (stop - start) else _sharing(identity, start, stop)
+    decided = _decided(identity, chosen, lambda at: row_epochs[at], rows)
+    wins[decided.members] = False
+    wins[decided.best] = True
+    return wins
+
+
+def _sharing(rows: Rows, start: int, stop: int) -> Positions:
+    """Return the rows beside the sorted ones of a part, and those of it that share their hashes."""
+    shares = np.ones(len(rows), dtype=np.bool_)
+    own = rows.hashes[start:stop]
+    wanted = np.concatenate([rows.hashes[:start], rows.hashes[stop:]])
+    wanted = wanted[order_of(wanted)]
+    low = np.searchsorted(own, wanted, side="left")
+    hit = low < len(own)
+    hit[hit] = own[low[hit]] == wanted[hit]
+    hit[1:] &= wanted[1:] != wanted[:-1]
+    # Where a hash stands in the part: +1 at its first row, -1 behind its last.
+    marks = np.zeros(len(own) + 1, dtype=np.int64)
+    marks[low[hit]] += 1
+    marks[np.searchsorted(own, wanted[hit], side="right")] -= 1
+    shares[start:stop] = np.cumsum(marks[:-1]) > 0
+    return np.flatnonzero(shares)
+
+
+def epochs_by_part(rows: Rows, epochs: Sequence[int]) -> EpochOf:
+    """Return a function that gives the epoch of a row from the epoch of its part."""
+    table = np.asarray(epochs, dtype=np.uint64)
+    return lambda chosen: table[rows.part_of(chosen)]

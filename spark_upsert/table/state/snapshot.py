@@ -1,0 +1,310 @@
+"""The table at one version: its entries by hash range, its rows, its answers.
+
+A snapshot is a manifest with a store to read from. Reads go range by range of the hash, so
+that memory is bounded by `CHUNK_ROWS` whatever the size of the table, and never merge what
+one run alone holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys, order_of
+from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.core.schema import DIFF, RAW_KEY, is_live
+from spark_upsert.plan.join_keys import codes, firsts
+from spark_upsert.store import Store
+from spark_upsert.table.log.manifest import Manifest, Slice
+from spark_upsert.table.run.file import RUNS, Run, Span
+from spark_upsert.table.run.remote import FAR, part_of
+from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
+from spark_upsert.table.state.found import ABSENT, Found, RowsByKey
+from spark_upsert.table.state.lookup import Prefixes, as_stored, find, neighbours_within
+from spark_upsert.table.state.partition import cut_evenly
+from spark_upsert.table.state.reduce import mechanism_of
+
+CHUNK_ROWS = 1 << 17
+"""Entries that a read holds at once; large enough that the cost per chunk is noise."""
+
+CHUNK_BYTES = 64 << 20
+"""Bytes that a read holds at once, by the average row of the runs; less where several share it."""
+
+_SMALL_BYTES = 1 << 20
+"""Pieces below this are put together."""
+
+_Piece = tuple[list[pa.Array], Mask]
+"""Columns of some entries, with their diffs behind them, and which entries win."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table at one version."""
+
+    store: Store
+    manifest: Manifest
+
+    def parts(
+        self, hash_range: HashRange = ALL_HASHES, sought: int | None = None
+    ) -> list[tuple[Part, int]]:
+        """Return the entries with hashes in a range: parts with their epochs; as `opened`."""
+        found: list[tuple[Part, int]] = []
+        for slice_, run in self.opened(hash_range, sought):
+            span = Span.within(run, slice_.live.intersect(hash_range))
+            if len(span):
+                found.append((RunPart(span), slice_.epochs.lower))
+        return found
+
+    def opened(
+        self, hash_range: HashRange = ALL_HASHES, sought: int | None = None
+    ) -> Iterator[tuple[Slice, Run]]:
+        """Yield the slices with hashes in a range, and their runs.
+
+        Parameters
+        ----------
+        hash_range : HashRange
+        sought : int, optional
+            The number of keys that are looked up, if nothing else is read: large runs in a bucket
+            then stay there.
+        """
+        slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(hash_range)]
+        files = [slice_.file for slice_ in slices]
+        if sought is None:
+            return zip(slices, RUNS.open_all(self.store, files), strict=True)
+        return zip(slices, FAR.open_all(self.store, files, sought=sought), strict=True)
+
+    def find(
+        self,
+        hashes: npt.NDArray[np.uint64],
+        keys: Sequence[pa.Array],
+        columns: Sequence[str] | None = None,
+    ) -> Found:
+        """Find the entries of keys, each given once (`lookup.find`).
+
+        Parameters
+        ----------
+        hashes : numpy.ndarray of uint64, shape (n,), ascending
+        keys : sequence of pyarrow.Array, each of length n
+            The columns of `TableSchema.identity`.
+        columns : sequence of str, optional
+            All that is read of the entries, if large runs in a bucket may stay there.
+        """
+        schema = self.manifest.schema
+        if not len(hashes):
+            return Found(Rows(schema, []), np.empty(0, dtype=np.int64))
+        spanned = HashRange.spanning(hashes[0], hashes[-1])
+        if columns is None or not self._may_stay_far(spanned, columns):
+            return find(schema, self.parts(spanned), hashes, keys)
+        parts = self.parts(spanned, len(hashes))
+        FAR.bring([part for part, _ in parts], hashes, [*schema.identity, *columns])
+        return find(schema, parts, hashes, keys)
+
+    def _may_stay_far(self, hash_range: HashRange, columns: Sequence[str]) -> bool:
+        """Return whether a run lies far away of which a row is found, and read, without much else.
+
+        Of keys with a common prefix the hashes crowd, so that their places cannot be told
+        beforehand; of nested columns all values are examined.
+        """
+        schema = self.manifest.schema
+        types = (schema.run.field(name).type for name in columns)
+        if schema.hash_prefix or any(map(pa.types.is_nested, types)):
+            return False
+        paths = (each.file.path for each in self.manifest.slices if each.overlaps(hash_range))
+        return any(map(self.store.is_far, paths))
+
+    def look_up(self, keys: Sequence[pa.Array], columns: Sequence[str] | None = None) -> RowsByKey:
+        """Return the rows of some keys.
+
+        Each run is searched once for all of them. Of its rows those blocks are read that hold a row
+        that is wanted, in the order of the hashes.
+
+        Parameters
+        ----------
+        keys : sequence of pyarrow.Array, each of length n
+            The columns of `TableSchema.keys`, in any order of the rows; a key may come twice. Null
+            is null, NaN is NaN, and -0.0 is 0.0.
+        columns : sequence of str, optional
+            Columns of the table, or those of `TableSchema.order_columns`; by default all that users
+            have.
+
+        Raises
+        ------
+        SchemaError
+            A value does not fit into the type of its column.
+        """
+        schema = self.manifest.schema
+        names = list(schema.columns.names) if columns is None else list(columns)
+        keys = [as_stored(v, schema, name) for v, name in zip(keys, schema.keys, strict=True)]
+        hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+        order = order_of(hashes)
+        asked: Positions | None = None
+        if not bool((np.diff(hashes[order]) > 0).all()):
+            # An engine that folds would fold the entry of a key that is sought twice with itself.
+            [numbers] = codes(keys)
+            first = firsts(numbers)
+            asked, order = first[numbers], first[order_of(hashes[first])]
+        sought = [key.take(pa.array(order)) for key in keys]
+        if RAW_KEY in schema.identity:
+            sought.append(pa.nulls(len(order), pa.binary()))
+        found = self.find(hashes[order], sought, [*names, DIFF])
+        hit = np.flatnonzero(found.present)
+        *taken, diffs = found.rows.take([*names, DIFF], found.at[hit])
+        live = is_live(diffs)
+        if not bool(live.all()):
+            # Column by column: a batch without columns has no rows of which some could be left.
+            taken = [column.filter(pa.array(live)) for column in taken]
+        fields = pa.schema([schema.run.field(name) for name in names])
+        rows = pa.RecordBatch.from_arrays(taken, schema=fields)
+        at = np.full(len(hashes), ABSENT, dtype=np.int64)
+        at[order[hit[live]]] = np.arange(int(live.sum()))
+        return RowsByKey(rows, at if asked is None else at[asked])
+
+    def read(
+        self, columns: Sequence[str] | None = None, *, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with hashes in a range, each key once, in any order.
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            Columns of the table; all by default.
+        hash_range : HashRange
+        """
+        names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
+        for chunk in self.chunks(hash_range):
+            yield from self._settled(self.parts(chunk), names)
+
+    def having_prefix(
+        self, values: Sequence[pa.Array], columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with keys that begin with some values, each once, in any order.
+
+        It reads the hash ranges of those values, and of these the blocks that hold the keys; the
+        cost follows the rows that are found.
+
+        Parameters
+        ----------
+        values : sequence of pyarrow.Array, each of length n
+            The wanted values of the leading key columns, row by row: at least as many columns as
+            `TableSchema.hash_prefix` says. Equal as keys are: null is null, NaN is NaN.
+        columns : sequence of str, optional
+            Columns of the table; all by default.
+
+        Raises
+        ------
+        OptionError
+            The hash of the table has no prefix, or a longer one.
+        SchemaError
+            A value is not of the type of its column.
+        """
+        wanted = Prefixes.of(self.manifest.schema, values)
+        names = self.manifest.schema.columns.names if columns is None else columns
+        for few in wanted.cut():
+            yield from self._having(few, list(names) or list(wanted.names))
+
+    def count_having_prefix(self, values: Sequence[pa.Array]) -> int:
+        """Return how many entries keys have that begin like some values; some may be dead."""
+        return sum(
+            int(wanted.places(run, slice_.occupied).counts.sum())
+            for wanted in Prefixes.of(self.manifest.schema, values).cut()
+            for slice_, run in self.opened(wanted.spanning)
+        )
+
+    def _having(self, wanted: Prefixes, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of not too many prefixes."""
+        own = set(names)
+        read = [*names, *(name for name in wanted.names if name not in own)]
+        for parts in self._parts_having(wanted):
+            batches = map(wanted.filter, self._settled(parts, read))
+            yield from (batch.select(names) for batch in batches if batch.num_rows)
+            RUNS.settle(rows=0)
+
+    def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
+        """Yield the entries of prefixes, some `CHUNK_ROWS` at a time, all of a key at once."""
+        opened = list(self.opened(wanted.spanning))
+        found = [wanted.places(run, slice_.occupied) for slice_, run in opened]
+        counts = sum((places.counts for places in found), np.zeros(len(wanted.firsts), np.int64))
+        for low, high in neighbours_within(counts, CHUNK_ROWS):
+            if counts[low] > CHUNK_ROWS:
+                hot = HashRange.spanning(wanted.firsts[low], wanted.lasts[low])
+                yield from map(self.parts, self.chunks(hot))
+                continue
+            picked = (
+                (PickedPart(run, places.positions(low, high)), slice_.epochs.lower)
+                for (slice_, run), places in zip(opened, found, strict=True)
+            )
+            yield [(part, epoch) for part, epoch in picked if len(part)]
+
+    def _settled(self, parts: Sequence[tuple[Part, int]], names: list[str]) -> list[pa.RecordBatch]:
+        """Return the rows among entries, which are all that there is of their keys."""
+        schema = self.manifest.schema
+        fields = pa.schema([schema.columns.field(name) for name in names])
+        rows = Rows(schema, [part for part, _ in parts])
+        rows, wins = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
+        pieces = [
+            (rows.slice(index, [*names, DIFF], 0, len(part)), wins[start : start + len(part)])
+            for index, (part, start) in enumerate(zip(rows.parts, rows.starts, strict=False))
+        ]
+        found = (_live_rows(piece, names, fields) for piece in _together(pieces))
+        return [batch for batch in found if batch.num_rows]
+
+    def chunks(self, hash_range: HashRange = ALL_HASHES, *, at_least: int = 1) -> list[HashRange]:
+        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries.
+
+        Parameters
+        ----------
+        hash_range : HashRange
+        at_least : int
+            How many pieces there should be, if there are entries for them.
+        """
+        if self.manifest.schema.hash_prefix:
+            return self._even_chunks(hash_range, at_least)
+        rows = size = 0.0
+        for slice_ in self.manifest.slices:
+            if slice_.overlaps(hash_range):
+                stored = slice_.file.hash_range
+                share = stored.intersect(hash_range).width / stored.width
+                rows += slice_.file.rows * share
+                size += slice_.file.bytes * share
+        count = max(at_least, int(rows // CHUNK_ROWS), int(size // part_of(CHUNK_BYTES)))
+        return hash_range.cut(count)
+
+    def _even_chunks(self, hash_range: HashRange, at_least: int) -> list[HashRange]:
+        """Cut a range where its entries lie, by a look into the runs."""
+        runs = []
+        for slice_, run in self.opened(hash_range):
+            start, stop = slice_.live.intersect(hash_range).rows_of(run.hashes)
+            row_bytes = slice_.file.bytes / slice_.file.rows
+            weight = max(1 / CHUNK_ROWS, row_bytes / part_of(CHUNK_BYTES))
+            runs.append((run.hashes[start:stop], weight))
+        count = max(at_least, int(sum(len(hashes) * weight for hashes, weight in runs)))
+        return cut_evenly(hash_range, runs, count)
+
+
+def _together(pieces: list[_Piece]) -> list[_Piece]:
+    """Put small pieces into one: to choose rows of a piece costs much the same for few rows."""
+    is_small = [sum(each.nbytes for each in columns) < _SMALL_BYTES for columns, _ in pieces]
+    if sum(is_small) < 2:
+        return pieces
+    columns, wins = zip(*compress(pieces, is_small), strict=True)
+    found = [pa.concat_arrays(each) for each in zip(*columns, strict=True)]
+    return [*compress(pieces, np.logical_not(is_small)), (found, np.concatenate(wins))]
+
+
+def _live_rows(piece: _Piece, names: list[str], fields: pa.Schema) -> pa.RecordBatch:
+    """Return the entries of a piece that win and are rows of the table."""
+    columns, wins = piece
+    live = is_live(columns[-1]) & wins
+    # Without columns there is still a number of rows.
+    batch = pa.RecordBatch.from_arrays(columns, schema=fields.append(_DIFF_FIELD))
+    if not bool(live.all()):
+        batch = batch.filter(pa.array(live))
+    return batch.select(names) if names else batch
+
+
+_DIFF_FIELD = pa.field(DIFF, pa.int8(), nullable=False)

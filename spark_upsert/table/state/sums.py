@@ -1,0 +1,291 @@
+"""Exact sums of groups of integers and decimals: right, or an `OverflowError`; never wrapped.
+
+A value is taken apart into limbs of 32 bits, the highest of them signed. Sums of limbs fit into
+64 bits for as many rows as a batch can hold, in any order of the rows, so that only the sum
+itself can overflow, and no partial one. Arrow's own sums wrap silently.
+
+Values so small that all of them together fit into 64 bits, as nearly all do, are added up whole:
+the differences of one running sum, a fifth of the time.
+
+A caller that adds up in several passes keeps limbs: `limbs_of` values, `carried` behind each pass,
+and `from_limbs` at the end.
+
+Averages of decimals are rounded half up to four more digits (`average_type`), from sums that may be
+beyond what a decimal of 128 bits can hold.
+
+Sums of floats are Arrow's: added up in another order they may differ in the last bits.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.casts import convert
+from spark_upsert.core.keys import Mask, fixed_words, validity
+from spark_upsert.core.reasons import Rounding
+
+_LIMB_BITS = 32
+_DIGITS = 38
+_MORE_DIGITS = 4
+"""Digits that an average of decimals gains behind the point, as in Spark."""
+_INTEGER = 20
+"""Digits of 2**64."""
+_WIDE, _COUNT, _ALL = 56, 19, 76
+"""Digits of a dividend, the sum of any number of decimals, and of a count: the quotient then has 20
+more behind the point, and 76 in all."""
+_LOW = np.uint64(0xFFFFFFFF)
+
+LimbColumns = list[npt.NDArray[np.int64]]
+"""Arrays of equal length, the lowest limb first."""
+
+
+def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the sum of each group of consecutive values, null where all are null.
+
+    Parameters
+    ----------
+    column : pyarrow.Array
+        Integers or decimals of 128 bits.
+    firsts : numpy.ndarray of int64
+        Where each group begins.
+
+    Raises
+    ------
+    OverflowError
+        A sum does not fit into the column's type.
+    """
+    valid = validity(column)
+    no_value = ~np.logical_or.reduceat(valid, firsts) if valid is not None else None
+    small = _small(column, valid)
+    if small is not None:
+        running = np.cumsum(small)[np.append(firsts[1:], len(small)) - 1]
+        return _narrowed(np.diff(running, prepend=0), column.type, no_value)
+    present = np.ones(len(column), dtype=np.bool_) if valid is None else valid
+    limbs = [np.add.reduceat(limb * present, firsts) for limb in limbs_of(column)]
+    mask = np.zeros(len(firsts), dtype=np.bool_) if no_value is None else no_value
+    return from_limbs(carried(limbs), column.type, mask=mask)
+
+
+def sums_that_fit(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the sum of each group as `exact_sums` does, null where it does not fit.
+
+    Groups that do not are found by halves.
+    """
+    ends = np.append(firsts[1:], len(column))
+    parts, ahead = [pa.array([], column.type)], [(0, len(firsts))]
+    while ahead:
+        first, count = ahead.pop()
+        begin, end = int(firsts[first]), int(ends[first + count - 1])
+        own = firsts[first : first + count] - begin
+        try:
+            parts.append(exact_sums(column.slice(begin, end - begin), own))
+        except OverflowError:
+            half = count // 2
+            if half:
+                ahead += [(first + half, count - half), (first, half)]
+            else:
+                parts.append(pa.nulls(1, column.type))
+    return pa.concat_arrays(parts)
+
+
+def _small(column: pa.Array, valid: Mask | None) -> npt.NDArray[np.int64] | None:
+    """Return the values, 0 for null, if no sum of some of them leaves 64 bits."""
+    words = [word.view(np.int64) for word in fixed_words(column)]
+    low = words[-1]
+    if len(words) > 1:  # The high word of what fits into the low one repeats its sign.
+        fits = words[0] == low >> 63
+    elif pa.types.is_unsigned_integer(column.type):
+        fits = low >= 0
+    else:
+        fits = None
+    if fits is not None and not bool((fits if valid is None else fits | ~valid).all()):
+        return None
+    values = low if valid is None else low * valid
+    reach = max(int(values.max(initial=0)), -int(values.min(initial=0)))
+    return values if reach * len(values) < 1 << 63 else None
+
+
+def _narrowed(sums: npt.NDArray[np.int64], type_: pa.DataType, no_value: Mask | None) -> pa.Array:
+    """Return sums of 64 bits in a type, null where there is no value."""
+    if pa.types.is_decimal(type_):
+        mask = np.zeros(len(sums), dtype=np.bool_) if no_value is None else no_value
+        return _of_words(sums >> 63, sums.view(np.uint64), type_, mask)
+    try:
+        return convert(pa.array(sums, mask=no_value), type_)
+    except pa.ArrowInvalid:
+        raise _overflow(type_) from None
+
+
+def from_limbs(limbs: LimbColumns, type_: pa.DataType, *, mask: Mask) -> pa.Array:
+    """Return the numbers that limbs are, null where the mask says so.
+
+    Parameters
+    ----------
+    limbs : list of numpy.ndarray of int64
+        As `carried` leaves them.
+    type_ : pyarrow.DataType
+        Integers, of two limbs, or decimals of 128 bits, of four.
+    mask : numpy.ndarray of bool
+
+    Raises
+    ------
+    OverflowError
+        A number does not fit into the type.
+    """
+    if pa.types.is_decimal(type_):
+        return _decimals(limbs, type_, mask)
+    low, high = limbs
+    is_signed = pa.types.is_signed_integer(type_)
+    limit = 1 << (31 if is_signed else 32)
+    least = -limit if is_signed else 0
+    _require(bool(((high >= least) & (high < limit) | mask).all()), type_)
+    words = (high.astype(np.uint64) << np.uint64(_LIMB_BITS)) | low.astype(np.uint64)
+    wide = pa.array(words.view(np.int64 if is_signed else np.uint64), mask=mask)
+    try:
+        return convert(wide, type_)
+    except pa.ArrowInvalid:
+        raise _overflow(type_) from None
+
+
+def wide_from_limbs(limbs: LimbColumns, scale: int, *, mask: Mask) -> pa.Array:
+    """Return the decimals that limbs are, four as `carried` leaves them, for `averages`."""
+    shift = np.uint64(_LIMB_BITS)
+    words = np.empty((len(mask), 4), dtype=np.uint64)
+    words[:, 0] = (limbs[1].astype(np.uint64) << shift) | limbs[0].astype(np.uint64)
+    words[:, 1] = (limbs[3].astype(np.uint64) << shift) | limbs[2].astype(np.uint64)
+    words[:, 2] = (limbs[3] >> np.int64(_LIMB_BITS)).view(np.uint64)
+    words[:, 3] = (limbs[3] >> np.int64(63)).view(np.uint64)
+    bits = pa.array(~mask).buffers()[1]
+    type_ = pa.decimal256(_WIDE, scale)
+    return pa.Array.from_buffers(type_, len(mask), [bits, pa.py_buffer(words)])
+
+
+def average_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of an average of decimals.
+
+    It is Spark's: four digits more behind the point, at the cost of those before it where there are
+    38 in all. So the average of 1 and 2 is 1.5 whatever the digits of their type.
+    """
+    precision, scale = (min(n + _MORE_DIGITS, _DIGITS) for n in (type_.precision, type_.scale))
+    return pa.decimal128(precision, scale)
+
+
+def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
+    """Return sums divided by counts, rounded half up; of no values zero.
+
+    Parameters
+    ----------
+    totals : pyarrow.Array
+        Decimals.
+    counts : pyarrow.Array of int64
+    scale : int
+        Digits behind the point, at most 16 more than the sums have.
+    """
+    wide = convert(totals, pa.decimal256(_WIDE, totals.type.scale))
+    divisor = pc.if_else(pc.greater(counts, 0), counts, 1)
+    divisor = convert(divisor, pa.decimal256(_COUNT, 0))
+    return convert(pc.divide(wide, divisor), pa.decimal256(_ALL, scale), Rounding.HALF_UP)
+
+
+def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return decimals as two each: sums of either fit into 38 digits, whatever the values are.
+
+    Returns
+    -------
+    tuple of two pyarrow.Array
+        The rest of a division by 2**64, in the type of the values, and the quotient (`together`).
+        For a value that fits into 64 bits, as nearly all do, these are the value and 0.
+    """
+    high, low = (word.view(np.int64) for word in fixed_words(column))
+    fits = high == low >> 63
+    rest, times = np.where(fits, high, 0), np.where(fits, 0, high)
+    valid = validity(column)
+    mask = np.zeros(len(column), dtype=np.bool_) if valid is None else ~valid
+    return (
+        _of_words(rest, low.view(np.uint64), column.type, mask),
+        _of_words(times >> 63, times.view(np.uint64), pa.decimal128(_DIGITS, 0), mask),
+    )
+
+
+def together(low: pa.Array, high: pa.Array) -> pa.Array:
+    """Return the sums that sums of both parts are (`apart`), in 38 digits or more."""
+    if not pc.any(pc.not_equal(high, 0), min_count=0).as_py():
+        return low
+    scale = low.type.scale
+    times = convert(high, pa.decimal256(_DIGITS, 0))
+    beyond = pc.multiply(times, pa.scalar(Decimal(1 << 64), pa.decimal256(_INTEGER, 0)))
+    rest = convert(low, pa.decimal256(_DIGITS, scale))
+    type_ = pa.decimal256(beyond.type.precision, scale)
+    # The same integers, in the units of the last digit.
+    bits, words = beyond.buffers()
+    beyond = pa.Array.from_buffers(type_, len(beyond), [bits, words], offset=beyond.offset)
+    return pc.add(beyond, rest)
+
+
+def limbs_of(column: pa.Array) -> LimbColumns:
+    """Take values apart; those of nulls are arbitrary."""
+    words = fixed_words(column)  # The high word first.
+    is_signed = not pa.types.is_unsigned_integer(column.type)
+    limbs: LimbColumns = []
+    for index, word in enumerate(reversed(words)):
+        is_highest = index == len(words) - 1
+        limbs.append((word & _LOW).astype(np.int64))
+        high = word.view(np.int64) if is_highest and is_signed else word
+        limbs.append((high >> high.dtype.type(_LIMB_BITS)).astype(np.int64))
+    return limbs
+
+
+def carried(limbs: LimbColumns) -> LimbColumns:
+    """Return the same numbers with all limbs but the highest in their range."""
+    whole: LimbColumns = []
+    carry = np.zeros_like(limbs[0])
+    for limb in limbs[:-1]:
+        total = limb + carry
+        whole.append(total & np.int64(0xFFFFFFFF))
+        carry = total >> np.int64(_LIMB_BITS)
+    return [*whole, limbs[-1] + carry]
+
+
+def _decimals(limbs: LimbColumns, type_: pa.DataType, mask: Mask) -> pa.Array:
+    highest = limbs[-1]
+    _require(bool(((highest >= -(1 << 31)) & (highest < 1 << 31)).all()), type_)
+    shift = np.uint64(_LIMB_BITS)
+    low = (limbs[1].astype(np.uint64) << shift) | limbs[0].astype(np.uint64)
+    high = (highest.astype(np.uint64) << shift) | limbs[2].astype(np.uint64)
+    return _of_words(high.view(np.int64), low, type_, mask)
+
+
+def _of_words(
+    high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], type_: pa.DataType, mask: Mask
+) -> pa.Array:
+    """Return decimals of two words each."""
+    bound = 10**type_.precision - 1
+    _require(
+        bool((_at_most(high, low, bound) & ~_at_most(high, low, -bound - 1) | mask).all()), type_
+    )
+    halves = np.empty(2 * len(high), dtype=np.uint64)
+    halves[0::2], halves[1::2] = low, high.view(np.uint64)
+    bits = pa.array(~mask).buffers()[1]
+    return pa.Array.from_buffers(type_, len(high), [bits, pa.py_buffer(halves)])
+
+
+def _at_most(
+    high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int
+) -> npt.NDArray[np.bool_]:
+    """Return which numbers of 128 bits are not above a bound."""
+    top, rest = np.int64(bound >> 64), np.uint64(bound & (1 << 64) - 1)
+    return (high < top) | ((high == top) & (low <= rest))
+
+
+def _require(fits: bool, type_: pa.DataType) -> None:
+    if not fits:
+        raise _overflow(type_)
+
+
+def _overflow(type_: pa.DataType) -> OverflowError:
+    return OverflowError(f"a sum does not fit into {type_}")

@@ -1,0 +1,653 @@
+"""Group commit: several appends as one epoch, each judged as if they came one after the other.
+
+Each caller seals the commands of its own append. Together the appends are *staged*: the effect of
+each is counted against the table and the appends before it, and the commands that are left of all
+are written as one run. Rows of one key are merged by the rule of consecutive epochs, as a
+compaction of such epochs would. So, for every scope, engine and policy of the table:
+
+- the table is the same as if the appends had come one after the other, and each append gets the
+  counters that it would have got then;
+- an append that cannot be applied is left out, and only its caller gets the error;
+- the version has one epoch of changes. For a key that several appends touch it shows the one step
+  from before the first to after the last, and its counters call the rows between *superseded* (or
+  duplicates), so that they agree with its changes: live rows and rows that came in are the sums.
+
+Rejected: one task of an epoch for each append. Within an epoch nothing orders the tasks, so that
+without order keys two appends to one key would be an error, ties would be decided by content, and
+with ``sequenceScope=epoch`` the first append could win.
+
+Group commit of appends to a table: appends of several threads that meet share a version.
+
+Rows become commands in the thread that brings them, so that a fault in them never reaches the other
+threads. An append commits at once if no other is under way; the first append that came meanwhile
+then commits all that wait (`shared_calls`, `table.write.group_commit`). An append that replaces
+what
+came before it, such as an overwrite, or that is too large for a small version, commits alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import HashRange, order_of
+from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.core.threads import SharedCalls, told_to_another
+from spark_upsert.errors import (
+    BatchTooLargeError,
+    ContentionError,
+    DataError,
+    TableFullError,
+    UpsertFlowError,
+)
+from spark_upsert.scheduler.governor import commit_window_ms
+from spark_upsert.store import Store
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.log.properties import FULL_WAIT_MS, LateRows
+from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.state.counters import EMPTY, Counters
+from spark_upsert.table.state.lookup import find
+from spark_upsert.table.state.observer import prepare
+from spark_upsert.table.state.reduce import mechanism_of
+from spark_upsert.table.state.resolve import epochs_by_part
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.write.commands import Envelope
+from spark_upsert.table.write.guards import Admission, is_due
+from spark_upsert.table.write.outcomes import Outcomes, classify, count, outcomes_of
+from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.scratch import Scratch, remove_runs
+from spark_upsert.table.write.stage import stage, stage_sealed
+from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.ties import count_losers, examples_of
+from spark_upsert.table.write.write_set import Staged, WriteSet, shared_hashes
+
+BYTES_MAX = 8 << 20
+"""Commands of one version that several appends share. A larger append gains nothing from company,
+and would keep the others waiting."""
+
+MEMBERS_MAX = 1024
+"""Appends that share a version: so many transactions still are a small object of the log."""
+
+
+class Apart(Enum):
+    """The answer to an append that it has to commit by itself; nothing of it was committed."""
+
+    APART = "apart"
+
+
+class Committing(Protocol):
+    """Commits a write set if there is room for it (`Table.commit`)."""
+
+    def __call__(self, epoch: WriteSet, *, admission: Admission) -> Commit | None: ...
+
+
+APART: Final = Apart.APART
+
+AppendResult: TypeAlias = Commit | Apart | Exception | None
+"""The result of an append: its commit; None, if the table has its transaction already; `APART`, if
+it is to commit by itself; or its error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """The append of one caller: commands in a stash, sealed by `sealed`."""
+
+    schema: TableSchema
+    """The schema for which the commands were made."""
+    stash: Stash
+    commands: pa.RecordBatch
+    """One of each key, sorted by (hash, key)."""
+    transaction: Transaction | None = None
+    late_rows: LateRows = LateRows.FAIL
+
+    @property
+    def transactions(self) -> tuple[Transaction, ...]:
+        return () if self.transaction is None else (self.transaction,)
+
+
+def sealed(
+    schema: TableSchema, stash: Stash, transaction: Transaction | None, late_rows: LateRows
+) -> Append | None:
+    """Seal the commands of one caller; None if they are to be committed by themselves."""
+    if schema.engine.multiplicity is not None:
+        return None  # A step of a view is a version of its own (`table.write.moves`).
+    batches = list(stash.seal())
+    if stash.truncated is not None or stash.has_arrivals or len(batches) > 1:
+        return None  # Those that stand where they arrived are looked for in the table alone.
+    commands = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema.run)
+    if commands.nbytes > BYTES_MAX:
+        return None
+    return Append(
+        schema=schema,
+        stash=stash,
+        commands=commands,
+        transaction=transaction,
+        late_rows=late_rows,
+    )
+
+
+def joins(members: Sequence[Append], other: Append) -> bool:
+    """Return whether an append may share the version of some that came before it.
+
+    A version names the last number of a writer: of two appends of one writer the second comes
+    with the next one.
+    Deletes by keys alone share with their like: their orders make no ties.
+    """
+    writers = {each.transaction.writer for each in members if each.transaction is not None}
+    return (
+        len(members) < MEMBERS_MAX
+        and (other.transaction is None or other.transaction.writer not in writers)
+        and other.late_rows is members[0].late_rows
+        and other.stash.is_by_keys is members[0].stash.is_by_keys
+        and sum(each.commands.nbytes for each in members) + other.commands.nbytes <= BYTES_MAX
+    )
+
+
+def append_together(
+    log: Log,
+    snapshot: Snapshot,
+    members: Sequence[Append],
+    commit: Committing,
+    *,
+    admission: Admission,
+    threads: int = 1,
+) -> list[AppendResult]:
+    """Commit appends as one version; return the result of each, in their order.
+
+    Parameters
+    ----------
+    log : Log
+    snapshot : Snapshot
+        The newest version.
+    members : sequence of Append
+        The appends that `joins` brings together.
+    commit : callable
+        Commits a write set (`Table.commit`).
+    admission : Admission
+        Judges whether there is room, without a wait: an append that must wait does so by itself.
+    threads : int
+        How many pieces of the keys of a lone append are looked up at once.
+    """
+    told: dict[int, AppendResult] = {}
+    due: dict[int, Append] = {}
+    for index, each in enumerate(members):
+        try:
+            if each.schema != snapshot.manifest.schema:
+                told[index] = APART
+            elif is_due(log, _write_set(snapshot, (), [each]), snapshot.manifest):
+                due[index] = each
+            else:
+                told[index] = None
+        except UpsertFlowError as error:
+            told[index] = error
+    if due and admission.refusal(snapshot.manifest) is not None:
+        told |= dict.fromkeys(due, APART)
+    elif due:
+        told |= _commit_due(log, snapshot, due, partial(commit, admission=admission), threads)
+    return [told[index] for index in range(len(members))]
+
+
+def _write_set(
+    snapshot: Snapshot, staged: tuple[Staged, ...], members: Sequence[Append]
+) -> WriteSet:
+    return WriteSet(
+        base=snapshot,
+        staged=staged,
+        transactions=tuple(t for each in members for t in each.transactions),
+        late_rows=members[0].late_rows,
+    )
+
+
+def _commit_due(
+    log: Log,
+    snapshot: Snapshot,
+    due: Mapping[int, Append],
+    commit: Callable[[WriteSet], Commit | None],
+    threads: int,
+) -> dict[int, AppendResult]:
+    """Commit the appends that the table does not have yet."""
+    try:
+        together = stage_together(snapshot, list(due.values()), threads=threads)
+    except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
+        return _each_told(due, error)
+    told: dict[int, AppendResult] = {}
+    counted: dict[int, Counters] = {}
+    for index, verdict in zip(due, together.verdicts, strict=True):
+        if isinstance(verdict, Counters):
+            counted[index] = verdict
+        else:
+            told[index] = verdict
+    if together.staged is None:
+        return told
+    taken = {index: due[index] for index in counted}
+    try:
+        done = commit(_write_set(snapshot, (together.staged,), list(taken.values())))
+    except (TableFullError, BatchTooLargeError):  # It was not tried.
+        remove_runs(snapshot.store, together.staged.files)
+        return told | dict.fromkeys(taken, APART)
+    except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
+        if len(taken) > 1 and _is_for_some(log, taken.values(), error):
+            return told | dict.fromkeys(taken, APART)
+        return told | _each_told(taken, error)
+    if len(taken) == 1:
+        return told | dict.fromkeys(taken, done)
+    if done is None:  # Others were faster with the same transactions. Each finds out by itself.
+        return told | dict.fromkeys(taken, APART)
+    if done.version > snapshot.manifest.version + 1:
+        counted = _recounted(log, snapshot.store, done, taken, counted)
+    return told | {
+        index: replace(done, counters=counted[index].to_json(), transactions=each.transactions)
+        for index, each in taken.items()
+    }
+
+
+def _each_told(members: Mapping[int, Append], error: Exception) -> dict[int, AppendResult]:
+    """Return the error for each append; the first gets the very object."""
+    first, *others = members
+    return {first: error, **{index: told_to_another(error) for index in others}}
+
+
+def _is_for_some(log: Log, members: Iterable[Append], error: Exception) -> bool:
+    """Return whether a commit was refused as a whole because of some of the appends.
+
+    Rows are judged anew where another writer came between, and only some of the transactions may
+    have been committed by another writer meanwhile.
+    """
+    if isinstance(error, DataError):
+        return True
+    if not isinstance(error, ContentionError):
+        return False
+    asked = [each.transaction for each in members if each.transaction is not None]
+    head = log.seen
+    known = sum(head is not None and head.has(each) for each in asked)
+    return 0 < known < len(asked)
+
+
+def _recounted(
+    log: Log,
+    store: Store,
+    done: Commit,
+    taken: Mapping[int, Append],
+    counted: dict[int, Counters],
+) -> dict[int, Counters]:
+    """Return the counters of appends behind those that came between their plan and their commit.
+
+    The version is there, whatever this finds: where it cannot be told, the counters are those
+    against the version that was planned on.
+    """
+    try:
+        before = Snapshot(store, log.before(done.version))
+        verdicts = _judged(before, list(taken.values())).verdicts
+    except (OSError, UpsertFlowError):
+        return counted
+    again = dict(zip(taken, verdicts, strict=True))
+    return {i: v if isinstance(v := again[i], Counters) else counted[i] for i in taken}
+
+
+AppendVerdict: TypeAlias = Counters | Apart | DataError
+"""The counters of an append after the table and the appends before it; or why it may not join."""
+
+
+class Together(NamedTuple):
+    """Appends as one task of an epoch."""
+
+    staged: Staged | None
+    """None if none of them may come."""
+    verdicts: list[AppendVerdict]
+
+
+def stage_together(snapshot: Snapshot, members: Sequence[Append], *, threads: int = 1) -> Together:
+    """Write what is left of some appends durably, and count what each does.
+
+    Raises
+    ------
+    StorageError
+        Nothing is known of any of them.
+    """
+    if len(members) == 1:
+        return _staged_alone(snapshot, members[0], threads)
+    judged = _judged(snapshot, members)
+    if not any(isinstance(verdict, Counters) for verdict in judged.verdicts):
+        return Together(None, judged.verdicts)
+    files = []
+    ahead = prepare(snapshot.store, snapshot.manifest)
+    if judged.commands.num_rows:
+        with Scratch(snapshot.store, ahead) as scratch:
+            files.append(scratch.write(judged.commands))
+    staged = Staged(
+        base=snapshot.manifest.place,
+        files=tuple(files),
+        counters=judged.counters,
+        examples=judged.examples,
+        is_by_keys=members[0].stash.is_by_keys,
+        logs=frozenset().union(*(each.stash.logs for each in members)),
+        ahead=None if ahead is None else ahead.made(),
+    )
+    return Together(staged, judged.verdicts)
+
+
+def _staged_alone(snapshot: Snapshot, member: Append, threads: int) -> Together:
+    try:
+        staged = stage_sealed(snapshot, member.stash, late_rows=member.late_rows, threads=threads)
+    except DataError as error:
+        return Together(None, [error])
+    return Together(staged, [staged.counters])
+
+
+class _Judged(NamedTuple):
+    """What appends do, one after the other, and what is left of them."""
+
+    verdicts: list[AppendVerdict]
+    commands: pa.RecordBatch
+    """Commands of the appends that may come: one of each key, sorted by (hash, key)."""
+    counters: Counters
+    """The counters of the version."""
+    examples: Mapping[str, str]
+
+
+def _judged(snapshot: Snapshot, members: Sequence[Append]) -> _Judged:
+    """Judge each append against the table and the appends before it.
+
+    Mostly no two of them touch the same key, and all may be committed: then one look at the table
+    is enough. Else they are judged one by one, to find those that may not.
+    """
+    at_once = _Judge(snapshot, members)
+    if at_once.admits_all():
+        return at_once.judged()
+    one_by_one = _Judge(snapshot, members)
+    one_by_one.admit_each()
+    return one_by_one.judged()
+
+
+class _Judge:
+    """The appends that were admitted so far.
+
+    Rows of keys that only one append touches are kept apart from those of *contested* keys, which
+    are brought together from append to append, as a compaction would.
+    """
+
+    def __init__(self, snapshot: Snapshot, members: Sequence[Append]) -> None:
+        self._snapshot = snapshot
+        self._members = members
+        self._schema = snapshot.manifest.schema
+        self._late_rows = members[0].late_rows
+        self._is_by_keys = members[0].stash.is_by_keys
+        self._verdicts: list[AppendVerdict] = []
+        self._counters = EMPTY
+        self._examples: dict[str, str] = {}
+        self._alone = self._contested = pa.RecordBatch.from_pylist([], schema=self._schema.run)
+
+    def admits_all(self) -> bool:
+        """Judge all that is not contested at once; return whether all may come."""
+        rows = Rows(self._schema, [BatchPart(each.commands) for each in self._members])
+        contested = shared_hashes(rows.hashes, ())
+        counted = self._admit_at_once(rows, np.flatnonzero(~contested))
+        if counted is None:
+            return False
+        for member, alone, start in zip(self._members, counted, rows.starts, strict=False):
+            own = contested[start : start + member.commands.num_rows]
+            verdict = self._admit(member, member.commands.filter(pa.array(own)))
+            if not isinstance(verdict, Counters):
+                return False
+            self._verdicts.append(verdict + alone)
+        return True
+
+    def admit_each(self) -> None:
+        """Judge each append as a whole, and leave out those that may not come."""
+        for member in self._members:
+            self._verdicts.append(self._admit(member, member.commands))
+
+    def _admit_at_once(self, rows: Rows, chosen: Positions) -> list[Counters] | None:
+        """Admit rows that share no hash with others; return the counters of each append."""
+        chosen = chosen[order_of(rows.hashes[chosen])]
+        try:
+            outcomes = outcomes_of(
+                self._snapshot,
+                rows,
+                chosen,
+                overwrite=False,
+                late_rows=self._late_rows,
+                is_by_keys=self._is_by_keys,
+            )
+            examples = examples_of(rows, chosen, outcomes, self._late_rows)
+        except DataError:
+            return None
+        if bool(outcomes.are_late.any()):
+            return None
+        self._alone = _batch(rows, chosen)
+        self._counters += count(outcomes)
+        self._examples |= examples
+        owners = rows.part_of(chosen)
+        return [count(_of(outcomes, owners == index)) for index in range(len(rows.parts))]
+
+    def _admit(self, member: Append, commands: pa.RecordBatch) -> AppendVerdict:
+        """Admit commands of an append behind what was admitted; or return why they may not come.
+
+        Late rows come apart: they must not be brought together with others before they are left
+        out. So do rows that can be applied, but not be brought together, as sums that are too
+        large without those of the table.
+        """
+        rows = Rows(self._schema, [BatchPart(commands)])
+        everything = np.arange(len(rows))
+        try:
+            outcomes = self._outcomes(rows)
+            self._examples |= examples_of(rows, everything, outcomes, self._late_rows)
+        except DataError as error:
+            return error
+        if bool(outcomes.are_late.any()):
+            return APART
+        both = Rows(self._schema, [BatchPart(self._contested), *rows.parts])
+        try:
+            reduced = mechanism_of(self._schema).reduce(both, epochs=epochs_by_part(both, [0, 1]))
+            lost, examples = count_losers(both, reduced)
+        except DataError:
+            return APART
+        self._contested = reduced.batch()
+        self._counters += member.stash.counters + lost
+        self._examples |= {**member.stash.examples, **examples}
+        return member.stash.counters + count(outcomes)
+
+    def _outcomes(self, rows: Rows) -> Outcomes:
+        """Return what commands do to the table and to what was admitted before them."""
+        manifest, everything = self._snapshot.manifest, np.arange(len(rows))
+        if len(rows):
+            spanned = HashRange.spanning(rows.hashes[0], rows.hashes[-1])
+            state = self._snapshot.parts(spanned)
+        else:
+            state = []
+        before = (BatchPart(self._contested), manifest.upper)
+        keys = rows.take(self._schema.identity, everything)
+        found = find(self._schema, [*state, before], rows.hashes, keys)
+        return classify(
+            rows,
+            everything,
+            found,
+            low_water=manifest.low_water,
+            late_rows=self._late_rows,
+            is_by_keys=self._is_by_keys,
+        )
+
+    def judged(self) -> _Judged:
+        """Return what became of all of them."""
+        rows = Rows(self._schema, [BatchPart(self._contested)])
+        everything = np.arange(len(rows))
+        try:
+            outcomes = outcomes_of(
+                self._snapshot,
+                rows,
+                everything,
+                overwrite=False,
+                late_rows=self._late_rows,
+                is_by_keys=self._is_by_keys,
+            )
+            examples = examples_of(rows, everything, outcomes, self._late_rows)
+        except DataError:
+            return self._all_apart()
+        if bool(outcomes.are_late.any()):
+            return self._all_apart()
+        both = Rows(self._schema, [BatchPart(self._alone), *rows.parts])
+        return _Judged(
+            self._verdicts,
+            _batch(both, order_of(both.hashes)),
+            self._counters + count(outcomes),
+            {**self._examples, **examples},
+        )
+
+    def _all_apart(self) -> _Judged:
+        """Let each append commit alone: together they would mean something else than in turn."""
+        apart: list[AppendVerdict] = [
+            APART if isinstance(each, Counters) else each for each in self._verdicts
+        ]
+        return _Judged(apart, self._alone, EMPTY, {})
+
+
+def _of(outcomes: Outcomes, mask: Mask) -> Outcomes:
+    kinds, are_tied, are_late = outcomes
+    return Outcomes(kinds[mask], are_tied[mask], are_late[mask])
+
+
+def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
+    names = rows.schema.run.names
+    return pa.RecordBatch.from_arrays(rows.take(names, chosen), schema=rows.schema.run)
+
+
+class Appendable(Protocol):
+    """The part of a table that appends need (`Table`)."""
+
+    log: Log
+    store: Store
+    threads: int
+
+    def admission(
+        self, full_wait_ms: int = FULL_WAIT_MS, *, heeds_pressure: bool = True
+    ) -> Admission:
+        """Return what judges whether there is room."""
+        ...
+
+    def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:
+        """Make an epoch visible."""
+        ...
+
+    def discard(self, staged: Iterable[Staged]) -> None:
+        """Remove what was staged and not tried."""
+        ...
+
+
+class Appends:
+    """The appends of the threads that share a table object; parameters of `append` as there.
+
+    Parameters
+    ----------
+    table : Appendable
+    pressure : callable
+        Returns from 0 to 1 how much there is to do (`commit_window_ms`).
+    """
+
+    def __init__(self, table: Appendable, pressure: Callable[[], float]) -> None:
+        self._table = table
+        self._pressure = pressure
+        self.calls = SharedCalls(self._round, joins=joins, window_s=self.window_s)
+
+    def window_s(self) -> float:
+        """Return how long appends that wait for each other wait for more."""
+        return commit_window_ms(self._pressure()) / 1000
+
+    def append(
+        self,
+        rows: pa.Table,
+        *,
+        deletes: str | None,
+        envelope: Envelope | None,
+        transaction: Transaction | None,
+        overwrite: bool,
+        late_rows: LateRows,
+        full_wait_ms: int,
+        heeds_pressure: bool,
+        may_lack: bool,
+    ) -> Commit | None:
+        """Apply rows as one epoch (`Table.append`)."""
+        told: AppendResult = APART
+        commands_at = partial(
+            commands_of, rows=rows, deletes=deletes, envelope=envelope, may_lack=may_lack
+        )
+        if not overwrite and late_rows is not LateRows.APPLY and rows.nbytes <= BYTES_MAX:
+            told = self._shared(commands_at, transaction, late_rows)
+        if isinstance(told, Exception):
+            raise told
+        if told is not APART:
+            return told
+        table = self._table
+        head = table.log.head()
+        admission = table.admission(full_wait_ms, heeds_pressure=heeds_pressure)
+        if transaction is None or not head.has(transaction):
+            head = admission.require(head)
+        snapshot = Snapshot(table.store, head)
+        staged = stage(
+            snapshot,
+            commands_at(head),
+            overwrite=overwrite,
+            late_rows=late_rows,
+            threads=table.threads,
+        )
+        epoch = WriteSet(
+            base=snapshot,
+            staged=(staged,),
+            transactions=() if transaction is None else (transaction,),
+            overwrite=overwrite,
+            late_rows=late_rows,
+        )
+        try:
+            return table.commit(epoch, admission=admission)
+        except (TableFullError, BatchTooLargeError):
+            table.discard(epoch.staged)  # It was not tried.
+            raise
+
+    def _shared(
+        self,
+        commands_at: Callable[[Manifest], Iterator[pa.RecordBatch]],
+        transaction: Transaction | None,
+        late_rows: LateRows,
+    ) -> AppendResult:
+        """Append rows together with those of other threads, if there are any."""
+        # An older version will do: whether its columns are those of the newest is seen then.
+        head = self._table.log.last_look().head()
+        with Stash(head.schema) as stash:
+            try:
+                for batch in commands_at(head):
+                    stash.add(batch)
+                call = sealed(head.schema, stash, transaction, late_rows)
+            except UpsertFlowError:
+                return APART  # By the newest version they may be right; else that one says so.
+            return APART if call is None else self.calls.call(call)
+
+    def _round(self, calls: Sequence[Append]) -> list[AppendResult]:
+        """Commit the appends of some threads as one version."""
+        table = self._table
+        snapshot = Snapshot(table.store, table.log.head())
+        # An append that must wait for room does so by itself.
+        admission = table.admission(full_wait_ms=0)
+        return append_together(
+            table.log, snapshot, calls, table.commit, admission=admission, threads=table.threads
+        )
+
+
+def commands_of(
+    head: Manifest,
+    rows: pa.Table,
+    deletes: str | None = None,
+    envelope: Envelope | None = None,
+    *,
+    may_lack: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the commands of rows, as a version of the table understands them."""
+    if envelope is None:
+        envelope = envelope_of_rows(head.schema, rows.schema, deletes=deletes, may_lack=may_lack)
+    yield from map(envelope.commands, rows.to_batches())

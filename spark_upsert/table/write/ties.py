@@ -1,0 +1,416 @@
+"""Rows with a doubtful place in time: their errors and warnings.
+
+- *unordered*: without order keys, two tasks hold different values of one key;
+- *tied*: two commands of a key have equal order keys and different contents (`Ties`);
+- *late*: the key is unknown and the order key so old that a delete may be forgotten
+  (`table.log.properties.LateRows`);
+- *stale* as an epoch: no row took effect, as after the order of a source has restarted.
+
+None of them is silent: where a policy goes on, the commit counts them, and one warning per
+epoch and kind names a key.
+
+Entries without a known order: they take their place by arrival.
+
+A change event that cannot be read is the newest word on its key, and its order is lost with
+everything else in it. The event *adopts* the greatest order of what its key held when it came: it
+replaces that entry, any greater order is newer than it, and older entries stay older. A record that
+says only that its key is gone (a tombstone of Kafka) adopts likewise, but only where an error
+stands: elsewhere the delete that it follows has been applied, and the row may be a newer one.
+
+The earlier entry of the key is looked for among the earlier commands of the same task (`in_task`),
+and else in the table (`in_table`). Where there is none, there is no order to adopt. Then the
+entry's order stays unknown: it sorts before all others, and cannot tell whether a delete of its key
+was forgotten.
+
+From then on an entry has one order, as all have, and all code that compares entries works as for
+any other.
+
+Rejected: errors of unknown order at the bytes of their key, apart from it. No later word of the key
+took them away, the row stayed, and a delete that could not be read was cleared by its tombstone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_upsert.core.keys import Mask, Positions, compare, ordered_words
+from spark_upsert.core.lru import LruMap
+from spark_upsert.core.precedence import Precedence
+from spark_upsert.core.schema import (
+    DIFF,
+    ERROR,
+    HASH,
+    ORDER_KNOWN,
+    PUT,
+    TOMBSTONE,
+    TableSchema,
+    Ties,
+)
+from spark_upsert.errors import DataError, setting
+from spark_upsert.table.log.manifest import Commit, Manifest
+from spark_upsert.table.log.properties import LateRows, decode_mark
+from spark_upsert.table.run.rows import BatchPart, Part, Rows
+from spark_upsert.table.state.content import equal_contents, have_reasons
+from spark_upsert.table.state.counters import STALE_MIN, Counters, count_all_stale
+from spark_upsert.table.state.lookup import find
+from spark_upsert.table.state.reduce import Reduced
+from spark_upsert.table.state.resolve import arrange
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.write.outcomes import Outcomes
+
+Examples = Mapping[str, str]
+"""Examples by counter (``tied``, ``late``): the key of one such row."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def key_text(rows: Rows, row: int) -> str:
+    """Return the key of a row for a message: ``id=7``."""
+    keys = rows.schema.keys
+    values = rows.take(keys, np.array([row]))
+    return ", ".join(f"{k}={v[0].as_py()!r}" for k, v in zip(keys, values, strict=True))
+
+
+def count_losers(rows: Rows, reduced: Reduced) -> tuple[Counters, Examples]:
+    """Count beaten commands: equal to their winner, tied with it, or plainly superseded.
+
+    Those that were folded into others are superseded, too.
+
+    Raises
+    ------
+    DataError
+        Two are tied, and the table has `Ties.FAIL`.
+    """
+    losers, winners = reduced.losers, reduced.beaten_by
+    precedence = Precedence.of(rows.schema)
+    if not (len(losers) and precedence.has_order):
+        return Counters(superseded=len(losers) + reduced.folded), {}
+    names = rows.schema.order_columns
+    equals = precedence.equals(
+        compare(rows.take(names, losers), rows.take(names, winners)),
+        lambda equal: equal_contents(rows, losers[equal], rows, winners[equal]),
+        lambda other: have_reasons(rows, losers[other], rows, winners[other]),
+    )
+    duplicates = int(equals.are_duplicates.sum())
+    tied = losers[equals.are_tied]
+    counters = Counters(superseded=len(losers) - duplicates, duplicates=duplicates, tied=len(tied))
+    return counters, _tied_examples(rows, tied)
+
+
+def examples_of(rows: Rows, chosen: Positions, outcomes: Outcomes, late_rows: LateRows) -> Examples:
+    """Return keys of tied and late commands, one per kind.
+
+    Raises
+    ------
+    DataError
+        There is one, and a policy is that the write fails then.
+    """
+    examples = dict(_tied_examples(rows, chosen[outcomes.are_tied]))
+    late = chosen[outcomes.are_late]
+    if len(late):
+        late = late[rows.take([DIFF], late)[0].to_numpy() == PUT]
+    if len(late):
+        if late_rows is LateRows.FAIL:
+            raise _late_error(rows, late)
+        examples["late"] = key_text(rows, int(late[0]))
+    return examples
+
+
+def _tied_examples(rows: Rows, tied: Positions) -> Examples:
+    if not len(tied):
+        return {}
+    key = key_text(rows, int(tied[0]))
+    if rows.schema.ties is Ties.FAIL:
+        raise DataError(
+            f"{len(tied)} rows have the order key of another row of their key but other values, "
+            f"and nothing says which is the later one (for example {key}). Nothing was committed.",
+            hint=f"order by more columns, so that {_order(rows.schema)} and they are never equal "
+            "for two changes of a key (for a database's log its position, then the place within "
+            f"the transaction); or write into a table with {setting('ties', 'last')}.",
+            example=key,
+        )
+    return {"tied": key}
+
+
+def _late_error(rows: Rows, late: Positions) -> DataError:
+    key = key_text(rows, int(late[0]))
+    return DataError(
+        f"{len(late)} rows are late (for example {key}): the table does "
+        f"not know their keys, and their order keys ({_order(rows.schema)}) are at or below its "
+        "low-water mark, up to which deletes are forgotten. So they may have been deleted since. "
+        "Nothing was committed.",
+        hint="if none of them was, as in a backfill of what never was here, give "
+        f"{setting('lateRows', 'apply')}; {setting('lateRows', 'reject')} leaves them out and "
+        "counts them. Deletes are remembered for longer with a longer 'tombstoneRetention'.",
+        example=key,
+    )
+
+
+def _order(schema: TableSchema) -> str:
+    return "sequenceBy=" + ",".join(field.name for field in schema.order)
+
+
+def mark_text(schema: TableSchema, mark: str) -> str:
+    """Return a low-water mark for a message: ``seq=5``."""
+    values = decode_mark(mark, schema)[-len(schema.order) :]
+    pairs = zip(schema.order, values, strict=True)
+    return ", ".join(f"{field.name}={value[0].as_py()!r}" for field, value in pairs)
+
+
+def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
+    """Log what a person should know about an epoch, once per kind.
+
+    Parameters
+    ----------
+    commit : Commit
+    head : Manifest
+        The table before it.
+    examples : mapping of str to str
+    """
+    schema = head.schema
+    counters = Counters.from_json(commit.counters)
+    _warn_of_stale(commit, head, counters)
+    if counters.tied:
+        taken = "earlier" if schema.ties is Ties.FIRST else "later"
+        _LOGGER.warning(
+            "version %d: %d rows are tied: another row of their key has the same %s and other "
+            "values (for example %s); the %s one was taken. A total order tells them apart.",
+            commit.version,
+            counters.tied,
+            _order(schema),
+            examples.get("tied", "?"),
+            taken,
+        )
+    if "late" in examples:
+        done = "applied" if counters.late else "left out"
+        # Where the past was replaced meanwhile, the mark that they were judged by is gone.
+        mark = f" up to {mark_text(schema, head.low_water)}" if head.low_water else ""
+        _LOGGER.warning(
+            "version %d: %d rows were %s (lateRows): the table does not know their keys, and "
+            "deletes so old are forgotten%s (for example %s).",
+            commit.version,
+            counters.late or counters.rejected,
+            done,
+            mark,
+            examples["late"],
+        )
+
+
+_STREAKS: LruMap[str, int] = LruMap(1024)
+"""Epochs in a row whose rows were all stale, by table, as far as this process committed them."""
+
+_STREAKS_LOCK = threading.Lock()
+
+
+def _warn_of_stale(commit: Commit, head: Manifest, counters: Counters) -> None:
+    """Log that all rows of an epoch were stale, if they or such epochs are many (`STALE_MIN`)."""
+    stale = count_all_stale(counters, head.schema)
+    with _STREAKS_LOCK:
+        epochs = (_STREAKS.get(head.table_id) or 0) + 1 if stale else 0
+        if epochs:
+            _STREAKS.put(head.table_id, epochs)
+        else:
+            _STREAKS.pop(head.table_id)
+    if max(epochs, stale) >= STALE_MIN:
+        _LOGGER.warning(
+            "version %d: all %d rows are stale, and nothing was applied, in %d epochs in a row: "
+            "their %s is below that of the rows in the table. A replay catches up by itself. If "
+            "the order of the source has restarted, as after a database was restored, take a new "
+            "snapshot into a new table.",
+            commit.version,
+            stale,
+            epochs,
+            _order(head.schema),
+        )
+
+
+def require_order(rows: Rows, reduced: Reduced) -> None:
+    """Refuse two different commands of one key when nothing orders their tasks.
+
+    Two deletes of one key are no choice, nor are two error entries: either says what is wrong.
+
+    Raises
+    ------
+    DataError
+        There is such a key.
+    """
+    if Precedence.of(rows.schema).has_order or not len(reduced.losers):
+        return
+    equal = equal_contents(rows, reduced.losers, rows, reduced.beaten_by)
+    lost, won = (
+        rows.take([DIFF], side)[0].to_numpy() for side in (reduced.losers, reduced.beaten_by)
+    )
+    equal |= (lost == won) & (lost != PUT)
+    if bool(equal.all()):
+        return
+    key = key_text(rows, int(reduced.losers[~equal][0]))
+    raise DataError(
+        f"{int((~equal).sum())} keys have different values in several tasks of one epoch, and "
+        f"nothing says which is the later one (for example {key}). Nothing was committed.",
+        hint=f"give an order, {setting('sequenceBy')}, or repartition the rows by key before the "
+        f"write, or accept any of them by {setting('allowUnordered', 'true')}.",
+        example=key,
+    )
+
+
+_NONE = -1
+
+
+def are_unplaced(commands: pa.RecordBatch, schema: TableSchema) -> Mask:
+    """Return which commands have a key and no order.
+
+    Commands may be of a writer that began before the table kept errors: all of these have one.
+    """
+    if ORDER_KNOWN not in schema.order_columns or ORDER_KNOWN not in commands.schema.names:
+        return np.zeros(commands.num_rows, dtype=np.bool_)
+    unknown = ~_mask(commands.column(ORDER_KNOWN))
+    if not unknown.any():
+        return unknown
+    keys = [_mask(commands.column(key).is_valid()) for key in schema.keys]
+    return unknown & np.logical_or.reduce(keys)
+
+
+def in_task(
+    commands: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]
+) -> pa.RecordBatch:
+    """Return commands of which some have adopted the order of what came before them.
+
+    Parameters
+    ----------
+    commands : pyarrow.RecordBatch
+        Columns as `TableSchema.run`, in the order in which the task saw them.
+    schema : TableSchema
+    before : sequence of Part
+        What is left of the commands that came earlier: one of each key in each part, sorted by
+        hash.
+
+    Notes
+    -----
+    O(n log n) of the rows that share a key with an unplaced one; the others are not touched.
+    """
+    unplaced = np.flatnonzero(are_unplaced(commands, schema))
+    if not len(unplaced):
+        return commands
+    hashes = np.asarray(commands.column(HASH))
+    chosen = np.flatnonzero(np.isin(hashes, hashes[unplaced]))
+    own = commands.take(pa.array(chosen))
+    rows = Rows(schema, [BatchPart(_held(own, schema, before)), BatchPart(own)])
+    adopted = _adopted(rows)
+    takes = np.flatnonzero(adopted != _NONE)
+    takes = takes[takes >= rows.starts[1]]
+    at = chosen[takes - rows.starts[1]]
+    return _with_order(commands, schema, at, rows.take(schema.order_columns, adopted[takes]))
+
+
+def in_table(commands: pa.RecordBatch, snapshot: Snapshot, schema: TableSchema) -> pa.RecordBatch:
+    """Return commands of which some have adopted the order of what the table holds.
+
+    Parameters
+    ----------
+    commands : pyarrow.RecordBatch
+        One of each key, sorted by hash.
+    snapshot : Snapshot
+        The table when the epoch was planned.
+    schema : TableSchema
+        That of the commands, which may have more columns.
+    """
+    unplaced = np.flatnonzero(are_unplaced(commands, schema))
+    if not len(unplaced):
+        return commands
+    own = commands.take(pa.array(unplaced))
+    manifest = replace(snapshot.manifest, schema=schema)
+    found = Snapshot(snapshot.store, manifest).find(
+        np.asarray(own.column(HASH)), [own.column(name) for name in schema.identity]
+    )
+    hit = np.flatnonzero(found.present)
+    is_error = np.asarray(own.column(DIFF))[hit] == ERROR
+    stands = np.asarray(found.rows.take([DIFF], found.at[hit])[0]) == ERROR
+    hit = hit[is_error | stands]
+    order = found.rows.take(schema.order_columns, found.at[hit])
+    return _with_order(commands, schema, unplaced[hit], order)
+
+
+def _held(own: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]) -> pa.RecordBatch:
+    """Return the entries that the keys of some commands had before them, one of each."""
+    rows = Rows(schema, [BatchPart(own)])
+    order, begins = arrange(rows, None, lambda _: ())
+    firsts = order[begins]
+    keys = rows.take(schema.identity, firsts)
+    found = find(schema, [(part, 0) for part in before], rows.hashes[firsts], keys)
+    columns = found.rows.take(schema.run.names, found.at[found.present])
+    return pa.RecordBatch.from_arrays(columns, schema=schema.run)
+
+
+def _adopted(rows: Rows) -> Positions:
+    """Return for each row the row from which it adopts the order, or `_NONE`.
+
+    Rows of a key are taken in their order of arrival. After each, one of them *stands*: the last
+    row that no other had beaten when it came.
+    """
+    order, begins = arrange(rows, None, lambda _: ())
+    [diffs] = rows.take([DIFF], order)
+    [is_known] = rows.take([ORDER_KNOWN], order)
+    known, kinds = _mask(is_known), np.asarray(diffs)
+    group = np.cumsum(begins, dtype=np.int64)
+    ranks = np.where(known, 1 + _ranks(rows, order), 0)
+    keys = group * (int(ranks.max(initial=0)) + 1) + ranks
+    leads = known & (keys == np.maximum.accumulate(keys))
+    stands = leads | (~known & (kinds == ERROR))
+    leader = _last(leads, group)
+    # What stood before a row, for a tombstone takes nothing but an error away.
+    stood = _last(stands, group, before=True)
+    behind_error = (stood != _NONE) & (kinds[np.maximum(stood, 0)] == ERROR)
+    adopts = ~known & (leader != _NONE) & ((kinds != TOMBSTONE) | behind_error)
+    adopted = np.full(len(rows), _NONE, dtype=np.int64)
+    adopted[order[adopts]] = order[leader[adopts]]
+    return adopted
+
+
+def _ranks(rows: Rows, order: Positions) -> npt.NDArray[np.int64]:
+    """Return the place of each row's order key among all of them; equal ones have the same."""
+    words = [
+        np.asarray(word)
+        for column in rows.take(rows.schema.order_columns, order)
+        for word in ordered_words(column)
+    ]
+    places = np.lexsort(words[::-1])
+    differs = np.logical_or.reduce([np.diff(word[places], prepend=0) != 0 for word in words])
+    differs[:1] = False
+    ranks = np.empty(len(places), dtype=np.int64)
+    ranks[places] = np.cumsum(differs)
+    return ranks
+
+
+def _last(where: Mask, group: npt.NDArray[np.int64], *, before: bool = False) -> Positions:
+    """Return for each place the last one of its group up to there, or before it, or `_NONE`."""
+    places = np.where(where, np.arange(len(where)), _NONE)
+    last = np.maximum.accumulate(places)
+    if before:
+        last = np.concatenate([[_NONE], last[:-1]])
+    return np.where((last != _NONE) & (group[np.maximum(last, 0)] == group), last, _NONE)
+
+
+def _with_order(
+    commands: pa.RecordBatch, schema: TableSchema, at: Positions, order: Sequence[pa.Array]
+) -> pa.RecordBatch:
+    """Return commands, some of them with another order."""
+    if not len(at):
+        return commands
+    places = np.arange(commands.num_rows)
+    places[at] = commands.num_rows + np.arange(len(at))
+    for name, column in zip(schema.order_columns, order, strict=True):
+        index = commands.schema.get_field_index(name)
+        mixed = pa.concat_arrays([commands.column(index), column]).take(pa.array(places))
+        commands = commands.set_column(index, commands.schema.field(index), mixed)
+    return commands
+
+
+def _mask(array: pa.Array) -> Mask:
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -1,0 +1,493 @@
+"""Groups of rows with equal keys, and what is computed of each.
+
+Rows become *states*: the columns of the key and those of the accumulators (`accumulators`), named
+by their places. States of many rows fold into those of their groups, and those of groups again, so
+that a batch, what is held and an answer have one form. A state also says where its group first
+appeared, by which groups are put in order: Arrow's own grouping promises none.
+
+In a key null equals null, NaN equals NaN, and -0.0 equals 0.0, which is what comes out.
+
+Aggregations that end at a barrier: a row for each group of the rows since the last one.
+
+Behind a barrier nothing is left, so that a key of the rows behind it gives another row: answers are
+those of a set of splits, and never mix two. A table that sums can add them up across barriers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.keys import Mask, equal_rows, is_hashable
+from spark_upsert.core.names import find_repeated, has_column
+from spark_upsert.errors import DataError, MemoryLimitError, PlanError, about
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.join_keys import canonical
+from spark_upsert.plan.nodes import Group
+from spark_upsert.task.accumulators import Accumulator, accumulator_of
+
+_OPTIONS = {"sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)}
+
+
+_AT = "at"
+"""The column of a state that says where its group first appeared."""
+
+
+class GroupComputation:
+    """The computation of a node: the groups of its keys, and an answer for each aggregate.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The schema of the rows.
+    keys : sequence of str
+        Columns of the key; without any, all rows are one group.
+    aggregates : sequence of Aggregate
+        Without any, the distinct keys are the answer.
+
+    Raises
+    ------
+    PlanError
+        A column is missing, or is of a type that cannot be grouped by or aggregated so.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, keys: Sequence[str], aggregates: Sequence[Aggregate]
+    ) -> None:
+        self._keys = tuple(keys)
+        self._aggregates = tuple(aggregates)
+        if not keys and not aggregates:
+            raise PlanError(
+                "it has neither keys nor aggregates, so that it would have no columns.",
+                hint="give it one or the other.",
+            )
+        key_fields = [self._key_field(schema, name) for name in keys]
+        self._accumulators = [self._accumulator(schema, each) for each in aggregates]
+        self.schema = pa.schema(
+            [
+                *key_fields,
+                *(
+                    pa.field(
+                        each.name, accumulator.type, nullable=each.kind is not AggregateKind.COUNT
+                    )
+                    for each, accumulator in zip(aggregates, self._accumulators, strict=True)
+                ),
+            ]
+        )
+        self._require_names()
+        # Rows without a key are grouped by a column that is the same in all.
+        self._key_names = [f"k{index}" for index in range(max(1, len(keys)))]
+        counts = [len(each.folds) for each in self._accumulators]
+        self._ends = [int(end) for end in np.cumsum(counts)]
+        self._folds = ["min", *(how for each in self._accumulators for how in each.folds)]
+        self._state_names = [_AT, *(f"s{index}" for index in range(len(self._folds) - 1))]
+
+    def needed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns that are looked at, so that no others are held."""
+        names = {*self._keys, *(each.column for each in self._aggregates)} - {None}
+        columns = [name for name in rows.schema.names if name in names]
+        # Rows without any column would not be counted.
+        return rows.select(columns or rows.schema.names[:1])
+
+    def states(self, batch: pa.RecordBatch, first: int) -> pa.Table:
+        """Return the states of rows, one each; they are counted from ``first``."""
+        keys = [canonical(batch.column(name)) for name in self._keys]
+        if not keys:
+            keys = [pa.array(np.zeros(batch.num_rows, dtype=np.int8))]
+        columns = [pa.array(np.arange(first, first + batch.num_rows))]
+        for each, accumulator in zip(self._aggregates, self._accumulators, strict=True):
+            is_of_rows = each.column is None
+            values = pa.nulls(batch.num_rows) if is_of_rows else batch.column(each.column)
+            columns += accumulator.lift(values)
+        return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
+
+    def nothing(self) -> pa.Table:
+        """Return the state of no rows as that of the only group there is without keys."""
+        states = [state for each in self._accumulators for state in each.nothing()]
+        return pa.table(
+            [pa.array([0], pa.int8()), pa.array([0]), *states],
+            names=[*self._key_names, *self._state_names],
+        )
+
+    def fold(self, states: pa.Table) -> pa.Table:
+        """Fold the states of each group into one, in the order in which groups first appear."""
+        return self._folded(states, self._key_names)
+
+    def fold_neighbours(self, states: pa.Table) -> pa.Table:
+        """Fold the states of rows that stand side by side and have equal keys."""
+        states = states.combine_chunks()
+        begins = self._begins(states)
+        numbers = pa.array(np.cumsum(begins))
+        folded = self._folded(states.append_column("number", numbers), ["number"])
+        firsts = pa.array(np.flatnonzero(begins))
+        keys = [states.column(name).take(firsts) for name in self._key_names]
+        columns = [folded.column(name) for name in self._state_names]
+        return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
+
+    def answers(self, groups: pa.Table) -> pa.RecordBatch:
+        """Return a row for each group, from its state.
+
+        Raises
+        ------
+        DataError
+            An exact sum does not fit into its type.
+        """
+        columns = [_whole(groups.column(name)) for name in self._key_names[: len(self._keys)]]
+        for each, accumulator, states in zip(
+            self._aggregates, self._accumulators, self._states_of(groups), strict=True
+        ):
+            try:
+                columns.append(accumulator.lower(states))
+            except OverflowError as error:
+                raise DataError(
+                    f"the {each.kind.value} '{each.name}' of a group does not fit into "
+                    f"{accumulator.type}.",
+                    hint=f"cast '{each.column}' to a wider type in a projection below it.",
+                    column=each.column,
+                ) from error
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _folded(self, states: pa.Table, by: list[str]) -> pa.Table:
+        how = [
+            (name, fold, _OPTIONS.get(fold))
+            for name, fold in zip(self._state_names, self._folds, strict=True)
+        ]
+        grouped = states.group_by(by, use_threads=False).aggregate(how)
+        folded = [grouped.column(f"{name}_{fold}") for name, fold, _ in how]
+        table = pa.table(
+            [*(grouped.column(name) for name in by), *folded], names=[*by, *self._state_names]
+        )
+        settled = [
+            state
+            for accumulator, states in zip(self._accumulators, self._states_of(table), strict=True)
+            for state in accumulator.settle(states)
+        ]
+        columns = [*(table.column(name) for name in by), table.column(_AT), *settled]
+        return _in_order(pa.table(columns, names=[*by, *self._state_names]))
+
+    def _states_of(self, groups: pa.Table) -> list[list[pa.Array]]:
+        """Return the columns of the states, apart by accumulator."""
+        columns = [_whole(groups.column(name)) for name in self._state_names[1:]]
+        return [columns[begin:end] for begin, end in pairwise([0, *self._ends])]
+
+    def _begins(self, states: pa.Table) -> Mask:
+        """Return which rows have another key than the one before them."""
+        columns = [_whole(states.column(name)) for name in self._key_names]
+        same = equal_rows(
+            [column.slice(1) for column in columns],
+            [column.slice(0, len(column) - 1) for column in columns],
+        )
+        return np.append(True, ~same)
+
+    def _key_field(self, schema: pa.Schema, name: str) -> pa.Field:
+        field = _field(schema, name)
+        if not is_hashable(field.type):
+            raise PlanError(
+                f"'{name}' cannot be grouped by, because it is {field.type}.",
+                hint="cast it in a projection below, to a text for instance.",
+                column=name,
+            )
+        return field
+
+    def _accumulator(self, schema: pa.Schema, aggregate: Aggregate) -> Accumulator:
+        if aggregate.scale is not None:
+            raise PlanError(
+                f"'{aggregate.name}' has a scale, by which a view keeps sums of floats exactly.",
+                hint="leave it out, or cast the column to a decimal in a projection below.",
+                column=aggregate.column,
+            )
+        of = None if aggregate.column is None else _field(schema, aggregate.column).type
+        found = accumulator_of(aggregate.kind, of)
+        if found is None:
+            what = "rows" if of is None else f"'{aggregate.column}', which is {of}"
+            raise PlanError(
+                f"there is no {aggregate.kind.value} of {what}.",
+                hint="name a column." if of is None else "cast it in a projection below.",
+                column=aggregate.column,
+            )
+        return found
+
+    def _require_names(self) -> None:
+        repeated = find_repeated(self.schema.names, is_exact=True)
+        if repeated is not None:
+            name, _ = repeated
+            raise PlanError(
+                f"there would be two columns '{name}'.",
+                hint="give the aggregate another name.",
+                column=name,
+            )
+
+
+def _in_order(groups: pa.Table) -> pa.Table:
+    """Put groups in the order in which they first appeared."""
+    at = np.asarray(groups.column(_AT))
+    if bool((np.diff(at) > 0).all()):
+        return groups
+    return groups.take(pa.array(np.argsort(at)))
+
+
+def _field(schema: pa.Schema, name: str) -> pa.Field:
+    if not has_column(schema, name):
+        raise PlanError.missing_column(name, schema.names)
+    return schema.field(name)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+MEMORY_BYTES_MAX = 256 << 20
+"""Bytes that the groups of one barrier may take, if the plan does not say."""
+
+_FEW_ROWS = 1 << 18
+"""Rows that wait before they are folded into the groups: a fold costs some fixed time."""
+
+_FEW_BYTES = 64 << 20
+"""Bytes that do not wait, however few rows they are."""
+
+_OPEN_ROWS = 1 << 10
+"""Rows of small batches that wait before groups are looked for in clustered rows."""
+
+
+def aggregation(node: Group, schema: pa.Schema) -> HashAggregation | StreamingAggregation:
+    """Return the operator of a node.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The schema of the incoming rows.
+
+    Raises
+    ------
+    PlanError
+        A column is missing, or is of a type that cannot be grouped by or aggregated so.
+    """
+    with about("node", node.id):
+        grouping = GroupComputation(schema, node.keys, node.aggregates)
+    # Of rows without a key there is one group, and nothing could be given before the barrier.
+    if node.is_clustered and node.keys:
+        return StreamingAggregation(node, grouping)
+    return HashAggregation(node, grouping)
+
+
+class _Waiting:
+    """Rows that wait to be grouped, and how many came before them."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._before = 0
+        self.rows = 0
+        self.nbytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self.rows += batch.num_rows
+        self.nbytes += batch.nbytes
+
+    def take(self) -> tuple[pa.RecordBatch, int]:
+        """Return the rows in one batch, and how many came before them; they wait no more."""
+        taken = pa.concat_batches(self._batches), self._before
+        self._before += self.rows
+        self._batches, self.rows, self.nbytes = [], 0, 0
+        return taken
+
+
+class HashAggregation:
+    """Groups of rows in any order, all held until the barrier.
+
+    Groups come out in the order in which they first appeared. Without keys there is one row for
+    each barrier, with or without rows before it, and one more at the end of all input: that of the
+    rows behind the last barrier, of none as a rule.
+
+    Rows wait until they are as many as the groups that are known, so that no group is folded much
+    more often than a row comes. The held groups have a bound in bytes; more is an error and does
+    not spill.
+    """
+
+    def __init__(self, node: Group, grouping: GroupComputation) -> None:
+        self._node = node
+        self._grouping = grouping
+        self.schema = grouping.schema
+        self._memory_bytes_max = (
+            MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
+        )
+        self._groups: pa.Table | None = None
+        self._waiting = _Waiting()
+        self._given: deque[pa.RecordBatch] | None = None
+        self._is_ended = False
+        self._begin()
+
+    def needs_input(self) -> bool:
+        return self._given is None and not self._is_ended
+
+    def add_input(self, batch: pa.RecordBatch) -> None:
+        self._waiting.add(self._grouping.needed(batch))
+        if self._is_time_to_fold():
+            self._fold()
+            with about("node", self._node.id):
+                self._require_memory()
+
+    def output(self) -> pa.RecordBatch | None:
+        return self._given.popleft() if self._given else None
+
+    def start_drain(self) -> bool:
+        self._give()
+        return bool(self._given)
+
+    def is_drained(self) -> bool:
+        if self._given:
+            return False
+        self._given = None
+        return True
+
+    def no_more_input(self) -> None:
+        self._is_ended = True
+        self._give()
+
+    def is_finished(self) -> bool:
+        return self._is_ended and not self._given
+
+    def waiting_on(self) -> Future[Any] | None:
+        return None
+
+    def close(self) -> None:
+        self._groups, self._waiting, self._given = None, _Waiting(), None
+
+    def _begin(self) -> None:
+        self._groups = None if self._node.keys else self._grouping.nothing()
+        self._group_bytes = 0
+
+    def _is_time_to_fold(self) -> bool:
+        rows, size = self._waiting.rows, self._waiting.nbytes
+        known = 0 if self._groups is None else self._groups.num_rows
+        return (
+            rows >= max(known, _FEW_ROWS)
+            or size >= _FEW_BYTES
+            or size + self._group_bytes > self._memory_bytes_max
+        )
+
+    def _fold(self) -> None:
+        """Fold what waits into the groups."""
+        if self._waiting.rows:
+            held = [] if self._groups is None else [self._groups]
+            states = self._grouping.states(*self._waiting.take())
+            groups = self._grouping.fold(pa.concat_tables([*held, states]))
+            self._groups, self._group_bytes = groups, groups.nbytes
+
+    def _give(self) -> None:
+        """Make answers of the groups, and forget them."""
+        self._fold()
+        groups, self._given = self._groups, None
+        self._begin()
+        if groups is not None:
+            with about("node", self._node.id):
+                answers = self._grouping.answers(groups)
+            rows = self._node.batch_rows
+            self._given = deque(
+                answers.slice(begin, rows) for begin in range(0, answers.num_rows, rows)
+            )
+
+    def _require_memory(self) -> None:
+        needed = self._group_bytes
+        if needed > self._memory_bytes_max:
+            assert self._groups is not None
+            raise MemoryLimitError(
+                f"{self._groups.num_rows} groups have {needed} bytes, but only "
+                f"{self._memory_bytes_max} are allowed, and groups are not spilled.",
+                hint="raise the node's 'memory_bytes_max', ask for barriers more often, or "
+                "partition its input by its keys among more drivers.",
+                needed=needed,
+                limit=self._memory_bytes_max,
+            )
+
+
+class StreamingAggregation:
+    """Groups of rows that come clustered: rows of equal keys one after the other.
+
+    The group that is open is held, and as many that are complete as make a batch. Whether the rows
+    are clustered is not checked: a key that comes back has another row, as it has behind a barrier.
+    """
+
+    def __init__(self, node: Group, grouping: GroupComputation) -> None:
+        self._node = node
+        self._grouping = grouping
+        self.schema = grouping.schema
+        self._open: pa.Table | None = None
+        self._closed: list[pa.Table] = []
+        self._closed_rows = 0
+        self._waiting = _Waiting()
+        self._is_draining = False
+        self._is_ended = False
+
+    def needs_input(self) -> bool:
+        return (
+            self._closed_rows < self._node.batch_rows
+            and not self._is_draining
+            and not self._is_ended
+        )
+
+    def add_input(self, batch: pa.RecordBatch) -> None:
+        self._waiting.add(self._grouping.needed(batch))
+        if self._waiting.rows >= min(_OPEN_ROWS, self._node.batch_rows):
+            self._fold()
+
+    def output(self) -> pa.RecordBatch | None:
+        wanted = 1 if self._is_draining or self._is_ended else self._node.batch_rows
+        if self._closed_rows < wanted:
+            return None
+        groups = pa.concat_tables(self._closed)
+        self._closed, self._closed_rows = [], 0
+        self._close(groups.slice(self._node.batch_rows))
+        with about("node", self._node.id):
+            return self._grouping.answers(groups.slice(0, self._node.batch_rows))
+
+    def start_drain(self) -> bool:
+        self._close_last()
+        self._is_draining = self._closed_rows > 0
+        return self._is_draining
+
+    def is_drained(self) -> bool:
+        self._is_draining = self._closed_rows > 0
+        return not self._is_draining
+
+    def no_more_input(self) -> None:
+        self._is_ended = True
+        self._close_last()
+
+    def is_finished(self) -> bool:
+        return self._is_ended and not self._closed_rows
+
+    def waiting_on(self) -> Future[Any] | None:
+        return None
+
+    def close(self) -> None:
+        self._open, self._closed, self._closed_rows = None, [], 0
+        self._waiting = _Waiting()
+
+    def _fold(self) -> None:
+        """Look for groups in the rows that wait; the last one stays open."""
+        if self._waiting.rows:
+            held = [] if self._open is None else [self._open]
+            states = self._grouping.states(*self._waiting.take())
+            groups = self._grouping.fold_neighbours(pa.concat_tables([*held, states]))
+            self._open = groups.slice(groups.num_rows - 1)
+            self._close(groups.slice(0, groups.num_rows - 1))
+
+    def _close(self, groups: pa.Table) -> None:
+        if groups.num_rows:
+            self._closed.append(groups)
+            self._closed_rows += groups.num_rows
+
+    def _close_last(self) -> None:
+        self._fold()
+        if self._open is not None:
+            self._close(self._open)
+            self._open = None

@@ -1,0 +1,188 @@
+"""A hash join: it holds the right side whole until the barrier, so neither has to be sorted.
+
+The right side is *built* first: all its rows until its own barrier, indexed by their keys. Then
+each left batch is looked up in it. Left rows wait until it is built. The bytes that it holds have a
+bound; a larger right side is an error and does not spill.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.keys import Positions
+from spark_upsert.errors import MemoryLimitError, about
+from spark_upsert.plan.join_keys import NOWHERE, KeyIndex
+from spark_upsert.plan.nodes import Join
+from spark_upsert.task.join_output import SHOWS_RIGHT_ALONE, Joined, Matches, Shape, Side, Widths
+from spark_upsert.task.operator import BatchSource, Signal
+
+MEMORY_BYTES_MAX = 256 << 20
+"""Bytes that the right side may take, if the plan does not say."""
+
+
+class _Built:
+    """The right side of a set of splits, whole."""
+
+    def __init__(self, side: Side, batches: Sequence[pa.RecordBatch]) -> None:
+        self.rows = pa.concat_batches(batches) if batches else side.nothing
+        self.widths = Widths(self.rows)
+        has_key = side.has_key(self.rows)
+        keyed = np.arange(self.rows.num_rows) if has_key is None else np.flatnonzero(has_key)
+        keys = side.keys_of(self.rows)
+        if has_key is not None:
+            keys = [key.filter(pa.array(has_key)) for key in keys]
+        self.index = KeyIndex(keys)
+        self.order = keyed[self.index.order]
+        """The row at each place of the index."""
+        self._was_found = np.zeros(len(self.index.starts), dtype=np.bool_)
+
+    def mark(self, groups: Positions) -> None:
+        """Note that groups have found a match."""
+        self._was_found[groups] = True
+
+    def unmatched(self) -> Positions:
+        """Return the rows that have found no match."""
+        alone = np.ones(self.rows.num_rows, dtype=np.bool_)
+        alone[self.order[np.repeat(self._was_found, self.index.counts)]] = False
+        return np.flatnonzero(alone)
+
+
+class HashJoinRows:
+    """A hash join, in the chain of its left side.
+
+    Rows come in the order of the left rows, and within one in that of the right rows; right rows
+    without a match come last, in their own order.
+    """
+
+    def __init__(self, node: Join, left: pa.Schema, right: BatchSource) -> None:
+        self._node = node
+        with about("node", node.id):
+            self._shape = Shape.of(node, left, right.schema)
+        self.schema = self._shape.schema
+        self._source = right
+        self._memory_bytes_max = (
+            MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
+        )
+        self._joined: deque[Joined] = deque()
+        self._is_at_end = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget everything: a barrier is over."""
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._built: _Built | None = None
+        self._left_is_over = False
+        self._is_done = False
+        """Whether all has been shown: what is in `_joined` is the rest."""
+
+    def needs_input(self) -> bool:
+        return self._built is not None and not self._joined and not self._left_is_over
+
+    def add_input(self, batch: pa.RecordBatch) -> None:
+        built = self._built
+        assert built is not None, "it takes no input before the right side is built"
+        groups = self._groups_of(built, batch)
+        found = groups != NOWHERE
+        starts, counts = np.zeros_like(groups), np.zeros_like(groups)
+        starts[found] = built.index.starts[groups[found]]
+        counts[found] = built.index.counts[groups[found]]
+        built.mark(groups[found])
+        self._show(Matches.of(self._node.how, starts, counts), batch, built, built.order)
+
+    def output(self) -> pa.RecordBatch | None:
+        if self._built is None and not self._is_done:
+            self._built = self._build()
+        while True:
+            while self._joined:
+                batch = self._joined[0].next(self._node.batch_rows)
+                if batch is not None:
+                    return self._shape.shown(batch)
+                self._joined.popleft()
+            if not self._left_is_over or self._built is None:
+                return None
+            self._show_the_rest(self._built)
+
+    def start_drain(self) -> bool:
+        self._left_is_over = True
+        return True
+
+    def is_drained(self) -> bool:
+        if self._is_done and not self._joined:
+            self._begin()
+        return not self._left_is_over
+
+    def no_more_input(self) -> None:
+        self._left_is_over = self._is_at_end = True
+
+    def is_finished(self) -> bool:
+        return self._is_at_end and self._is_done and not self._joined
+
+    def waiting_on(self) -> Future[Any] | None:
+        return None
+
+    def close(self) -> None:
+        self._begin()
+        self._joined.clear()
+        self._is_done = True
+        self._source.close()
+
+    def _build(self) -> _Built | None:
+        """Return the right side, None if it is not whole yet."""
+        while True:
+            item = self._source.poll()
+            if item is Signal.WAIT:
+                return None
+            if isinstance(item, Signal):
+                batches, self._batches, self._bytes = self._batches, [], 0
+                return _Built(self._shape.right, batches)
+            self._batches.append(item)
+            self._bytes += item.nbytes
+            self._require_memory()
+
+    def _require_memory(self) -> None:
+        if self._bytes > self._memory_bytes_max:
+            with about("node", self._node.id):
+                raise MemoryLimitError(
+                    f"the right side has {self._bytes} bytes or more, but only "
+                    f"{self._memory_bytes_max} are allowed, and it is not spilled.",
+                    hint="raise the node's 'memory_bytes_max', put the smaller side on the right, "
+                    "or sort both sides and use a merge join.",
+                    needed=self._bytes,
+                    limit=self._memory_bytes_max,
+                )
+
+    def _groups_of(self, built: _Built, batch: pa.RecordBatch) -> Positions:
+        """Return the group of each left row, `NOWHERE` where there is no match."""
+        has_key = self._shape.left.has_key(batch)
+        keys = self._shape.left.keys_of(batch)
+        if has_key is None:
+            return built.index.find(keys)
+        groups = np.full(batch.num_rows, NOWHERE)
+        groups[has_key] = built.index.find([key.filter(pa.array(has_key)) for key in keys])
+        return groups
+
+    def _show_the_rest(self, built: _Built) -> None:
+        """Show the right rows without a match: all left rows were looked up."""
+        self._built, self._is_done = None, True
+        if self._node.how in SHOWS_RIGHT_ALONE:
+            matches = Matches.right_alone(built.unmatched())
+            self._show(matches, self._shape.left.nothing, built)
+
+    def _show(
+        self,
+        matches: Matches,
+        left: pa.RecordBatch,
+        built: _Built,
+        order: Positions | None = None,
+    ) -> None:
+        if len(matches.left):
+            self._joined.append(
+                Joined(self._shape.pairs, matches, left, built.rows, order, built.widths)
+            )

@@ -1,0 +1,396 @@
+"""How many bytes rows take, so that what a join puts together is bounded in bytes and not in rows
+alone.
+
+A row with a megabyte in it that matches ten thousand others is ten gigabytes of output: rows alone
+bound nothing.
+
+The output of a join: its columns, and its rows in batches of bounded size.
+
+A join first says which rows belong together, as *matches*: a row of the left side and a stretch of
+rows of the right one. They may stand for far more rows than there is memory, so that rows are made
+of them one batch at a time (`Joined`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.keys import Mask, Positions, Words, is_hashable, is_text
+from spark_upsert.core.names import find_repeated, has_column
+from spark_upsert.errors import PlanError
+from spark_upsert.plan.join_keys import NOWHERE, common_type, in_types, joinable, no_rows, values_at
+from spark_upsert.plan.nodes import How, Join
+
+BATCH_BYTES = 16 << 20
+"""Most bytes of a batch of a join, but for one row that has more."""
+
+
+class Widths:
+    """Bytes of each row of a batch; of lists, structs and maps about."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self._fixed = 0
+        self._varying = np.zeros(rows.num_rows, dtype=np.int64)
+        for column in rows.columns:
+            self._add(column)
+        self.most = self._fixed + int(self._varying.max(initial=0))
+        """The greatest width of any row."""
+
+    def _add(self, column: pa.Array) -> None:
+        if is_text(column.type):
+            lengths, unit = pc.binary_length(column), 1
+        elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+            items = column.flatten()
+            lengths, unit = pc.list_value_length(column), 1 + items.nbytes // max(1, len(items))
+        else:
+            self._fixed += 1 + column.nbytes // max(1, len(column))
+            return
+        self._varying += unit * np.asarray(lengths.fill_null(0), dtype=np.int64)
+
+    def of(self, places: Positions) -> Positions:
+        """Return the bytes of the rows at some places; of `NOWHERE` those of a row of nulls."""
+        if not len(self._varying):
+            return np.full(len(places), self._fixed)
+        return self._fixed + np.where(places == NOWHERE, 0, self._varying[places])
+
+
+SHOWS_LEFT_ALONE = frozenset({How.LEFT, How.FULL, How.ANTI})
+"""Joins that give left rows without a match."""
+
+SHOWS_RIGHT_ALONE = frozenset({How.RIGHT, How.FULL})
+"""Joins that give right rows without a match."""
+
+SHOWS_LEFT_ONLY = frozenset({How.SEMI, How.ANTI})
+"""Joins without the columns of the right side, which only ask whether there is a match."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """A side of a join: its columns, and which of them are its key."""
+
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    types: tuple[pa.DataType | None, ...] = ()
+    """The types in which keys are compared; without any, those of the columns."""
+
+    def keys_of(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Return the columns of the key."""
+        columns = [rows.column(name) for name in self.keys]
+        return in_types(columns, self.types) if self.types else columns
+
+    def has_key(self, rows: pa.RecordBatch) -> Mask | None:
+        """Return which rows have a key without a null, None if all have: others match nothing."""
+        return joinable(self.keys_of(rows))
+
+    def split(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return the rows that have a key without a null, and the others."""
+        has_key = self.has_key(rows)
+        if has_key is None:
+            return rows, rows.slice(0, 0)
+        return rows.filter(pa.array(has_key)), rows.filter(pa.array(~has_key))
+
+    @property
+    def nothing(self) -> pa.RecordBatch:
+        """Return no rows."""
+        return no_rows(self.schema)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """Both sides of a join, and the columns that it gives."""
+
+    kind: How
+    left: Side
+    right: Side
+    pairs: pa.Schema
+    """The columns of both sides beside each other; a name may stand on both."""
+    schema: pa.Schema
+    """The columns that it gives."""
+
+    @classmethod
+    def of(cls, node: Join, left: pa.Schema, right: pa.Schema) -> Shape:
+        """Return the shape of a node over the columns that come to it.
+
+        Raises
+        ------
+        PlanError
+            It cannot join them.
+        """
+        if not node.on:
+            raise PlanError(
+                "a join is on one column of each side at least.",
+                hint="say in 'on' which are equal.",
+            )
+        for names, schema in ((node.left_keys, left), (node.right_keys, right)):
+            for name in names:
+                if not has_column(schema, name):
+                    raise PlanError.missing_column(name, schema.names)
+        is_one = not node.shows_both_keys
+        keys = [left.field(on.left) for on in node.on], [right.field(on.right) for on in node.on]
+        require_types(*keys, may_widen=is_one and node.how not in SHOWS_RIGHT_ALONE)
+        types = tuple(common_type(one.type, other.type) for one, other in zip(*keys, strict=True))
+        pairs = given = schema_of(node.how, left, right)
+        if is_one and node.how not in SHOWS_LEFT_ONLY:
+            beside = list(pairs)[len(left) :]
+            given = pa.schema(
+                [*list(pairs)[: len(left)], *(f for f in beside if f.name not in node.right_keys)]
+            )
+        require_names(given)
+        sides = Side(left, node.left_keys, types), Side(right, node.right_keys, types)
+        return cls(node.how, *sides, pairs, given)
+
+    def shown(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns that the join gives of rows of both sides beside each other."""
+        if self.schema is self.pairs:
+            return rows
+        columns, right = (
+            rows.columns[: len(self.left.schema)],
+            rows.columns[len(self.left.schema) :],
+        )
+        if self.kind in SHOWS_RIGHT_ALONE:
+            for own, other in zip(self.left.keys, self.right.keys, strict=True):
+                at = self.left.schema.get_field_index(own)
+                key = right[self.right.schema.get_field_index(other)]
+                columns[at] = pc.coalesce(columns[at], key)
+        columns += [
+            column
+            for field, column in zip(self.right.schema, right, strict=True)
+            if field.name not in self.right.keys
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def schema_of(kind: How, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+    """Return the columns of a join: those of the left side, then those of the right one."""
+    if kind in SHOWS_LEFT_ONLY:
+        return left.remove_metadata()
+    return pa.schema(
+        [
+            *_fields(left, may_be_null=kind in SHOWS_RIGHT_ALONE),
+            *_fields(right, may_be_null=kind in SHOWS_LEFT_ALONE),
+        ]
+    )
+
+
+def _fields(schema: pa.Schema, *, may_be_null: bool) -> list[pa.Field]:
+    return [field.with_nullable(True) if may_be_null else field for field in schema]
+
+
+def require_types(
+    left: Sequence[pa.Field], right: Sequence[pa.Field], *, may_widen: bool = False
+) -> None:
+    """Refuse a pair of keys of different types, or of types that have no common one.
+
+    Raises
+    ------
+    PlanError
+    """
+    for one, other in zip(left, right, strict=True):
+        is_alike = one.type == other.type
+        if not is_alike and not (may_widen and common_type(one.type, other.type)):
+            raise PlanError(
+                f"keys of one type are joined, but '{one.name}' is {one.type} and '{other.name}' "
+                f"is {other.type}.",
+                hint="cast one of them in a projection below the join.",
+                left=one.name,
+                right=other.name,
+            )
+        if not is_hashable(one.type):
+            raise PlanError(
+                f"'{one.name}' cannot be joined on, because it is {one.type}.",
+                hint="cast both sides in a projection below the join, to a text for instance.",
+                left=one.name,
+                right=other.name,
+            )
+
+
+def require_names(schema: pa.Schema) -> None:
+    """Refuse two columns of one name.
+
+    Raises
+    ------
+    PlanError
+    """
+    repeated = find_repeated(schema.names, is_exact=True)
+    if repeated is not None:
+        name, _ = repeated
+        raise PlanError(
+            f"both sides have a column '{name}'.",
+            hint="rename it, or leave it out, by a projection below the join.",
+            column=name,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matches:
+    """The matches of two sides: each entry is a row of the left side with some of the right.
+
+    ``starts`` are places in the right rows; an entry without right rows (a start of `NOWHERE`)
+    shows its left row alone, and one without a left row (a left of `NOWHERE`) its right rows alone.
+    """
+
+    left: Positions
+    starts: Positions
+    counts: Positions
+
+    @classmethod
+    def of(cls, kind: How, starts: Positions, counts: Positions) -> Matches:
+        """Return what a join shows of left rows, given where their matches begin and how many.
+
+        Parameters
+        ----------
+        starts, counts : numpy.ndarray of int64, one for each left row
+        """
+        has_match = counts > 0
+        if kind in SHOWS_LEFT_ONLY:
+            left = np.flatnonzero(has_match if kind is How.SEMI else ~has_match)
+            return cls.alone(left)
+        if kind in SHOWS_LEFT_ALONE:
+            left = np.arange(len(counts))
+            return cls(left, np.where(has_match, starts, NOWHERE), np.maximum(counts, 1))
+        left = np.flatnonzero(has_match)
+        return cls(left, starts[left], counts[left])
+
+    @classmethod
+    def alone(cls, left: Positions) -> Matches:
+        """Return left rows without a match."""
+        return cls(left, np.full(len(left), NOWHERE), np.ones(len(left), dtype=np.int64))
+
+    @classmethod
+    def right_alone(cls, right: Positions) -> Matches:
+        """Return right rows without a match."""
+        return cls(np.full(len(right), NOWHERE), right, np.ones(len(right), dtype=np.int64))
+
+    def in_order(self, ranks: Words, other: Matches, other_ranks: Words) -> Matches:
+        """Return these and others, by rank; of equal ranks these come first."""
+        order = np.argsort(np.concatenate([ranks, other_ranks]), kind="stable")
+        return Matches(
+            np.concatenate([self.left, other.left])[order],
+            np.concatenate([self.starts, other.starts])[order],
+            np.concatenate([self.counts, other.counts])[order],
+        )
+
+
+class Joined:
+    """The rows of some matches, made one batch at a time.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        The schema of the rows: without right columns for a join that shows the left side alone.
+    matches : Matches
+    left, right : pyarrow.RecordBatch
+        Where the rows of the matches lie.
+    order : numpy.ndarray of int64, optional
+        The right row at each place that `Matches` names; the place itself by default.
+    right_widths : Widths, optional
+        Widths of the right rows, if several joins share them; by default they are measured here.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        matches: Matches,
+        left: pa.RecordBatch,
+        right: pa.RecordBatch,
+        order: Positions | None = None,
+        right_widths: Widths | None = None,
+    ) -> None:
+        self._widths = Widths(left), right_widths or Widths(right)
+        self._schema = schema
+        self._matches = matches
+        self._ends = np.cumsum(matches.counts)
+        self._left = left
+        self._right = right
+        self._order = order
+        self._given = 0
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that were not given."""
+        return (int(self._ends[-1]) if len(self._ends) else 0) - self._given
+
+    def next(self, rows_max: int, *, bytes_held: int = 0) -> pa.RecordBatch | None:
+        """Return the next rows, None if there are no more, or none that fit.
+
+        At most so many, and together with what the batch holds already at most `BATCH_BYTES`; in a
+        batch that is empty there is room for one row whatever it has.
+        """
+        count = min(rows_max, self.rows_left)
+        if not count:
+            return None
+        left, right = self._places(count)
+        count = self._fitting(left, right, BATCH_BYTES - bytes_held)
+        if not count and bytes_held:
+            return None
+        count = max(1, count)
+        self._given += count
+        columns = values_at(self._left.columns, left[:count])
+        if right is not None:
+            columns += values_at(self._right.columns, right[:count])
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _places(self, count: int) -> tuple[Positions, Positions | None]:
+        """Return of which left and right rows the next rows are made."""
+        at = np.arange(self._given, self._given + count)
+        entries = np.searchsorted(self._ends, at, side="right")
+        matches = self._matches
+        left = matches.left[entries]
+        if len(self._schema) == self._left.num_columns:
+            return left, None
+        starts = matches.starts[entries]
+        within = at - (self._ends[entries] - matches.counts[entries])
+        places = np.where(starts == NOWHERE, NOWHERE, starts + within)
+        if self._order is not None and len(self._order):
+            places = np.where(places == NOWHERE, NOWHERE, self._order[places])
+        return left, places
+
+    def _fitting(self, left: Positions, right: Positions | None, bytes_max: int) -> int:
+        """Return how many of the rows that are made of these have so many bytes."""
+        sides = [(left, self._widths[0])]
+        if right is not None:
+            sides.append((right, self._widths[1]))
+        if len(left) * sum(widths.most for _, widths in sides) <= bytes_max:
+            return len(left)
+        reached = np.cumsum(sum(widths.of(places) for places, widths in sides))
+        return int(np.searchsorted(reached, bytes_max, side="right"))
+
+
+class Full:
+    """Puts the rows of several joins together, so that batches are full.
+
+    Parameters
+    ----------
+    batch_rows : int
+        Rows of a batch that is full; one of `BATCH_BYTES` is, too.
+    """
+
+    def __init__(self, batch_rows: int) -> None:
+        self._batch_rows = batch_rows
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the rows that wait."""
+        self._pieces: list[pa.RecordBatch] = []
+        self.rows = self._bytes = 0
+
+    def take(self, joined: Joined) -> pa.RecordBatch | None:
+        """Take rows; return a batch that is full by them, None if none is."""
+        piece = joined.next(self._batch_rows - self.rows, bytes_held=self._bytes)
+        if piece is not None:
+            self._pieces.append(piece)
+            self.rows += piece.num_rows
+            self._bytes += piece.nbytes
+        # What has rows left has none that fits.
+        return self.rest() if self.rows == self._batch_rows or joined.rows_left else None
+
+    def rest(self) -> pa.RecordBatch | None:
+        """Return the rows that wait; None if there are none."""
+        pieces = self._pieces
+        self.clear()
+        return pa.concat_batches(pieces) if len(pieces) > 1 else next(iter(pieces), None)

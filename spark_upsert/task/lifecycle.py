@@ -1,0 +1,342 @@
+"""The life of a task: what may be asked of it when, as one table.
+
+``step(state, event)`` returns the next state and what is to be done, or raises; it does nothing.
+
+==================  =========================  ==============  =========
+event               open                       under barrier   over
+==================  =========================  ==============  =========
+add a split         queue it [1]_              refuse          pass by
+read a split        queue, begin one [3]_      refuse          refuse
+set the mark        it only rises              it only rises   nothing
+no more splits      end the leaf [2]_          end the leaf    nothing
+request a barrier   begin one [3]_             join it         over already
+pull                refuse [4]_                pull            refuse
+all have drained                               end it
+all have ended      end, and release           the same        nothing
+fail, abort         release                    release         nothing
+==================  =========================  ==============  =========
+
+.. [1] Refuse it if the leaf has no more; pass it by if its number is not above the leaf's mark.
+.. [2] Behind the splits that are queued, and the barrier.
+.. [3] Refuse it if a leaf has no more.
+.. [4] Unless no leaf gets more splits: then there is an end to pull to.
+
+*Release*: the task fulfils the futures of the barrier, so that no caller waits for ever; a caller
+then asks the task how it ended. The count of barriers stays.
+
+A monitor for the threads of one task: one lock, and a count of changes under it.
+
+A waiter reads the change counter *before* it looks for work, and sleeps only while the counter is
+unchanged. So no wake-up is lost.
+
+Counts of a task's work so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum, auto
+from threading import Condition, RLock
+from types import MappingProxyType
+from typing import NamedTuple
+
+from spark_upsert.errors import TaskError
+
+
+class Phase(Enum):
+    """The phase of a task's life."""
+
+    OPEN = "open"
+    UNDER_BARRIER = "under a barrier"
+    FINISHED = "finished"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it may still give rows."""
+        return self in (Phase.OPEN, Phase.UNDER_BARRIER)
+
+
+class Action(Enum):
+    """The action that an event calls for."""
+
+    NOTHING = auto()
+    QUEUE = auto()
+    """The split is put behind the others of its leaf."""
+    PASS_BY = auto()
+    """The split is not read."""
+    BEGIN_BARRIER = auto()
+    JOIN_BARRIER = auto()
+    ALREADY_OVER = auto()
+    """The future of the barrier is fulfilled at once."""
+    END_BARRIER = auto()
+    END_LEAF = auto()
+    RELEASE = auto()
+    """Close all, and fulfil the futures of the barrier."""
+
+
+_NO_MARKS: Mapping[str, int] = MappingProxyType({})
+
+
+class State(NamedTuple):
+    """The state that the table steps through.
+
+    Parameters
+    ----------
+    leaves : frozenset of str
+        The nodes that take splits.
+    ended : frozenset of str
+        The leaves that get no more.
+    marks : mapping of str to int
+        The highest number of a split of a leaf that is done, where one was told.
+    barriers : int
+        How many have begun; a request that joins one does not count.
+    """
+
+    leaves: frozenset[str]
+    phase: Phase = Phase.OPEN
+    ended: frozenset[str] = frozenset()
+    marks: Mapping[str, int] = _NO_MARKS
+    barriers: int = 0
+
+
+class AddSplit(NamedTuple):
+    """A split of a leaf, with a number of its sequence or without."""
+
+    leaf: str
+    sequence: int | None = None
+
+
+class ReadSplit(NamedTuple):
+    """A split of a leaf, with a barrier right behind it: the two events of most reads as one."""
+
+    leaf: str
+
+
+class SetMark(NamedTuple):
+    """The splits of a leaf up to a number are done."""
+
+    leaf: str
+    sequence: int
+
+
+class NoMoreSplits(NamedTuple):
+    """A leaf gets no more."""
+
+    leaf: str
+
+
+class Plain(Enum):
+    """Events that say nothing but themselves."""
+
+    REQUEST_BARRIER = auto()
+    PULL = auto()
+    ALL_DRAINED = auto()
+    ALL_ENDED = auto()
+    FAIL = auto()
+    ABORT = auto()
+
+
+Event = AddSplit | ReadSplit | SetMark | NoMoreSplits | Plain
+
+
+def step(state: State, event: Event) -> tuple[State, Action]:
+    """Return the next state and what is to be done; pure.
+
+    Raises
+    ------
+    TaskError
+        What is asked for is not possible there; the state stays.
+    """
+    match event, state.phase:
+        # The two of a small split that is read first: patterns are tried one after the other.
+        case ReadSplit(), Phase.OPEN:
+            _require_no_end(state)
+            return _at(state, Phase.UNDER_BARRIER, state.barriers + 1), Action.QUEUE
+        case Plain.ALL_DRAINED, Phase.UNDER_BARRIER:
+            return _at(state, Phase.OPEN), Action.END_BARRIER
+        case ReadSplit() | AddSplit(), Phase.UNDER_BARRIER:
+            raise _split_under_barrier(event.leaf)
+        case AddSplit(leaf=leaf, sequence=sequence), Phase.OPEN:
+            if leaf in state.ended:
+                raise _leaf_has_ended(leaf, "a split was added")
+            is_done = sequence is not None and sequence <= state.marks.get(leaf, sequence - 1)
+            return state, Action.PASS_BY if is_done else Action.QUEUE
+        case AddSplit(), _:
+            return state, Action.PASS_BY
+        case ReadSplit(), _:
+            raise _is_over(state.phase)
+
+        case SetMark(leaf=leaf, sequence=sequence), Phase.OPEN | Phase.UNDER_BARRIER:
+            mark = max(sequence, state.marks.get(leaf, sequence))
+            marks = MappingProxyType({**state.marks, leaf: mark})
+            return state._replace(marks=marks), Action.NOTHING
+
+        case NoMoreSplits(leaf=leaf), Phase.OPEN | Phase.UNDER_BARRIER:
+            return state._replace(ended=state.ended | {leaf}), Action.END_LEAF
+
+        case Plain.REQUEST_BARRIER, Phase.OPEN:
+            _require_no_end(state)
+            return _at(state, Phase.UNDER_BARRIER, state.barriers + 1), Action.BEGIN_BARRIER
+        case Plain.REQUEST_BARRIER, Phase.UNDER_BARRIER:
+            return state, Action.JOIN_BARRIER
+        case Plain.REQUEST_BARRIER, _:
+            return state, Action.ALREADY_OVER
+
+        case Plain.PULL, Phase.OPEN if state.ended != state.leaves:
+            raise _nothing_to_pull(state)
+        case Plain.PULL, Phase.FINISHED | Phase.FAILED | Phase.ABORTED:
+            raise _is_over(state.phase)
+
+        case Plain.ALL_ENDED, Phase.OPEN | Phase.UNDER_BARRIER:
+            return _at(state, Phase.FINISHED), Action.RELEASE
+        case Plain.FAIL, Phase.OPEN | Phase.UNDER_BARRIER:
+            return _at(state, Phase.FAILED), Action.RELEASE
+        case Plain.ABORT, Phase.OPEN | Phase.UNDER_BARRIER:
+            return _at(state, Phase.ABORTED), Action.RELEASE
+    return state, Action.NOTHING
+
+
+def _at(state: State, phase: Phase, barriers: int | None = None) -> State:
+    # By its constructor: `_replace` takes longer than all else of a small split's barrier.
+    count = state.barriers if barriers is None else barriers
+    return State(state.leaves, phase, state.ended, state.marks, count)
+
+
+def _require_no_end(state: State) -> None:
+    if state.ended:
+        raise _leaf_has_ended(min(state.ended), "a barrier was requested")
+
+
+def _split_under_barrier(leaf: str) -> TaskError:
+    return TaskError(
+        f"node '{leaf}': a split was added under a barrier, which is not over.",
+        hint="pull until the barrier is reached, then add it: it belongs to the next one.",
+        node=leaf,
+    )
+
+
+def _leaf_has_ended(leaf: str, what: str) -> TaskError:
+    return TaskError(
+        f"node '{leaf}': {what}, but no more splits were to come.",
+        hint="call `no_more_splits` behind the last barrier; a new task takes more.",
+        node=leaf,
+    )
+
+
+def _nothing_to_pull(state: State) -> TaskError:
+    open_ = ", ".join(sorted(state.leaves - state.ended))
+    return TaskError(
+        f"rows were pulled, but there is no barrier, and {open_} may get more splits.",
+        hint="call `request_barrier`, or `no_more_splits` for each leaf.",
+    )
+
+
+def _is_over(phase: Phase) -> TaskError:
+    return TaskError(
+        f"rows were pulled from a task that is {phase.value}.", hint="make a new task."
+    )
+
+
+class Monitor:
+    """The lock of a task, and what has changed under it."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._condition = Condition(self.lock)
+        self._waiting: list[Future[None]] = []
+        self._asleep = 0
+        self.changes = 0
+        """How often something has changed."""
+
+    def note(self) -> None:
+        """Note a change: wake up all waiting threads and fulfil all futures."""
+        with self.lock:
+            self.changes += 1
+            if self._asleep:
+                self._condition.notify_all()
+            if not self._waiting:
+                return
+            waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.set_result(None)
+
+    def wait(self, seen: int) -> None:
+        """Wait until something has changed since a count."""
+        with self.lock:
+            self._asleep += 1
+            while self.changes == seen:
+                self._condition.wait()
+            self._asleep -= 1
+
+    def future(self, seen: int) -> Future[None]:
+        """Return a future that is done when something has changed since a count."""
+        future: Future[None] = Future()
+        with self.lock:
+            if self.changes == seen:
+                self._waiting.append(future)
+                return future
+        future.set_result(None)
+        return future
+
+
+HISTOGRAM_SECONDS = 30
+"""A bucket for each second that a barrier took; the last one has all that took longer, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitCounts:
+    """Counts of the splits of data; a barrier is no split.
+
+    Parameters
+    ----------
+    total : int
+        Added.
+    queued : int
+        Not begun.
+    finished : int
+        Read to their end, or given up because the plan needs no more rows of them.
+    """
+
+    total: int = 0
+    queued: int = 0
+    finished: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """The counts of a task's work so far.
+
+    Parameters
+    ----------
+    barriers : int
+        Begun.
+    splits : SplitCounts
+    rows : int
+        Handed to the caller that pulls.
+    histogram : tuple of int
+        How many barriers took 0 to 1 seconds, 1 to 2, and so on, from request to end.
+    """
+
+    barriers: int
+    splits: SplitCounts
+    rows: int
+    histogram: tuple[int, ...]
+
+
+class Histogram:
+    """Counts of durations, second by second."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * HISTOGRAM_SECONDS
+
+    def add(self, seconds: float) -> None:
+        """Count a duration."""
+        self._counts[min(max(int(seconds), 0), HISTOGRAM_SECONDS - 1)] += 1
+
+    def counts(self) -> tuple[int, ...]:
+        """Return the counts."""
+        return tuple(self._counts)

@@ -1,0 +1,450 @@
+"""A join of two sides that ascend by their keys, which holds one key's rows of the right at most.
+
+Let ``r`` be the last right key that has come, and ``l`` the last left one. Left rows below ``r``
+have all their matches, because further right rows are not below ``r``; right rows below the first
+left row that is still held have found all of theirs. The join holds no more than the right rows of
+one key, and a batch of each side. A side that is over (drained, or at its end) is as if its last
+key were above all others.
+
+Rows with a null in their key match nothing and may stand anywhere. They keep their place: such a
+row counts as one of the key before it on its side, and behind all matches of that key's rows. So
+what comes out is clustered as the left side is (of a right join: as the right side is).
+
+Behind a barrier both sides begin anew: their order is that of a set of splits.
+
+**Batches** are full (`batch_rows`, or as many bytes as a batch has), but for the last one before a
+barrier. Where they end thus follows from the rows alone and not from which side was sooner, and a
+union above, which takes batches in turn, has one order.
+
+**Giving up early.** Once a side is over and none of its rows is held, the other may be of no use
+for the rest of the barrier (`side_to_drop`). The join looks at the rows that it holds, not at keys:
+sides advance together, so that a side without held rows has met every key that could match.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.keys import Mask, Positions, Words
+from spark_upsert.errors import DataError, MemoryLimitError, about
+from spark_upsert.plan.join_keys import first_descent, ranks_of
+from spark_upsert.plan.nodes import How, MergeJoin
+from spark_upsert.task.join_output import (
+    SHOWS_LEFT_ALONE,
+    SHOWS_LEFT_ONLY,
+    SHOWS_RIGHT_ALONE,
+    Full,
+    Joined,
+    Matches,
+    Shape,
+    Side,
+)
+from spark_upsert.task.operator import BatchSource, Signal
+
+MEMORY_BYTES_MAX = 256 << 20
+"""Bytes that the right rows of one key may take, if the plan does not say."""
+
+_STEP_ROWS = 1 << 10
+"""Rows that a step gathers of a side, or as many as the other side has, if these are more. So small
+batches of one side do not make the join look at the other side's rows again and again."""
+
+_DROPS_RIGHT = frozenset({How.INNER, How.LEFT, How.ANTI})
+_DROPS_LEFT = frozenset({How.INNER, How.RIGHT})
+
+
+def side_to_drop(kind: How, *, left_is_over: bool, right_is_over: bool) -> str | None:
+    """Return which side is of no use for the rest of the barrier, "left" or "right".
+
+    Parameters
+    ----------
+    left_is_over, right_is_over : bool
+        The side has drained, and none of its rows is held, be it for a match that is under way.
+
+    Notes
+    -----
+    Source: Velox, ``MergeJoin.cpp``. A semi join could give up its sides as an inner join does;
+    like the original, it does not.
+    """
+    if left_is_over and not right_is_over and kind in _DROPS_RIGHT:
+        return "right"
+    if right_is_over and not left_is_over and kind in _DROPS_LEFT:
+        return "left"
+    return None
+
+
+class _Arriving:
+    """The rows of a side that have come and are needed still.
+
+    Parameters
+    ----------
+    shows_keyless : bool
+        Whether rows without a key are shown; if not, they are passed by at once.
+    """
+
+    def __init__(self, name: str, side: Side, *, shows_keyless: bool) -> None:
+        self.side = side
+        self._name = name
+        self._shows_keyless = shows_keyless
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything: a barrier is over."""
+        self.rows = self.side.nothing
+        self.is_ended = False
+        self._more: deque[pa.RecordBatch] = deque()
+        self._more_rows = 0
+        self._last: pa.RecordBatch | None = None
+
+    @property
+    def available(self) -> int:
+        """How many rows have come and are needed still."""
+        return int(self.rows.num_rows) + self._more_rows
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing comes behind the rows that are looked at."""
+        return self.is_ended and not self._more_rows
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is held and nothing comes."""
+        return self.is_ended and not self.available
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows.
+
+        Raises
+        ------
+        DataError
+            The keys do not ascend.
+        """
+        keyed, _ = self.side.split(batch)
+        if keyed.num_rows:
+            self._require_order(keyed)
+            self._last = keyed.slice(keyed.num_rows - 1)
+        needed = batch if self._shows_keyless else keyed
+        if needed.num_rows:
+            self._more.append(needed)
+            self._more_rows += needed.num_rows
+
+    def keyless_first(self) -> int:
+        """Return how many of the rows that are looked at stand before the first one with a key."""
+        has_key = self.side.has_key(self.rows)
+        if has_key is None:
+            return 0
+        return int(np.argmax(has_key)) if has_key.any() else len(has_key)
+
+    def keys(self) -> tuple[list[pa.Array], Mask | None]:
+        """Return keys that ascend, and which rows have them; the others have the one before them.
+
+        The first row has a key. The mask is None if all have.
+        """
+        keys, has_key = self.side.keys_of(self.rows), self.side.has_key(self.rows)
+        if has_key is None:
+            return keys, None
+        places = np.maximum.accumulate(np.where(has_key, np.arange(len(has_key)), 0))
+        return [key.take(pa.array(places)) for key in keys], has_key
+
+    def gather(self, count: int) -> bool:
+        """Look at more of the rows that have come; say whether that was worth it.
+
+        To those that are looked at already no fewer than these are added, so that each row is
+        copied seldom however small the batches are.
+        """
+        held = self.rows.num_rows
+        if not self._more_rows or (self._more_rows < held and not self.is_ended):
+            return False
+        wanted = max(count, held)
+        taken = [self.rows] if held else []
+        while self._more and wanted:
+            batch = self._more.popleft()
+            taken.append(batch.slice(0, wanted))
+            if batch.num_rows > wanted:
+                self._more.appendleft(batch.slice(wanted))
+            wanted -= taken[-1].num_rows
+            self._more_rows -= taken[-1].num_rows
+        self.rows = pa.concat_batches(taken)
+        return True
+
+    def drop(self, count: int) -> None:
+        """Forget the first rows."""
+        self.rows = self.rows.slice(count)
+
+    def _require_order(self, keyed: pa.RecordBatch) -> None:
+        rows = keyed if self._last is None else pa.concat_batches([self._last, keyed])
+        keys = self.side.keys_of(rows)
+        row = first_descent(keys)
+        if row is not None:
+            before, after = (
+                ", ".join(str(key[at].as_py()) for key in keys) for at in (row - 1, row)
+            )
+            raise DataError(
+                f"the {self._name} side must ascend by {', '.join(self.side.keys)}, but {after} "
+                f"comes behind {before}.",
+                hint="sort its splits by the keys, give it one split for each barrier, or use a "
+                "hash join.",
+                side=self._name,
+            )
+
+
+class MergeJoinRows:
+    """A merge join, in the chain of its left side.
+
+    The order of what it gives is that of the keys, and within a key that of the left rows, then of
+    the right ones; rows without a key stand behind those of the key before them.
+    """
+
+    def __init__(
+        self,
+        node: MergeJoin,
+        left: pa.Schema,
+        right: BatchSource,
+        drop_input: Callable[[str], None],
+    ) -> None:
+        self._node = node
+        with about("node", node.id):
+            self._shape = Shape.of(node, left, right.schema)
+        self.schema = self._shape.schema
+        self._source = right
+        self._drop_node = drop_input
+        self._memory_bytes_max = (
+            MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
+        )
+        self._left = _Arriving("left", self._shape.left, shows_keyless=node.how in SHOWS_LEFT_ALONE)
+        self._right = _Arriving(
+            "right", self._shape.right, shows_keyless=node.how in SHOWS_RIGHT_ALONE
+        )
+        self._joined: deque[Joined] = deque()
+        self._full = Full(node.batch_rows)
+        self._is_at_end = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget everything: a barrier is over."""
+        self._left.begin()
+        self._right.begin()
+        self._joined.clear()
+        self._full.clear()
+        self._matched_rows = 0
+        """The first right rows that have found a match: they are those of the last left key."""
+        self._is_draining = False
+        self._was_dropped = False
+
+    def needs_input(self) -> bool:
+        return not self._left.is_ended and not self._left.available and not self._joined
+
+    def add_input(self, batch: pa.RecordBatch) -> None:
+        with about("node", self._node.id):
+            self._left.add(batch)
+
+    def output(self) -> pa.RecordBatch | None:
+        while True:
+            self._drop_input()
+            while self._joined:
+                batch = self._full.take(self._joined[0])
+                if batch is not None:
+                    return batch
+                if not self._joined[0].rows_left:
+                    self._joined.popleft()
+            if not self._match() and not self._poll():
+                return self._full.rest() if self._sides_are_over else None
+
+    def start_drain(self) -> bool:
+        self._left.is_ended = self._is_draining = True
+        return True
+
+    def is_drained(self) -> bool:
+        if self._is_draining and self._is_over:
+            self._begin()
+        return not self._is_draining
+
+    def no_more_input(self) -> None:
+        self._left.is_ended = self._is_at_end = True
+
+    def is_finished(self) -> bool:
+        return self._is_at_end and self._is_over
+
+    def waiting_on(self) -> Future[Any] | None:
+        return None
+
+    def close(self) -> None:
+        self._begin()
+        self._source.close()
+
+    @property
+    def _sides_are_over(self) -> bool:
+        return self._left.is_over and self._right.is_over
+
+    @property
+    def _is_over(self) -> bool:
+        return self._sides_are_over and not self._joined and not self._full.rows
+
+    def _poll(self) -> bool:
+        """Take what the right side has; say whether there is something to be done with it."""
+        if not (self._left.available or self._left.is_ended):
+            return False
+        while not self._right.is_ended:
+            item = self._source.poll()
+            if item is Signal.WAIT:
+                return False
+            if isinstance(item, Signal):
+                self._right.is_ended = True
+            elif self._is_of_use(item):
+                self._take_right(item)
+            if self._gather_right() or self._right.is_ended or self._joined:
+                return True
+        return False
+
+    def _gather_right(self) -> bool:
+        return self._right.gather(max(_STEP_ROWS, self._left.available))
+
+    def _take_right(self, batch: pa.RecordBatch) -> None:
+        with about("node", self._node.id):
+            self._right.add(batch)
+
+    def _is_of_use(self, batch: pa.RecordBatch) -> bool:
+        """Say whether a right batch may still be shown or matched; what is under way may come."""
+        return bool(batch.num_rows) and not (
+            self._left.is_over and self._node.how not in SHOWS_RIGHT_ALONE
+        )
+
+    def _match(self) -> bool:
+        """Join what can be joined; say whether that was something."""
+        left, right = self._left, self._right
+        if not left.rows.num_rows:
+            left.gather(max(_STEP_ROWS, right.available))
+        if not right.rows.num_rows:
+            self._gather_right()
+        if self._show_keyless():
+            return True
+        counts = left.rows.num_rows, right.rows.num_rows
+        if not all(
+            count or side.is_whole for count, side in zip(counts, (left, right), strict=True)
+        ):
+            return False
+        if not any(counts):
+            return False
+        if all(counts):
+            return self._match_both()
+        if counts[0]:
+            nowhere = np.zeros(counts[0], dtype=np.int64)
+            self._show(Matches.of(self._node.how, nowhere, nowhere), left.rows, right.rows)
+        elif self._node.how in SHOWS_RIGHT_ALONE:
+            unmatched = np.arange(counts[1]) >= self._matched_rows
+            has_key = right.side.has_key(right.rows)
+            alone = unmatched if has_key is None else unmatched | ~has_key
+            self._show(Matches.right_alone(np.flatnonzero(alone)), left.rows, right.rows)
+        self._pass(*counts, matched_rows=0)
+        return True
+
+    def _show_keyless(self) -> bool:
+        """Show rows that stand before all keys that are looked at; say whether there are any.
+
+        What stands before them on their side was shown, and no row of a greater key of the other
+        side was: it is held until this side has come to a greater one, too.
+        """
+        for side in (self._left, self._right):
+            count = side.keyless_first()
+            if count:
+                show = Matches.alone if side is self._left else Matches.right_alone
+                self._show(show(np.arange(count)), self._left.rows, self._right.rows)
+                side.drop(count)
+                return True
+        return False
+
+    def _match_both(self) -> bool:
+        """Join rows of both sides."""
+        (left_keys, left_has_key), (right_keys, right_has_key) = (
+            side.keys() for side in (self._left, self._right)
+        )
+        left, right = ranks_of(left_keys, right_keys)
+        kind = self._node.how
+        left_count, right_count = len(left), len(right)
+        if not self._right.is_whole:
+            # A semi join needs no second row of a key, the others all of them.
+            is_found = kind in SHOWS_LEFT_ONLY
+            side: Literal["left", "right"] = "right" if is_found else "left"
+            left_count = int(np.searchsorted(left, right[-1], side=side))
+        matched_rows = 0
+        if left_count < len(left):
+            right_count = int(np.searchsorted(right, left[left_count], side="left"))
+        elif not self._left.is_whole:
+            right_count = int(np.searchsorted(right, left[-1], side="left"))
+            matched_rows = int(np.searchsorted(right, left[-1], side="right")) - right_count
+            if kind in SHOWS_LEFT_ONLY and matched_rows > 1:
+                right_count, matched_rows = right_count + matched_rows - 1, 1
+        if not left_count and not right_count:
+            self._require_memory()
+            return self._gather_right()
+        ready = left[:left_count]
+        order = None if right_has_key is None else np.argsort(~right_has_key, kind="stable")
+        keyed = right if right_has_key is None else right[right_has_key]
+        starts = np.searchsorted(keyed, ready, side="left")
+        counts = np.searchsorted(keyed, ready, side="right") - starts
+        if left_has_key is not None:
+            counts[~left_has_key[:left_count]] = 0
+        matches = Matches.of(kind, starts, counts)
+        if kind in SHOWS_RIGHT_ALONE:
+            is_alone = ~_is_in(right[:right_count], left)
+            is_alone[: self._matched_rows] = False
+            if right_has_key is not None:
+                is_alone |= ~right_has_key[:right_count]
+            alone = np.flatnonzero(is_alone)
+            places = alone if order is None else np.argsort(order)[alone]
+            matches = matches.in_order(
+                ready[matches.left], Matches.right_alone(places), right[alone]
+            )
+        self._show(matches, self._left.rows, self._right.rows, order)
+        self._pass(left_count, right_count, matched_rows=matched_rows)
+        return True
+
+    def _show(
+        self,
+        matches: Matches,
+        left: pa.RecordBatch,
+        right: pa.RecordBatch,
+        order: Positions | None = None,
+    ) -> None:
+        if len(matches.left):
+            self._joined.append(Joined(self.schema, matches, left, right, order))
+
+    def _pass(self, left_count: int, right_count: int, *, matched_rows: int) -> None:
+        """Forget rows that have met all that they could."""
+        self._left.drop(left_count)
+        self._right.drop(right_count)
+        self._matched_rows = matched_rows
+
+    def _drop_input(self) -> None:
+        side = side_to_drop(
+            self._node.how, left_is_over=self._left.is_over, right_is_over=self._right.is_over
+        )
+        if side is not None and not self._was_dropped:
+            self._was_dropped = True
+            self._drop_node(getattr(self._node, side).id)
+
+    def _require_memory(self) -> None:
+        """Check what is held: it is the rows of one key, and more of it are waited for."""
+        needed = self._right.rows.nbytes
+        if needed > self._memory_bytes_max:
+            with about("node", self._node.id):
+                raise MemoryLimitError(
+                    f"the right rows of one key have {needed} bytes, but only "
+                    f"{self._memory_bytes_max} are allowed, and rows are not spilled.",
+                    hint="raise the node's 'memory_bytes_max', or put the side with fewer rows "
+                    "of a key on the right.",
+                    needed=needed,
+                    limit=self._memory_bytes_max,
+                )
+
+
+def _is_in(some: Words, others: Words) -> Mask:
+    """Return which numbers stand among others, which ascend."""
+    places = np.minimum(np.searchsorted(others, some), len(others) - 1)
+    found: Mask = others[places] == some
+    return found

@@ -1,0 +1,346 @@
+"""The result of a kept table's entries: a row for each group that has rows.
+
+count = c; sum = NULL if c = 0, else s; avg = s / c; min and max are the ends of the values that
+some row has. NaN is above all. A group without rows has no entry, hence no row in the result.
+
+A kept table as its readers see it: the rows of groups at a version, and how they change.
+
+All entries of a group have hashes of one range (`TableSchema.hash_prefix`). So a read of a part of
+the hashes reads whole groups: its range is rounded to theirs (`whole_groups`), and rounded ranges
+are neighbours as before. A reader holds the entries of one chunk at once (`Snapshot.chunks`), or of
+one group, if that has more.
+
+The changed groups of an epoch are those of its entries. Both rows of a group, before the epoch and
+behind it, are made of all its entries, so that a group that loses its smallest value finds the
+next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.casts import try_convert
+from spark_upsert.core.durations import Fields
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import Positions, ordered_words
+from spark_upsert.core.merge_engines import GROUP_PART, MARKER_PART, PART, value_column
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.join_keys import NOWHERE, codes, firsts, no_rows, places
+from spark_upsert.store import Store
+from spark_upsert.table.changelog.epoch_ranges import Stretch
+from spark_upsert.table.log.manifest import Manifest, Slice
+from spark_upsert.table.log.view_position import VIEW_PROPERTIES
+from spark_upsert.table.run.rows import Rows as StoredRows
+from spark_upsert.table.state.fold import require_possible
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.state.sums import averages, together
+from spark_upsert.views.grouping import Grouping, Summed
+from spark_upsert.views.pairs import Pairs, RelationRows, concat
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.RecordBatch:
+    """Return the rows of some groups.
+
+    Parameters
+    ----------
+    grouping : Grouping
+    entries : pyarrow.RecordBatch
+        Columns as ``grouping.kept.columns``: all entries of these groups at one version, one of
+        each key, in any order. The marker may be among them.
+    url : str
+        Where the table lies, for an error.
+
+    Returns
+    -------
+    pyarrow.RecordBatch
+        Columns as ``grouping.result``, one row for each group, in the order of their entries.
+
+    Raises
+    ------
+    CorruptionError
+        An entry is of no rows.
+
+    Notes
+    -----
+    What does not fit into the type in which it is shown is NULL in its group, and a warning tells
+    of it: the sums themselves are kept, so that it is there again as soon as it fits.
+    """
+    columns = {name: entries.column(name) for name in entries.schema.names}
+    require_possible(grouping.kept, columns, url)
+    counts = np.asarray(columns[grouping.multiplicity].fill_null(0))
+    parts = np.where(counts > 0, np.asarray(columns[PART]), MARKER_PART)
+    groups = entries.take(pa.array(np.flatnonzero(parts == GROUP_PART)))
+    ends = {
+        column: _ends(grouping, entries, groups, np.flatnonzero(parts == part), part)
+        for column, part in grouping.parts.items()
+    }
+    arrays = [groups.column(key) for key in grouping.keys]
+    for each in grouping.aggregates:
+        shown = _shown(grouping, each, groups, ends)
+        arrays.append(shown.values)
+        if shown.lost:
+            fields = Fields(path=url, column=each.name, groups=shown.lost)
+            _LOGGER.warning("groups whose values do not fit: %s", fields)
+    if not arrays:
+        return pa.RecordBatch.from_pylist([{}] * groups.num_rows, schema=grouping.result)
+    return pa.RecordBatch.from_arrays(arrays, schema=grouping.result)
+
+
+class _Shown(NamedTuple):
+    """A column of a result."""
+
+    values: pa.Array
+    lost: int = 0
+    """How many groups have a value that does not fit."""
+
+
+_Ends = tuple[pa.Array, pa.Array]
+"""The smallest and the greatest value of each group, NULL where it has none."""
+
+
+def _ends(
+    grouping: Grouping, entries: pa.RecordBatch, groups: pa.RecordBatch, at: Positions, part: int
+) -> _Ends:
+    """Return the ends of the values of a part, one for each group."""
+    values = entries.take(pa.array(at))
+    column = values.column(value_column(part))
+    if not len(column):
+        nothing = pa.nulls(groups.num_rows, column.type)
+        return nothing, nothing
+    owner = _owners(grouping, groups, values)
+    order = np.lexsort((*reversed(ordered_words(column)), owner))
+    owner = owner[order]
+    begins = np.flatnonzero(np.diff(owner, prepend=NOWHERE - 1))
+    lasts = np.append(begins[1:], len(owner)) - 1
+    found = []
+    for chosen in (begins, lasts):
+        place = np.full(groups.num_rows, NOWHERE, dtype=np.int64)
+        place[owner[chosen]] = order[chosen]
+        found.append(column.take(pa.array(place, mask=place == NOWHERE)))
+    return found[0], found[1]
+
+
+def _owners(grouping: Grouping, groups: pa.RecordBatch, values: pa.RecordBatch) -> Positions:
+    """Return to which of the groups each entry belongs."""
+    if not grouping.keys:
+        return np.zeros(values.num_rows, dtype=np.int64)
+    keys = ([side.column(key) for key in grouping.keys] for side in (groups, values))
+    ours, theirs = codes(*keys)
+    return places(theirs, ours)
+
+
+def _shown(
+    grouping: Grouping,
+    aggregate: Aggregate,
+    groups: pa.RecordBatch,
+    ends: Mapping[str, _Ends],
+) -> _Shown:
+    column, kind = aggregate.column, aggregate.kind
+    if column is None:
+        return _Shown(groups.column(grouping.multiplicity))
+    if kind is AggregateKind.MIN:
+        return _Shown(ends[column][0])
+    if kind is AggregateKind.MAX:
+        return _Shown(ends[column][1])
+    summed = grouping.sum_of(aggregate)
+    count = groups.column(summed.count)
+    if kind is AggregateKind.COUNT:
+        return _Shown(count)
+    type_ = grouping.result.field(aggregate.name).type
+    is_some = pc.greater(count, 0)
+    if kind is AggregateKind.SUM:
+        found = _total(groups, summed, type_)
+    elif pa.types.is_decimal(type_):
+        found = _quotient(groups, summed, count, type_)
+    else:
+        # A group without values is divided by one, and then NULL.
+        divisor = pc.if_else(is_some, count, 1).cast(pa.float64())
+        found = _Shown(pc.divide(_total(groups, summed, type_).values, divisor))
+    return found._replace(values=pc.if_else(is_some, found.values, pa.scalar(None, type_)))
+
+
+def _total(groups: pa.RecordBatch, summed: Summed, type_: pa.DataType) -> _Shown:
+    """Return the sums of a column in the type in which they are shown."""
+    total = _whole(groups, summed)
+    beyond = pc.and_(pc.is_null(total), pc.greater(groups.column(summed.count), 0))
+    shown = _fitting(total, type_)
+    shown = shown._replace(lost=shown.lost + (pc.sum(beyond).as_py() or 0))
+    if not summed.apart:
+        return shown
+    total = shown.values
+    nan, above, below = (pc.greater(groups.column(name), 0) for name in summed.apart)
+    for where, value in ((below, "-inf"), (above, "inf"), (pc.and_(above, below), "nan")):
+        total = pc.if_else(where, pa.scalar(float(value)), total)
+    return shown._replace(values=pc.if_else(nan, pa.scalar(float("nan")), total))
+
+
+def _quotient(
+    groups: pa.RecordBatch, summed: Summed, count: pa.Array, type_: pa.DataType
+) -> _Shown:
+    """Return averages of decimals, rounded half up as Spark does."""
+    return _fitting(averages(_whole(groups, summed), count, type_.scale), type_)
+
+
+def _whole(groups: pa.RecordBatch, summed: Summed) -> pa.Array:
+    """Return the sums of a column, exact."""
+    assert summed.total is not None
+    total = groups.column(summed.total)
+    return total if summed.beyond is None else together(total, groups.column(summed.beyond))
+
+
+def _fitting(column: pa.Array, type_: pa.DataType) -> _Shown:
+    """Return values in a type, NULL where one does not fit."""
+    values, lost = try_convert(column, type_)
+    return _Shown(values, int(lost.sum()))
+
+
+PLAN, RESULT = VIEW_PROPERTIES
+"""Properties of a kept table: the text of its view, and what its entries mean (`Grouping`)."""
+
+_RANGE = 1 << 32
+"""Hashes of one group."""
+
+
+def grouping_of(properties: Mapping[str, str]) -> Grouping | None:
+    """Return what the entries of a table mean; None of a table that keeps no groups."""
+    text = properties.get(RESULT)
+    return None if text is None else Grouping.from_json(text)
+
+
+def whole_groups(grouping: Grouping, hash_range: HashRange) -> HashRange:
+    """Return the range of the groups that a range is for; of neighbours, each group is in one.
+
+    A group of all rows has entries anywhere, and is that of the first hash.
+    """
+    if not grouping.keys:
+        return ALL_HASHES if hash_range.first == 0 else HashRange(0, 0)
+    first, end = (-(-bound // _RANGE) * _RANGE for bound in (hash_range.first, hash_range.end))
+    return HashRange(first, end)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGroups:
+    """The result of a kept table, version by version."""
+
+    grouping: Grouping
+    store: Store
+
+    def rows(
+        self, manifest: Manifest, hash_range: HashRange = ALL_HASHES
+    ) -> Iterator[RelationRows]:
+        """Yield the rows at a version of the groups of a range, which is one of `whole_groups`."""
+        snapshot = self._snapshot(manifest)
+        pieces = snapshot.chunks(hash_range) if self.grouping.keys else [hash_range]
+        for piece in pieces:
+            whole = whole_groups(self.grouping, piece)
+            if not whole.is_empty:
+                yield self._result(concat([self._nothing, *snapshot.read(hash_range=whole)]))
+
+    def look_up(self, groups: RelationRows, manifest: Manifest) -> RelationRows:
+        """Return the rows of some groups at a version: of those that have any.
+
+        Parameters
+        ----------
+        groups : pyarrow.RecordBatch
+            The columns of the group, among others perhaps; each group once.
+        manifest : Manifest
+        """
+        if not groups.num_rows:
+            return no_rows(self.grouping.result)
+        snapshot = self._snapshot(manifest)
+        columns = [groups.column(key) for key in self.grouping.keys]
+        if not self.grouping.parts:
+            found = [self._groups_alone(snapshot, columns, groups.num_rows)]
+        elif columns:
+            found = list(snapshot.having_prefix(columns))
+        else:
+            found = list(snapshot.read())
+        return self._result(concat([self._nothing, *found]))
+
+    def changes(
+        self, stretch: Stretch, hash_range: HashRange = ALL_HASHES, *, net: bool = False
+    ) -> Iterator[tuple[int, Pairs]]:
+        """Yield what each epoch of a stretch changed in a range, which is one of `whole_groups`.
+
+        Parameters
+        ----------
+        net : bool
+            Whether all epochs together make one step, at the last of them.
+
+        Yields
+        ------
+        tuple of int and Pairs
+            The epoch, ascending, and the old and new rows of its changed groups, none equal.
+        """
+        before = replace(stretch.before, schema=stretch.schema)
+        if stretch.is_comparison or net:
+            replaced = before.slices if stretch.is_comparison else ()
+            kept = () if stretch.is_comparison else before.slices
+            groups = self._touched((*replaced, *stretch.after), before, hash_range)
+            after = replace(before, slices=(*kept, *stretch.after))
+            yield max(stretch.times_ms), self._pairs(groups, before, after)
+            return
+        for epoch in stretch.times_ms:
+            added = tuple(s for s in stretch.after if s.epochs.lower == epoch)
+            after = replace(before, slices=(*before.slices, *added))
+            groups = self._touched(added, before, hash_range)
+            yield epoch, self._pairs(groups, before, after)
+            before = after
+
+    def _pairs(self, groups: RelationRows, before: Manifest, after: Manifest) -> Pairs:
+        old, new = (self.look_up(groups, each) for each in (before, after))
+        return _aligned(self.grouping, old, new).changed()
+
+    def _touched(
+        self, slices: tuple[Slice, ...], manifest: Manifest, hash_range: HashRange
+    ) -> RelationRows:
+        """Return the groups that have an entry in some slices, each once."""
+        keys = self.grouping.keys
+        fields = pa.schema([self.grouping.kept.columns.field(name) for name in (*keys, PART)])
+        snapshot = self._snapshot(replace(manifest, slices=slices))
+        stored = StoredRows(self.grouping.kept, [p for p, _ in snapshot.parts(hash_range)])
+        columns = stored.take(fields.names, np.arange(len(stored)))
+        entries = pa.RecordBatch.from_arrays(columns, schema=fields)
+        groups = entries.filter(pa.array(np.asarray(entries.column(PART)) != MARKER_PART))
+        if not keys:
+            return groups.slice(0, min(1, groups.num_rows))
+        [numbers] = codes([groups.column(key) for key in keys])
+        return groups.take(pa.array(firsts(numbers)))
+
+    def _groups_alone(
+        self, snapshot: Snapshot, columns: list[pa.Array], count: int
+    ) -> RelationRows:
+        """Return the entries of groups that have no other: each is one key."""
+        keys = [*columns, pa.repeat(pa.scalar(GROUP_PART, pa.int32()), count)]
+        return snapshot.look_up(keys).rows
+
+    def _result(self, entries: RelationRows) -> RelationRows:
+        return result(self.grouping, entries, url=self.store.url)
+
+    def _snapshot(self, manifest: Manifest) -> Snapshot:
+        # A group with sums that do not fit leaves the others readable (`result`).
+        engine = replace(manifest.schema.engine, has_null_for_overflow=True)
+        schema = replace(manifest.schema, engine=engine)
+        return Snapshot(self.store, replace(manifest, schema=schema))
+
+    @property
+    def _nothing(self) -> RelationRows:
+        return no_rows(self.grouping.kept.columns)
+
+
+def _aligned(grouping: Grouping, old: RelationRows, new: RelationRows) -> Pairs:
+    """Return the pairs of two results; without columns of a group there is one group at most."""
+    if grouping.keys:
+        return Pairs.aligned(old, new, grouping.keys)
+    count = max(old.num_rows, new.num_rows)
+    at = [np.arange(count) if s.num_rows else np.full(count, NOWHERE) for s in (old, new)]
+    return Pairs.taken_from(old, new, at[0], at[1])

@@ -1,0 +1,614 @@
+"""A grouping: which columns make the groups, what is wanted of them, and what must be kept for it.
+
+    rows  --contributions-->  kept table (sums)  --result-->  one row per group
+
+The table keeps only what can be taken back: counts and sums. For a sum, an average or a count of a
+column it keeps the count of its values and, for the first two, their sum. The smallest and the
+greatest value need a count per value, which stands in a part of the table of its own
+(`core.merge_engines`).
+
+==================  ========================  ==================================
+sum of              is kept as                is shown as
+==================  ========================  ==================================
+int8 to int32       int64                     int64
+int64               decimal(38, 0)            int64
+decimal(p, s)       decimal(38, s)            decimal(p + 10, s)
+float with scale s  decimal(38, s), and       float64
+                    counts of NaN, inf, -inf
+==================  ========================  ==================================
+
+So the kept sum is wider than the shown one: a batch, a merge of some runs, or all rows may pass the
+bound of the shown type, and the group shows NULL until its sum fits again. Floats, and decimals of
+more than `NARROW` digits, may pass 38 digits, too: their sums are kept as two
+(`table.state.sums.apart`), neither of which ever does. Floats without a scale are refused, for
+``1e16 + 1 - 1e16`` is not 1.
+
+Rejected: to read a group again when its smallest value goes (all its rows), to keep the k smallest
+(which needs that at the end), and the engine's own min and max (which take nothing back).
+
+Floats as decimals: each rounded half-even to some digits behind the point, exactly.
+
+The value that is rounded is the one that the float is, not the shortest text of it: 0.15 is a
+little less than that, and with one digit becomes 0.1.
+
+A float is the sum of its whole part and its fraction, both exact. The fraction times ``10**scale``
+is a double and its error (Dekker's product), so that it is known on which side of a half it lies.
+
+Source: T. J. Dekker, "A floating-point technique for extending the available precision", 1971.
+
+The contributions of a step to the groups: one entry for each group that it changed.
+
+    contributions(old, new) = fold(sign(new, +1) + sign(old, -1)), without what is all zero
+
+A row with sign d adds d to the count of its group, and for each value x that is not NULL d to the
+count of values and d * x to their sum; in the part of a value it adds d to the count of it. The
+sums are those of the engine, because the rows are folded as entries of the kept table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.arrow_types import type_of, type_text
+from spark_upsert.core.casts import convert
+from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.keys import is_hashable
+from spark_upsert.core.merge_engines import (
+    FROM,
+    GROUP_PART,
+    MARKER_PART,
+    PART,
+    TO,
+    Engine,
+    MergeEngine,
+    Rule,
+    value_column,
+)
+from spark_upsert.core.names import find_repeated, has_column
+from spark_upsert.core.schema import DIFF, HASH, PUT, TableSchema, is_live
+from spark_upsert.errors import DataError, PlanError, did_you_mean
+from spark_upsert.plan.aggregates import Aggregate, AggregateKind
+from spark_upsert.plan.join_keys import canonical
+from spark_upsert.store.records import MALFORMED
+from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.state.fold import fold
+from spark_upsert.table.state.sums import apart, average_type
+from spark_upsert.views.pairs import Pairs
+
+VERSION = 2
+"""Version of a grouping's text; 1 where no sum is kept as two, as 1 cannot express that."""
+
+DIGITS = 38
+"""Digits of the sums of int64, decimals and floats."""
+
+NARROW = 19
+"""Digits of decimals of which 10**19 rows, more than can be counted, come to no more than 38."""
+
+SCALE_MAX = 15
+"""Most digits behind the point of a float that mean something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summed:
+    """Columns of the kept table for the values of one column."""
+
+    column: str
+    count: str
+    """Count of the values that are not NULL."""
+    total: str | None = None
+    beyond: str | None = None
+    """The part of the sum beyond 64 bits, where 38 digits may not hold the whole."""
+    scale: int | None = None
+    apart: tuple[str, ...] = ()
+    """Counts of NaN and of either infinity, for a float: no sum holds these."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all its columns, in their order."""
+        sums = [name for name in (self.total, self.beyond) if name is not None]
+        return (self.count, *sums, *self.apart)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The grouping of a view: keys, and aggregates over the rows.
+
+    Parameters
+    ----------
+    rows : pyarrow.Schema
+        The columns of the rows that are grouped.
+    keys : tuple of str
+        The columns that make the groups; none of them for one group of all rows.
+    aggregates : tuple of Aggregate
+
+    Raises
+    ------
+    PlanError
+        A column is not there, or what is wanted of it cannot be kept exactly.
+    """
+
+    rows: pa.Schema
+    keys: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            type_ = self._type(key, "the group")
+            if not is_hashable(type_):
+                raise _error(key, f"is {type_}, by which nothing can be grouped", _HASHABLE)
+        reserved = {PART, FROM, TO, *(value_column(part) for part in self.parts.values())}
+        for name in self.keys:
+            if name.lower() in reserved:
+                raise _error(name, "has a name that a kept table needs", "rename it before")
+        for each in self.aggregates:
+            self._check(each)
+        names = [*self.keys, *(each.name for each in self.aggregates)]
+        repeated = find_repeated(names)
+        if repeated is not None:
+            raise _error(repeated[0], "stands twice in the result", "rename one")
+
+    def _check(self, aggregate: Aggregate) -> None:
+        kind, column = aggregate.kind, aggregate.column
+        if column is None:
+            if kind is not AggregateKind.COUNT:
+                raise _error(aggregate.name, f"is a {kind.value} of nothing", "name a column")
+            return
+        type_ = self._type(column, f"'{aggregate.name}'")
+        if kind in (AggregateKind.MIN, AggregateKind.MAX) and not is_hashable(type_):
+            raise _error(column, f"is {type_}, which has no order", _HASHABLE)
+        if kind in (AggregateKind.SUM, AggregateKind.AVG):
+            sum_types(column, type_, aggregate.scale)
+        elif aggregate.scale is not None:
+            raise _error(column, f"has a scale for its {kind.value}", "a scale is for sums alone")
+
+    def _type(self, column: str, of: str) -> pa.DataType:
+        if not has_column(self.rows, column):
+            hint = did_you_mean(column, self.rows.names)
+            raise _error(column, f"is named by {of}, and the rows do not have it", hint.rstrip("."))
+        return self.rows.field(column).type
+
+    @cached_property
+    def parts(self) -> Mapping[str, int]:
+        """The part of the values of each column of which the smallest or greatest is wanted."""
+        wanted = [
+            e.column for e in self.aggregates if e.kind in (AggregateKind.MIN, AggregateKind.MAX)
+        ]
+        names = dict.fromkeys(name for name in wanted if name is not None)
+        return {name: index + 1 for index, name in enumerate(names)}
+
+    @cached_property
+    def _names(self) -> _Names:
+        values = (value_column(part) for part in self.parts.values())
+        return _Names([*self.keys, PART, *values, FROM, TO])
+
+    @cached_property
+    def multiplicity(self) -> str:
+        """The name of the column that counts rows: ``n``, if no column of the group has it."""
+        return self._names.free("n")
+
+    @cached_property
+    def sums(self) -> tuple[Summed, ...]:
+        """The kept sums, one for each column and scale."""
+        _ = self.multiplicity  # The first to choose its name.
+        found = []
+        free = self._names.free
+        summed = [
+            each for each in self.aggregates if each.kind in (AggregateKind.SUM, AggregateKind.AVG)
+        ]
+        wanted = dict.fromkeys((each.column, each.scale) for each in summed)
+        named = {column for column, _ in wanted}
+        counted = [
+            each for each in self.aggregates if each.kind is AggregateKind.COUNT and each.column
+        ]
+        wanted |= {(each.column, None): None for each in counted if each.column not in named}
+        for column, scale in wanted:
+            assert column is not None
+            has_total = column in named
+            type_ = self.rows.field(column).type
+            is_float = has_total and pa.types.is_floating(type_)
+            is_wide = is_float or (pa.types.is_decimal(type_) and type_.precision > NARROW)
+            found.append(
+                Summed(
+                    column=column,
+                    count=free(f"c_{column}"),
+                    total=free(f"s_{column}") if has_total else None,
+                    beyond=free(f"b_{column}") if has_total and is_wide else None,
+                    scale=scale,
+                    apart=tuple(free(f"{kind}_{column}") for kind in _APART) if is_float else (),
+                )
+            )
+        return tuple(found)
+
+    def sum_of(self, aggregate: Aggregate) -> Summed:
+        """Return what is kept for a count, a sum or an average of a column."""
+        if aggregate.kind is AggregateKind.COUNT:
+            return self._first_sums[aggregate.column]
+        return self._scaled_sums[aggregate.column, aggregate.scale]
+
+    @cached_property
+    def _first_sums(self) -> Mapping[str | None, Summed]:
+        return {each.column: each for each in reversed(self.sums)}
+
+    @cached_property
+    def _scaled_sums(self) -> Mapping[tuple[str | None, int | None], Summed]:
+        return {(each.column, each.scale): each for each in self.sums}
+
+    @cached_property
+    def kept(self) -> TableSchema:
+        """The schema of the kept table: the entries of a group lie together (`whole_groups`)."""
+        fields = [self.rows.field(key) for key in self.keys]
+        fields.append(pa.field(PART, pa.int32()))
+        for column, part in self.parts.items():
+            fields.append(pa.field(value_column(part), self.rows.field(column).type))
+        keys = [field.name for field in fields]
+        totals = {
+            each.total: sum_types(each.column, self.rows.field(each.column).type, each.scale)[0]
+            for each in self.sums
+            if each.total is not None
+        }
+        totals |= dict.fromkeys(filter(None, (e.beyond for e in self.sums)), _TIMES)
+        sums = [self.multiplicity, *(name for each in self.sums for name in each.columns)]
+        fields += [pa.field(name, totals.get(name, pa.int64())) for name in sums]
+        fields += [pa.field(FROM, pa.string()), pa.field(TO, pa.string())]
+        rules = dict.fromkeys(sums, Rule.SUM)
+        engine = MergeEngine(Engine.AGGREGATION, rules, multiplicity=self.multiplicity)
+        return TableSchema.of(
+            pa.schema(fields), keys=keys, engine=engine, hash_prefix=len(self.keys)
+        )
+
+    @cached_property
+    def result(self) -> pa.Schema:
+        """The columns of the result: those of the group, then what is wanted of it."""
+        fields = [self.rows.field(key) for key in self.keys]
+        fields += [pa.field(each.name, self._result_type(each)) for each in self.aggregates]
+        return pa.schema([field.with_nullable(True) for field in fields])
+
+    def _result_type(self, aggregate: Aggregate) -> pa.DataType:
+        if aggregate.kind is AggregateKind.COUNT or aggregate.column is None:
+            return pa.int64()
+        type_ = self.rows.field(aggregate.column).type
+        if aggregate.kind is AggregateKind.SUM:
+            return sum_types(aggregate.column, type_, aggregate.scale)[1]
+        if aggregate.kind is not AggregateKind.AVG:
+            return type_
+        return average_type(type_) if pa.types.is_decimal(type_) else pa.float64()
+
+    def to_json(self) -> str:
+        """Return the text that stands in the properties of a kept table.
+
+        It holds the types of the columns that matter, so that a result is shown without the tables
+        that it was made from.
+        """
+        used = {*self.keys, *(each.column for each in self.aggregates)}
+        rows = [[f.name, type_text(f.type)] for f in self.rows if f.name in used]
+        record: dict[str, Any] = {"v": self._version, "rows": rows, "keys": list(self.keys)}
+        record["aggregates"] = [each.to_json() for each in self.aggregates]
+        return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+
+    @property
+    def _version(self) -> int:
+        return VERSION if any(each.beyond for each in self.sums) else 1
+
+    @classmethod
+    def from_json(cls, text: str) -> Grouping:
+        """Rebuild a grouping from its text.
+
+        Raises
+        ------
+        PlanError
+            It is none.
+        """
+        try:
+            record = json.loads(text)
+            rows = pa.schema([(name, type_of(type_)) for name, type_ in record["rows"]])
+            aggregates = tuple(Aggregate.from_json(each) for each in record["aggregates"])
+            found = cls(rows, tuple(record["keys"]), aggregates)
+            if record["v"] != found._version:
+                raise ValueError(f"the form {record['v']!r}")
+            return found
+        except PlanError:
+            raise
+        except MALFORMED as error:
+            raise PlanError(
+                f"expected the text of a grouping in the form {VERSION}, found {text:.200}.",
+                hint="keep the view in another path, by this version of upsertflow.",
+            ) from error
+
+
+def sum_types(
+    column: str, type_: pa.DataType, scale: int | None
+) -> tuple[pa.DataType, pa.DataType]:
+    """Return the types in which the sum of a column is kept, and shown.
+
+    Raises
+    ------
+    PlanError
+        There is no exact sum of such values.
+    """
+    if pa.types.is_floating(type_):
+        if scale is None:
+            raise _error(
+                column,
+                f"is {type_}, of which a sum is not exact under retraction",
+                "set scale=, the digits behind the point to which each value is rounded, or cast "
+                "the column to a decimal",
+            )
+        if type(scale) is not int or not 0 <= scale <= SCALE_MAX:
+            raise _error(column, f"has scale={scale!r}", f"use a number from 0 to {SCALE_MAX}")
+        return pa.decimal128(DIGITS, scale), pa.float64()
+    if scale is not None:
+        raise _error(column, f"is {type_} and has scale={scale!r}", "drop it: the sum is exact")
+    if pa.types.is_decimal128(type_):
+        shown = pa.decimal128(min(type_.precision + 10, DIGITS), type_.scale)
+        return pa.decimal128(DIGITS, type_.scale), shown
+    if not pa.types.is_integer(type_):
+        raise _error(column, f"is {type_}, which has no sum", "sum numbers")
+    if type_ in (pa.int64(), pa.uint64()):
+        return pa.decimal128(DIGITS, 0), type_
+    return pa.int64(), pa.int64()
+
+
+_TIMES = pa.decimal128(DIGITS, 0)
+
+_APART = ("nan", "inf", "ninf")
+
+_HASHABLE = "use numbers, texts, binaries, booleans, dates, times or decimals"
+
+
+def _error(column: str, found: str, hint: str) -> PlanError:
+    end = "" if hint.endswith("?") else "."
+    return PlanError(f"column '{column}' {found}.", hint=f"{hint}{end}", column=column)
+
+
+class _Names:
+    """Names of columns, none the same as another, whatever its case."""
+
+    def __init__(self, taken: Sequence[str]) -> None:
+        self._taken = {name.lower() for name in taken}
+
+    def free(self, name: str) -> str:
+        """Return a name that is free, and take it: with underscores before it, if need be."""
+        while name.lower() in self._taken or name.startswith("__"):
+            name = f"_{name}" if not name.startswith("_") else f"{name}_"
+        self._taken.add(name.lower())
+        return name
+
+
+_Doubles = npt.NDArray[np.float64]
+
+_SPLITTER = float((1 << 27) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Summand:
+    """A column of floats as a sum takes it: a value that has too many digits is none."""
+
+    type: pa.DataType
+    name: str
+    scale: int
+    digits: int
+
+    def of(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return the values of some rows.
+
+        Raises
+        ------
+        DataError
+            One is finite, and has too many digits.
+        """
+        column = rows.column(self.name)
+        doubles = np.asarray(convert(column, pa.float64()).fill_null(0.0))
+        _require_fitting(np.where(np.isfinite(doubles), doubles, 0.0), self.scale, self.digits)
+        return column
+
+
+def rounded(values: pa.Array, scale: int, digits: int) -> pa.Array:
+    """Return floats as decimals, NULL as NULL.
+
+    Parameters
+    ----------
+    values : pyarrow.Array
+        Values of float32 or float64, all finite.
+    scale : int
+        Digits behind the point, 0 to 15.
+    digits : int
+        Digits of the decimals, at most 38.
+
+    Raises
+    ------
+    DataError
+        A value has more digits than that.
+    """
+    mask = values.is_null().to_numpy(zero_copy_only=False)
+    doubles = np.asarray(values.cast(pa.float64()).fill_null(0.0))
+    # With digits behind the point the whole part is even among them; without, it has a parity.
+    whole = np.trunc(doubles) if scale else np.rint(doubles)
+    _require_fitting(whole, scale, digits)
+    fraction = doubles - whole if scale else np.zeros_like(whole)
+    ends = _half_even(fraction, 10.0**scale).astype(np.int64)
+    type_ = pa.decimal128(digits, scale)
+    parts = (pa.array(whole).cast(pa.decimal128(digits, 0)), _shifted(ends, scale))
+    total = pc.add(*(part.cast(pa.decimal256(digits + 2, scale)) for part in parts))
+    return pc.if_else(pa.array(mask), pa.scalar(None, type_), convert(total, type_))
+
+
+def _require_fitting(whole: _Doubles, scale: int, digits: int) -> None:
+    """Raise `DataError` if a number has too many digits before the point."""
+    largest = float(np.abs(whole).max(initial=0.0))
+    if largest >= 10.0 ** (digits - scale):
+        raise DataError(
+            f"{largest!r} has more than {digits - scale} digits before the point, which is the "
+            f"most that a sum with scale={scale} takes."
+        )
+
+
+def _shifted(numbers: npt.NDArray[np.int64], scale: int) -> pa.Array:
+    """Return whole numbers as decimals with ``scale`` digits behind the point: 5 is 0.05 by 2."""
+    column = pa.array(numbers).cast(pa.decimal128(19, 0))
+    return pa.Array.from_buffers(pa.decimal128(19, scale), len(column), column.buffers())
+
+
+def _half_even(fraction: _Doubles, factor: float) -> _Doubles:
+    """Return fractions times a factor below 2**53, rounded half to even."""
+    product = fraction * factor
+    error = _error_of_product(fraction, factor, product)
+    nearest = np.rint(product)
+    beyond = product - nearest
+    # Only where the double lies just at a half does what it lacks decide.
+    up = (beyond == 0.5) & (error > 0)
+    down = (beyond == -0.5) & (error < 0)
+    return nearest + up - down
+
+
+def _error_of_product(one: _Doubles, other: float, product: _Doubles) -> _Doubles:
+    """Return exactly what a product of doubles lacks."""
+    high, low = _halves(one)
+    other_high, other_low = (float(half[0]) for half in _halves(np.array([other])))
+    rest = ((high * other_high - product) + high * other_low) + low * other_high
+    return rest + low * other_low
+
+
+def _halves(values: _Doubles) -> tuple[_Doubles, _Doubles]:
+    """Split doubles into two of 26 bits each."""
+    scaled = values * _SPLITTER
+    high = scaled - (scaled - values)
+    return high, values - high
+
+
+_Signs = npt.NDArray[np.int64]
+
+
+def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
+    """Return what pairs of rows contribute.
+
+    Parameters
+    ----------
+    grouping : Grouping
+    pairs : Pairs
+        Pairs of rows with the columns of ``grouping.rows``, with or without a key: those of one
+        step, or of several.
+
+    Returns
+    -------
+    pyarrow.RecordBatch
+        Columns as ``grouping.kept.columns``, one entry of each key, none all zero, any order.
+
+    Raises
+    ------
+    DataError
+        A float does not fit into 38 digits with its scale.
+    """
+    sides = ((pairs.old_rows(), -1), (pairs.new_rows(), +1))
+    rows = pa.Table.from_batches([side for side, _ in sides]).combine_chunks()
+    columns = {name: _whole(rows.column(name)) for name in grouping.rows.names}
+    signs = np.repeat([sign for _, sign in sides], [side.num_rows for side, _ in sides])
+    return folded(grouping, _entries(grouping, columns, signs.astype(np.int64)))
+
+
+def folded(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
+    """Return one entry of each key: the sums of all, without those that are all zero."""
+    schema = grouping.kept
+    if not entries.num_rows:
+        return entries
+    keys = [entries.column(key) for key in schema.keys]
+    hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+    own = {HASH: pa.array(hashes), DIFF: pa.array(np.full(len(hashes), PUT, dtype=np.int8))}
+    batch = pa.RecordBatch.from_arrays(
+        [own[name] if name in own else entries.column(name) for name in schema.run.names],
+        schema=schema.run,
+    )
+    made = fold(Rows(schema, [BatchPart(batch)])).rows
+    names = [*schema.columns.names, DIFF]
+    *columns, diffs = made.take(names, np.arange(len(made)))
+    found = pa.RecordBatch.from_arrays(columns, schema=schema.columns)
+    return found.filter(pa.array(is_live(diffs)))
+
+
+def marker(grouping: Grouping, *, lower: str, upper: str) -> pa.RecordBatch:
+    """Return the entry that says which step a write is: from one position to another."""
+    own = {PART: MARKER_PART, FROM: lower, TO: upper}
+    own |= dict.fromkeys(grouping.kept.engine.rules, 0)
+    row = {name: own.get(name) for name in grouping.kept.columns.names}
+    return pa.RecordBatch.from_pylist([row], schema=grouping.kept.columns)
+
+
+def _entries(grouping: Grouping, columns: Mapping[str, pa.Array], signs: _Signs) -> pa.RecordBatch:
+    """Return the entries of each row: one of its group, and one for each value of a part."""
+    keys = {key: canonical(columns[key]) for key in grouping.keys}
+    of_group: dict[str, pa.Array] = {**keys, grouping.multiplicity: pa.array(signs)}
+    for summed in grouping.sums:
+        of_group |= _summed(grouping, summed, columns[summed.column], signs)
+    batches = [_batch(grouping, of_group, GROUP_PART, len(signs))]
+    for name, part in grouping.parts.items():
+        valid = columns[name].is_valid()
+        count = pc.sum(valid).as_py() or 0
+        of_value = {
+            **{key: column.filter(valid) for key, column in keys.items()},
+            value_column(part): canonical(columns[name].filter(valid)),
+            grouping.multiplicity: pa.array(signs).filter(valid),
+        }
+        batches.append(_batch(grouping, of_value, part, count))
+    return pa.concat_batches(batches)
+
+
+def _batch(
+    grouping: Grouping, columns: Mapping[str, pa.Array], part: int, count: int
+) -> pa.RecordBatch:
+    """Return entries of one part, with nulls for what it does not have."""
+    own = {**columns, PART: pa.repeat(pa.scalar(part, pa.int32()), count)}
+    schema = grouping.kept.columns
+    arrays = [own[f.name] if f.name in own else pa.nulls(count, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _summed(
+    grouping: Grouping, summed: Summed, column: pa.Array, signs: _Signs
+) -> dict[str, pa.Array]:
+    """Return the columns that are kept of one column of the rows."""
+    valid = column.is_valid()
+    found = {summed.count: _counted(valid, signs)}
+    if summed.total is None:
+        return found
+    type_ = sum_types(summed.column, grouping.rows.field(summed.column).type, summed.scale)[0]
+    if summed.scale is not None:
+        for name, where in zip(summed.apart, _apart(column), strict=True):
+            found[name] = _counted(where, signs)
+        finite = pc.and_(valid, pc.is_finite(column)).fill_null(False)
+        values = rounded(_only(column, finite), summed.scale, DIGITS)
+    else:
+        values = convert(column, type_)
+    values = values.fill_null(pa.scalar(0, type_))
+    parts = [values] if summed.beyond is None else apart(values)
+    for name, part in zip(summed.columns[1:], parts, strict=False):
+        found[name] = pc.if_else(pa.array(signs < 0), pc.negate(part), part)
+    return found
+
+
+def _apart(column: pa.Array) -> tuple[pa.Array, ...]:
+    """Return which floats are NaN, and which are either infinity."""
+    endless = pc.is_inf(column)
+    above = pc.greater(column, pa.scalar(0.0, column.type))
+    parts = (pc.is_nan(column), pc.and_(endless, above), pc.and_not(endless, above))
+    return tuple(part.fill_null(False) for part in parts)
+
+
+def _counted(where: pa.Array, signs: _Signs) -> pa.Array:
+    return pc.if_else(where, pa.array(signs), pa.scalar(0, pa.int64()))
+
+
+def _only(column: pa.Array, where: pa.Array) -> pa.Array:
+    return pc.if_else(where, column, pa.scalar(None, column.type))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole

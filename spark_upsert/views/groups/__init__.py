@@ -1,1 +1,0 @@
-"""Grouped views: what rows contribute to their groups, and what the sums of it show."""

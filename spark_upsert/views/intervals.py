@@ -1,0 +1,200 @@
+"""Spans: the rows that some epochs touched, and from when to when each was there.
+
+    a row of a span is in the view at a time t  =  lower <= t < upper
+
+The times of a step are 0, the position before it, and one behind each of its epochs: `times` is the
+last of them. A relation gives the spans of all keys that the step touched, *whole*: at each time
+from 0 to the last one. So all epochs of a step are computed in one pass: a join puts two rows
+together for as long as both are there, and each look-up is done once, not once per epoch. The
+changes of a step are the borders of its spans (`Spans.changes`).
+
+Rejected: a step for each epoch, with look-ups of its own. Each asked an index that leads for all
+that lay between, and all runs of the table, so that to catch up was quadratic in the epochs.
+
+Source: the intervals are those of temporal joins (Snodgrass, *Developing Time-Oriented Database
+Applications in SQL*, chapter 6); here they end with the micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.plan.join_keys import NOWHERE, codes, no_rows
+from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, taken
+
+
+class Times(NamedTuple):
+    """When some rows of spans are there: a row more than once, each time for a while."""
+
+    at: Positions
+    """The places of the rows."""
+    lower: Positions
+    upper: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Rows, and when each is there.
+
+    Attributes
+    ----------
+    rows : pyarrow.RecordBatch, shape (n,)
+    lower, upper : numpy.ndarray of int64, shape (n,)
+        The row is there at the times ``lower <= t < upper``. No two rows of one key are there at
+        one time.
+    """
+
+    rows: RelationRows
+    lower: Positions
+    upper: Positions
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    @classmethod
+    def none(cls, schema: pa.Schema) -> Spans:
+        """Return no rows."""
+        return cls.throughout(no_rows(schema), 0)
+
+    @classmethod
+    def throughout(cls, rows: RelationRows, times: int) -> Spans:
+        """Return rows that are there at all times."""
+        lower = np.zeros(rows.num_rows, dtype=np.int64)
+        return cls(rows, lower, lower + times + 1)
+
+    @classmethod
+    def of_changes(cls, pairs: Pairs, at: Positions, key: Sequence[str], times: int) -> Spans:
+        """Return what changes of keys amount to.
+
+        Parameters
+        ----------
+        pairs : Pairs
+            Changes: a key may have several, at different times; the old row of each is the new row
+            of the one before.
+        at : numpy.ndarray of int64
+            The time of each: the first at which the new row is there.
+        key : sequence of str
+        times : int
+        """
+        [numbers] = codes(columns_of(pairs.keys(key), key)) if len(pairs) else [at]
+        order = np.lexsort((at, numbers))
+        numbers, at = numbers[order], at[order]
+        is_first = np.diff(numbers, prepend=-1) != 0
+        ends = np.where(np.append(is_first[1:], True), times + 1, np.append(at[1:], 0))
+        before = is_first & pairs.has_old[order]
+        behind = pairs.has_new[order]
+        return cls(
+            concat([taken(pairs.old, order[before]), taken(pairs.new, order[behind])]),
+            np.concatenate([np.zeros(int(before.sum()), dtype=np.int64), at[behind]]),
+            np.concatenate([at[before], ends[behind]]),
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence[Spans]) -> Spans:
+        """Return the spans of different keys as one."""
+        return cls(
+            concat([part.rows for part in parts]),
+            np.concatenate([part.lower for part in parts]),
+            np.concatenate([part.upper for part in parts]),
+        )
+
+    @classmethod
+    def whole(cls, parts: Iterable[Spans], schema: pa.Schema) -> Spans:
+        """Return the spans of all pieces."""
+        return cls.concat([cls.none(schema), *parts])
+
+    def with_rows(self, rows: RelationRows) -> Spans:
+        """Return other rows that are there when these are."""
+        return Spans(rows, self.lower, self.upper)
+
+    def where(self, mask: Mask) -> Spans:
+        """Return the rows that a mask keeps."""
+        return Spans(self.rows.filter(pa.array(mask)), self.lower[mask], self.upper[mask])
+
+    def owning(self, rows: RelationRows, owners: Positions) -> Spans:
+        """Return rows that are there when their owners among these are."""
+        return Spans(rows, self.lower[owners], self.upper[owners])
+
+    # -- when ------------------------------------------------------------------------
+
+    def met(self, other: Spans, at: Positions, other_at: Positions) -> tuple[Times, Positions]:
+        """Return when both rows of some pairs are there, and the other's places, of those that met.
+
+        Parameters
+        ----------
+        at, other_at : numpy.ndarray of int64
+            Places of rows of these and of the other spans.
+        """
+        lower = np.maximum(self.lower[at], other.lower[other_at])
+        upper = np.minimum(self.upper[at], other.upper[other_at])
+        do_meet = lower < upper
+        times = Times(at[do_meet], lower[do_meet], upper[do_meet])
+        return times, other_at[do_meet]
+
+    def gaps(self, covered: Times) -> Times:
+        """Return when rows are there and not covered, by any of some times within their own."""
+        at = covered.at
+        is_whole = (covered.lower == self.lower[at]) & (covered.upper == self.upper[at])
+        is_never, is_partly = (np.full(len(self), value) for value in (True, False))
+        is_never[at] = False
+        is_partly[at] = True
+        is_partly[at[is_whole]] = False
+        never = np.flatnonzero(is_never)
+        partly = self._between(covered, is_partly)
+        return Times(
+            np.concatenate([never, partly.at]),
+            np.concatenate([self.lower[never], partly.lower]),
+            np.concatenate([self.upper[never], partly.upper]),
+        )
+
+    def _between(self, covered: Times, chosen: Mask) -> Times:
+        """Return the gaps of chosen rows, each of which is covered at some time."""
+        rows, own = np.flatnonzero(chosen), chosen[covered.at]
+        # The end of a row stands behind what covers it: what is between them is a gap.
+        at = np.concatenate([covered.at[own], rows])
+        lower = np.concatenate([covered.lower[own], self.upper[rows]])
+        upper = np.concatenate([covered.upper[own], self.upper[rows]])
+        order = np.lexsort((lower, at))
+        at, lower, upper = at[order], lower[order], upper[order]
+        width = int(upper.max(initial=0)) + 1
+        reached = np.maximum.accumulate(at * width + upper) - at * width
+        is_first = np.diff(at, prepend=NOWHERE) != 0
+        before = np.where(is_first, self.lower[at], np.append(0, reached[:-1])[: len(at)])
+        is_gap = lower > before
+        return Times(at[is_gap], before[is_gap], lower[is_gap])
+
+    def at_times(self, times: Times) -> Spans:
+        """Return rows, each as often as some times say, when they say."""
+        return Spans(taken(self.rows, times.at), times.lower, times.upper)
+
+    # -- what changed ----------------------------------------------------------------
+
+    def changes(self, key: Sequence[str], times: int) -> tuple[Pairs, Positions]:
+        """Return what changed, and at which time, by bits: rows that stay the same are not told."""
+        comes, goes = self.lower > 0, self.upper <= times
+        order = np.arange(len(self))
+        follows = np.zeros(len(self), dtype=np.bool_)
+        if len(self):
+            [numbers] = codes(columns_of(self.rows, key))
+            order = np.lexsort((self.lower, numbers))
+            is_same = np.diff(numbers[order], prepend=NOWHERE) == 0
+            follows = is_same & (np.append(0, self.upper[order[:-1]]) == self.lower[order])
+        is_followed = np.append(follows[1:], False)[: len(self)]
+        comes, goes = comes[order], goes[order] & ~is_followed
+        new_at, before = np.flatnonzero(comes), np.append(NOWHERE, order[:-1])[: len(self)]
+        old_at = np.flatnonzero(goes)
+        nothing = np.full(len(old_at), NOWHERE)
+        pairs = Pairs.taken_from(
+            self.rows,
+            self.rows,
+            np.concatenate([np.where(follows[new_at], before[new_at], NOWHERE), order[old_at]]),
+            np.concatenate([order[new_at], nothing]),
+        )
+        at = np.concatenate([self.lower[order[new_at]], self.upper[order[old_at]]])
+        return pairs, at

@@ -1,0 +1,271 @@
+"""A kept table: it takes the steps of a grouped view, and shows its result at each version.
+
+    result at version v  =  the groups of V(recorded position at v)
+
+Each step is one epoch: contributions, and the marker that names where the step goes from and to.
+The table takes a step exactly once, however many writers deliver it and how often
+(`table.write.moves`).
+
+A kept table as a scan reads it: the groups that it shows, at any version.
+
+A table that keeps the rows of a view: puts and deletes, ordered by the version of their step.
+
+Any order and any repetition of the batches of *one* query gives one table, as each row has the
+version of the step that made it. Two queries would break this: they may take the epochs of two
+tables in another order, so that the same version stands for other positions, and an older row of
+one may have a greater version than the newest of the other. And a query that begins anew never
+hears of the rows that went before. So such a table takes what one query writes and nothing else; a
+commit asks for it at the version that its epoch follows (`table.write.guards`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange, prefix_ends
+from spark_upsert.core.keys import Positions, Words
+from spark_upsert.envelopes.write_plan import Create, plan_write
+from spark_upsert.errors import PlanError
+from spark_upsert.options.write import WriteOptions
+from spark_upsert.plan.join_keys import no_rows
+from spark_upsert.plan.nodes import Scan
+from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.index.index import Index
+from spark_upsert.table.log.manifest import Manifest, Transaction
+from spark_upsert.table.log.view_position import VIEW_PLAN
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import recorded_position
+from spark_upsert.views.group_rows import PLAN, RESULT, ShownGroups, grouping_of, whole_groups
+from spark_upsert.views.grouping import Grouping, marker
+from spark_upsert.views.pairs import Pairs, RelationRows, concat
+from spark_upsert.views.relation import Looked, aligned
+from spark_upsert.views.scan import require_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A table of contributions, and the grouping that says what they mean."""
+
+    table: Table
+    grouping: Grouping
+
+    @classmethod
+    def made(cls, table: Table, grouping: Grouping, plan: str) -> Kept:
+        """Return the table that keeps a view; it is made if there is none.
+
+        Parameters
+        ----------
+        table : Table
+            May be absent.
+        grouping : Grouping
+        plan : str
+            The text of the view.
+
+        Raises
+        ------
+        PlanError
+            There is a table, and it is not of this view.
+        TableExistsError
+            There is one that keeps nothing.
+        """
+        text = grouping.to_json()
+        own = {PLAN: plan, RESULT: text}
+        head = table.ensure(grouping.kept, internal=own)
+        found = {name: head.properties.get(name) for name in own}
+        if found != own:
+            raise PlanError(
+                f"the table at '{table.store.url}' keeps another view: expected {plan:.300}, found "
+                f"{found[PLAN]!s:.300}.",
+                hint="keep this view in another path.",
+            )
+        return cls(table, grouping)
+
+    @classmethod
+    def opened(cls, table: Table) -> Kept:
+        """Return a table that keeps a view, as its properties say.
+
+        Raises
+        ------
+        PlanError
+            It keeps none.
+        """
+        grouping = grouping_of(table.log.head().properties)
+        if grouping is None:
+            raise PlanError(
+                f"the table at '{table.store.url}' keeps no view.",
+                hint="read it as any table, or keep a view in another path.",
+            )
+        return cls(table, grouping)
+
+    # -- steps -----------------------------------------------------------------------
+
+    def position(self) -> str:
+        """Return up to which position of its view the table is; at first `moves.NOTHING`."""
+        return recorded_position(self.table.at())
+
+    def take(
+        self,
+        contributions: RelationRows,
+        *,
+        lower: str,
+        upper: str,
+        transaction: Transaction | None = None,
+    ) -> bool:
+        """Take what one step contributes, if the table does not have it yet.
+
+        Parameters
+        ----------
+        contributions : pyarrow.RecordBatch
+            Columns as ``grouping.kept.columns``. The table sums up entries of one key.
+        lower, upper : str
+            The positions before and behind the step.
+
+        Returns
+        -------
+        bool
+            Whether it was applied; else the table had it.
+
+        Raises
+        ------
+        OtherTableError
+            The step neither follows what the table has nor is in it.
+        """
+        entries = [contributions, marker(self.grouping, lower=lower, upper=upper)]
+        step = pa.Table.from_batches(entries)
+        return self.table.append(step, transaction=transaction) is not None
+
+    # -- the result ------------------------------------------------------------------
+
+    def rows(self, version: int | None = None) -> RelationRows:
+        """Return the result at a version, by default the newest."""
+        manifest = self.table.at(version).manifest
+        return concat([no_rows(self.grouping.result), *self._shown.rows(manifest)])
+
+    def look_up(self, groups: RelationRows, version: int) -> RelationRows:
+        """Return the rows of some groups at a version: those of them that have any."""
+        return self._shown.look_up(groups, self.table.at(version).manifest)
+
+    def changes(self, lower: int, upper: int) -> Iterator[tuple[int, Pairs]]:
+        """Yield what the epochs ``lower <= e < upper`` changed in the result, one by one."""
+        log = self.table.log
+        for stretch in cut_into_stretches(log, lower, upper, log.head().schema):
+            yield from self._shown.changes(stretch)
+
+    @property
+    def _shown(self) -> ShownGroups:
+        return ShownGroups(self.grouping, self.table.store)
+
+
+class KeptBase:
+    """A table of contributions as a plan reads it: a row per group (`Base`).
+
+    The hash of a group is the first of the range in which its entries lie.
+
+    Parameters
+    ----------
+    scan : Scan
+        The plan's scan, with the columns of the result.
+    table : Table
+    grouping : Grouping
+        What its entries mean.
+    """
+
+    def __init__(self, scan: Scan, table: Table, grouping: Grouping) -> None:
+        require_columns(scan, grouping.result, grouping.keys)
+        self.may_lack_key = True  # NULL is a group.
+        self._names = scan.schema.names
+        self._table = table
+        self._grouping = grouping
+        self._shown = ShownGroups(grouping, table.store)
+        self._schema = table.log.head().schema
+
+    def hashes(self, keys: Sequence[pa.Array]) -> Words:
+        """Return the hashes of groups (`Base.hashes`)."""
+        return prefix_ends(keys, seed=self._schema.hash_seed)[0]
+
+    def is_indexed(self, column: str) -> bool:
+        """Return False: groups are found by their columns (`Base.is_indexed`)."""
+        return False
+
+    def index(self, column: str) -> Index | None:
+        """Return None (`Base.index`)."""
+        return None
+
+    def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
+        """Cut a range of hashes (`Base.chunks`)."""
+        if version is None:
+            return [hash_range]
+        return Snapshot(self._table.store, self._table.log.at(version)).chunks(hash_range)
+
+    def changes(
+        self, before: int, after: int, hash_range: HashRange, *, net: bool
+    ) -> tuple[Pairs, Positions]:
+        """Return what changed between two versions, and when (`Base.changes`)."""
+        whole, log = whole_groups(self._grouping, hash_range), self._table.log
+        found, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
+        for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=net):
+            for version, pairs in self._shown.changes(stretch, whole, net=net):
+                found.append(pairs)
+                versions.append(np.full(len(pairs), version))
+        every = Pairs.concat(found).select(self._names)
+        differs = every.differs_by_bits()
+        return every.where(differs), np.concatenate(versions)[differs]
+
+    def look_up(self, keys: RelationRows, version: int | None) -> Looked:
+        """Return the rows of groups (`Base.look_up`)."""
+        rows = no_rows(self._grouping.result)
+        if version is not None and keys.num_rows:
+            rows = self._shown.look_up(keys, self._table.log.at(version))
+        rows = rows.select(self._names)
+        if not rows.num_rows:
+            arrays = [pa.nulls(keys.num_rows, field.type) for field in rows.schema]
+            absent = pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+            return Looked(absent, np.zeros(keys.num_rows, dtype=np.bool_))
+        return aligned(rows, keys)
+
+    def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
+        """Return all groups with hashes in a range (`Base.scan`)."""
+        rows = [no_rows(self._grouping.result)]
+        whole = whole_groups(self._grouping, hash_range)
+        if version is not None and not whole.is_empty:
+            rows += self._shown.rows(self._table.log.at(version), whole)
+        return concat(rows).select(self._names)
+
+
+def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.Schema) -> Manifest:
+    """Return the table that keeps the rows of a view; it is made if there is none.
+
+    Parameters
+    ----------
+    table : Table
+        May be absent.
+    plan : str
+        The text of the view.
+    options : WriteOptions
+        The options of the query that will write.
+    incoming : pyarrow.Schema
+        The columns of its rows.
+
+    Raises
+    ------
+    PlanError
+        There is a table, and it keeps another view.
+    """
+    head = table.log.try_head()
+    if head is None:
+        step = plan_write(None, options, incoming)
+        assert isinstance(step, Create)
+        head = table.ensure(step.schema, step.properties, internal={VIEW_PLAN: plan})
+    found = head.properties.get(VIEW_PLAN)
+    if found not in (None, plan):
+        raise PlanError(
+            f"the table at '{table.store.url}' keeps another view: expected {plan:.300}, found "
+            f"{found:.300}.",
+            hint="keep this view in another path.",
+        )
+    return head

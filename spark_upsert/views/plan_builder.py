@@ -1,0 +1,404 @@
+"""Plans that name only the columns that they use.
+
+A plan does not read a column that it does not name, and the column does not change the plan. So a
+column that a table gains later changes neither the plan's text nor its fingerprint, and a program
+that makes its plan anew with each start goes on from its checkpoint and with the table that it
+keeps.
+
+Plans, built step by step: each step is checked against the tables at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, NoReturn, Self, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from spark_upsert.errors import PlanError, did_you_mean
+from spark_upsert.options.declare import absolute_path, member
+from spark_upsert.options.read import OnError
+from spark_upsert.plan.aggregates import (
+    Aggregate,
+    joined_by,
+    not_of_a_plan,
+    not_of_groups,
+    require_texts,
+    wrong_argument,
+)
+from spark_upsert.plan.nodes import (
+    Filter,
+    Formula,
+    Group,
+    How,
+    Join,
+    Named,
+    Node,
+    On,
+    Project,
+    Reverse,
+    Scan,
+    Unnest,
+    require_depth,
+)
+from spark_upsert.store.open import open_store
+from spark_upsert.table.table import Table
+from spark_upsert.views.bases import (
+    bind,
+    bind_below_group,
+    bind_group,
+    made_from,
+    open_base,
+    scan_of,
+)
+from spark_upsert.views.group_rows import result
+from spark_upsert.views.grouping import contributions
+from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.refresh import refresh
+from spark_upsert.views.relation import Relation
+from spark_upsert.views.rowwise import columns_read
+from spark_upsert.views.scan import BaseTable
+from spark_upsert.views.view import View
+
+Wanted: TypeAlias = frozenset[str] | None
+"""Names of columns, folded as SQL reads them; None: all. More than there are does no harm."""
+
+
+def pruned(node: Node, wanted: Wanted = None) -> Node:
+    """Return a plan with the same result; its scans have only columns that something in it reads.
+
+    Parameters
+    ----------
+    node : Node
+        The root of a plan with its columns found (`binding`).
+    wanted : frozenset of str, optional
+        The columns that are read of its rows besides their key.
+    """
+    match node:
+        case Scan():
+            return _scan(node, wanted)
+        case Filter():
+            below = _with(wanted, _used([node.where]))
+            return replace(node, input=pruned(node.input, below))
+        case Project():
+            below = _used(column.formula for column in node.columns)
+            return _chosen(replace(node, input=pruned(node.input, below)))
+        case Unnest():
+            return replace(node, input=pruned(node.input, _with(wanted, _names(node.column))))
+        case Join():
+            left, right = (_names(*names) for names in zip(*node.on, strict=True))
+            return replace(
+                node,
+                left=pruned(node.left, _with(wanted, left)),
+                right=pruned(node.right, _with(wanted, right)),
+            )
+        case Group():
+            columns = (each.column for each in node.aggregates if each.column is not None)
+            return replace(node, input=pruned(node.input, _names(*node.keys, *columns)))
+        case _:
+            return node
+
+
+def _scan(node: Scan, wanted: Wanted) -> Scan:
+    if wanted is None:
+        return node
+    kept = wanted | _names(*node.key)
+    return replace(node, columns=tuple(c for c in node.columns if c.name.casefold() in kept))
+
+
+def _chosen(node: Project) -> Node:
+    """Return a projection, or the scan itself if that has these very columns."""
+    below = node.input
+    if isinstance(below, Scan):
+        names = [column.name for column in below.columns]
+        if [tuple(column) for column in node.columns] == [(name, name) for name in names]:
+            return below
+    return node
+
+
+def _used(formulas: Iterable[Formula]) -> Wanted:
+    """Return the columns that formulas read."""
+    found: Wanted = frozenset()
+    for formula in formulas:
+        columns = columns_read(formula)
+        found = _with(found, None if columns is None else _names(*columns))
+    return found
+
+
+def _with(wanted: Wanted, more: Wanted) -> Wanted:
+    return None if wanted is None or more is None else wanted | more
+
+
+def _names(*names: str) -> frozenset[str]:
+    return frozenset(name.casefold() for name in names)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan over tables, and what is built on it.
+
+    Every method returns another plan and raises a `PlanError` if that could not be run; the message
+    names the node and the column.
+    """
+
+    node: Node
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of_table(cls, path: str, storage: Mapping[str, str] | None = None) -> Self:
+        """Return all rows of a table, with the columns that it has now.
+
+        Raises
+        ------
+        TableNotFoundError
+            There is none.
+        """
+        own = dict(storage or {})
+        return cls(scan_of(absolute_path(path), Table(open_store(path, own))), own)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse what other engines call a plan, and say what there is instead."""
+        raise not_of_a_plan(name)
+
+    def filter(self, where: str) -> Self:
+        """Keep the rows for which a condition is true: neither false nor unknown."""
+        require_texts("filter", "a condition", [where])
+        return self._with(Filter(input=self.node, where=where))
+
+    def select(self, *columns: str, **formulas: str) -> Self:
+        """Choose columns, and compute others: ``select("id", eur="amount * 0.9")``.
+
+        The columns of the key must be kept, under any name, unless groups follow.
+        """
+        require_texts("select", "names of columns, and formulas by their names", columns)
+        require_texts("select", "formulas", formulas.values())
+        named = [Named(name, name) for name in columns]
+        named += [Named(name, formula) for name, formula in formulas.items()]
+        return self._with(Project(input=self.node, columns=tuple(named)))
+
+    def join(
+        self,
+        other: Plan,
+        on: Mapping[str, str] | Sequence[str] | str,
+        how: str = "inner",
+        *,
+        reverse: str = "index",
+        mixed_bases: bool = False,
+    ) -> Self:
+        """Put rows together that are equal in some columns.
+
+        Parameters
+        ----------
+        other : Plan
+            The right side.
+        on : mapping of str to str, sequence of str, or str
+            The left columns with their right ones; names for those that both sides have.
+        how : str
+            ``inner``, ``left``, ``full``, ``semi`` or ``anti``.
+        reverse : str
+            How rows are found that a change of the other side touches: by ``index``, or by
+            ``scan``, which reads the whole side for each step that touches it.
+        mixed_bases : bool
+            Whether a table that both sides were made from may show in each at another version: a
+            kept table is at the position that its query has reached.
+        """
+        if not isinstance(other, Plan):
+            raise wrong_argument("join", "another plan", other)
+        pairs = joined_by(on)
+        if not mixed_bases:
+            self._require_one_version(other)
+        join = Join(
+            left=self.node,
+            right=other.node,
+            on=tuple(On(left, right) for left, right in pairs.items()),
+            how=_one_of(How, "how", how),
+            reverse=_one_of(Reverse, "reverse", reverse),
+        )
+        return self._with(join)
+
+    def unnest(self, column: str) -> Self:
+        """Make a row of each element of a list, with its place, from 0, in the column ``pos``."""
+        require_texts("unnest", "the name of a column", [column])
+        return self._with(Unnest(input=self.node, column=column))
+
+    def group_by(self, *columns: str) -> Grouped[Self]:
+        """Group the rows that are equal in some columns; all of them without any.
+
+        The aggregates follow: ``group_by("country").agg(n=agg.count())``.
+        """
+        require_texts("group_by", "names of columns", columns)
+        return Grouped(self, columns)
+
+    def at_version(self, version: int) -> Self:
+        """Pin a table at a version: its changes change nothing."""
+        if not isinstance(self.node, Scan):
+            raise PlanError(
+                f"node '{self.node.title}' is no table, and tables are pinned.",
+                hint="pin each table: view(path).at_version(...).",
+            )
+        return self._with(replace(self.node, version=version))
+
+    def limit(self, count: int) -> NoReturn:
+        """Refuse: which rows come first is not a function of one row."""
+        raise PlanError(
+            f"limit({count}) is not a function of one row.", hint="limit what you read of a view."
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns; of a grouped view those of its result."""
+        if isinstance(self.node, Group):
+            return bind_group(self.node, self._open)[1].result
+        return self._bound().schema
+
+    @property
+    def key(self) -> tuple[str, ...] | None:
+        """The columns that identify a row; None if they are not kept."""
+        return self.node.keys if isinstance(self.node, Group) else self._bound().key
+
+    def to_json(self) -> str:
+        """Return the plan as text, for the option ``plan``."""
+        if isinstance(self.node, Group):
+            bind_group(self.node, self._open)
+        else:
+            bind(self.node, self._open)
+        return self.node.to_json()
+
+    def to_arrow(self, *, on_error: str = "fail") -> pa.Table:
+        """Return the rows of the view as its tables are now, all in memory, in no order.
+
+        Parameters
+        ----------
+        on_error : str
+            What becomes of a row of which a formula has no value: ``fail``, or ``null``.
+
+        Raises
+        ------
+        PlanError
+            The plan drops the key of its rows.
+        DataError
+            A formula has no value for a row.
+        """
+        self.to_json()
+        view, policy = View(self.node, self.storage), member("onError", on_error, OnError)
+        newest = view.newest()
+        view = view.following()
+        rows = view.relation.scan(newest)
+        view.judge_failures(newest, policy)
+        if view.grouping is not None:
+            entries = contributions(view.grouping, Pairs.of_inserts(rows))
+            rows = result(view.grouping, entries, url="memory")
+        return pa.Table.from_batches([rows])
+
+    def refresh(self, path: str, *, on_error: str = "fail") -> bool:
+        """Bring the table that keeps a grouped view up to date, in this process.
+
+        Parameters
+        ----------
+        path : str
+            Where it lies; it is made if there is none.
+        on_error : str
+            What becomes of a row of which a formula has no value: ``fail``, or ``null``.
+
+        Returns
+        -------
+        bool
+            Whether there was anything to do.
+
+        Raises
+        ------
+        PlanError
+            The view has no groups, or the table keeps another view.
+        """
+        if not isinstance(self.node, Group):
+            raise PlanError(
+                f"node '{self.node.title}' gives rows, and groups are refreshed.",
+                hint="group first: .group_by(...).agg(...); or keep the rows by a query: .keep.",
+            )
+        policy = member("onError", on_error, OnError)
+        table = Table(open_store(path, self.storage))
+        return refresh(View(self.node, self.storage), table, on_error=policy)
+
+    def _require_one_version(self, other: Plan) -> None:
+        """Raise if a table may come in at two versions, because a side keeps it."""
+        mine, theirs = self._made_from(), other._made_from()
+        for path in mine.keys() & theirs.keys():
+            if len(mine[path] | theirs[path]) > 1:
+                label = path.rstrip("/").rpartition("/")[2]
+                raise PlanError(
+                    f"{label} comes in twice, maybe at two versions: in "
+                    f"{' and in '.join(sorted(mine[path] | theirs[path]))}.",
+                    hint="use one plan over the tables themselves, or mixed_bases=True.",
+                    table=label,
+                )
+
+    def _made_from(self) -> dict[str, set[str]]:
+        """Return the tables that the plan shows, and through which tables it reads each."""
+        found: dict[str, set[str]] = {}
+        for node in self.node.walk():
+            if isinstance(node, Scan):
+                for path in made_from(node.path, self._table(node.path)):
+                    found.setdefault(path, set()).add(node.path)
+        return found
+
+    def _table(self, path: str) -> Table:
+        return Table(open_store(path, self.storage))
+
+    def _with(self, node: Node) -> Self:
+        require_depth(node)
+        grown = replace(self, node=node)
+        if isinstance(node, Group):
+            bind_group(node, self._open)
+        else:
+            grown._bound()
+        # Behind the check, because its errors tell of all columns that there are.
+        return replace(self, node=pruned(node)) if isinstance(node, Group | Project) else grown
+
+    def _bound(self) -> Relation:
+        return bind_below_group(self.node, self._open)
+
+    def _open(self, scan: Scan) -> BaseTable:
+        return open_base(scan, self._table(scan.path))
+
+
+_Plan = TypeVar("_Plan", bound=Plan)
+
+
+@dataclass(frozen=True)
+class Grouped(Generic[_Plan]):
+    """Groups of rows without aggregates yet."""
+
+    rows: _Plan
+    columns: tuple[str, ...]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse what other engines call groups, and say what there is instead."""
+        raise not_of_groups(name)
+
+    def agg(self, **wanted: Aggregate) -> _Plan:
+        """Return a view with a row per group: its columns, and what is wanted of it.
+
+        A table keeps it (`keep`, `refresh`); nothing else can be built on it before.
+
+        Parameters
+        ----------
+        **wanted : Aggregate
+            By the names that they have in the result: ``agg.count()``, ``agg.max("amount")``
+            (`plan.agg`).
+        """
+        for each in wanted.values():
+            if not isinstance(each, Aggregate):
+                raise wrong_argument("agg", "agg.count(), agg.sum(...) and their like", each)
+        named = tuple(each._replace(name=name) for name, each in wanted.items())
+        return self.rows._with(Group(input=self.rows.node, keys=self.columns, aggregates=named))
+
+
+_Choice = TypeVar("_Choice", How, Reverse)
+
+
+def _one_of(choices: type[_Choice], name: str, value: str) -> _Choice:
+    known = [each.value for each in choices]
+    if value not in known:
+        raise PlanError(f"a join has no {name}='{value}'.", hint=did_you_mean(value, known))
+    return choices(value)

@@ -1,0 +1,93 @@
+"""Bring a kept table up to its view in this process: one step from what it has recorded to now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_upsert.core.key_hash import HASH_END, HashRange
+from spark_upsert.options.read import OnError
+from spark_upsert.plan.join_keys import no_rows
+from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.moves import NOTHING
+from spark_upsert.views.grouping import contributions
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.pairs import Pairs, concat
+from spark_upsert.views.relation import At, Step
+from spark_upsert.views.view import View, pairs_by_piece
+
+
+def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bool:
+    """Bring the table that keeps a grouped view up to date; create it if there is none.
+
+    A refresh leaves a lease on each table of the view, for as long as leases last (`LEASE_MS`),
+    because the next refresh begins there. It renews the leases even if there is nothing to do: a
+    table without a writer may be compacted and expired, too.
+
+    Returns
+    -------
+    bool
+        Whether there was anything to do. If a query keeps it at the same time, one of both is
+        refused, or finds its step done.
+
+    Raises
+    ------
+    PlanError
+        The table keeps another view.
+    OtherTableError
+        Another writer brought it to a position that does not lie on the way, or a table of the view
+        is not the one that it was brought to its position from.
+    DataLossError
+        The changes that it lacks are expired.
+    DataError
+        A formula has no value for a row (`views.row_errors`).
+    """
+    assert view.grouping is not None
+    kept = Kept.made(table, view.grouping, view.plan.to_json())
+    recorded, consumer = kept.position(), f"refresh-{table.log.head().table_id}"
+    begun = _begin(view, recorded)
+
+    def held() -> At:
+        newest = view.newest()
+        view.keep_held(consumer, newest if begun is None else begun[0])
+        return newest
+
+    newest = despite_expiry(held, view.urls)
+    view = view.following()
+    grouping = view.grouping
+    assert grouping is not None
+    at, cut = begun or (newest, 0)
+    with view.resting():
+        upper = view.kept_position(newest).text
+        if upper == recorded:
+            return False
+        every = (contributions(grouping, pairs) for pairs in _pairs(view, at, cut, newest))
+        found = [each for each in every if each.num_rows]
+    # What several pieces contribute to one group the table sums up, as it does of several tasks.
+    view.judge_failures(newest, on_error)
+    whole = concat(found or [no_rows(grouping.kept.columns)])
+    has_moved = kept.take(whole, lower=recorded, upper=upper)
+    view.hold(consumer, newest)
+    return has_moved
+
+
+def _begin(view: View, recorded: str) -> tuple[At, int | None] | None:
+    """Return where a kept table is, and how far its first snapshot; None before the first step."""
+    if recorded == NOTHING:
+        return None
+    position = KeptPosition.read(recorded)
+    view.require_kept(position)
+    return {path: place.version for path, place in position.at.items()}, position.snapshot
+
+
+def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
+    """Yield the rows that a first snapshot lacks, and what changed since."""
+    relation = view.relation
+    if cut is not None:
+        for piece in relation.driving.chunks(at, HashRange(cut, HASH_END)):
+            yield Pairs.of_inserts(relation.scan(at, piece))
+    if dict(at) != dict(newest):
+        step, moved = Step(at, newest), list(view.moved(at, newest))
+        rows = sum(each.rows for each in moved)
+        yield from pairs_by_piece(relation, step, view.choice(step, moved).way, rows=rows)

@@ -1,0 +1,222 @@
+"""Rows for which a formula has no value, as `100 DIV x` where `x` is 0: the view shows NULL.
+
+So a view is defined at every position, whatever stands in its tables, and it can take back what it
+once said of a row. The reader decides whether such a NULL may be *shown* (`OnError`). By default a
+batch that leaves one behind fails, as long as the row is still so in the newest version of its
+table. Once the row is repaired, a batch that ends before the repair passes, and the next one brings
+the repair.
+
+Rows without a value are found by halving the batch; all others are computed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.keys import Mask
+from spark_upsert.errors import DataError, setting
+from spark_upsert.plan.nodes import Node
+from spark_upsert.views.pairs import RelationRows, concat
+from spark_upsert.views.relation import At, Formulas, Relation, Source, distinct
+
+NOTED_MAX = 1 << 20
+"""Most keys of failing rows that a task holds until their fate is known; more are no accident."""
+
+
+class ComputeColumn(Protocol):
+    """Computes a column."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of its values."""
+        ...
+
+    def of(self, rows: RelationRows) -> pa.Array:
+        """Return the values for some rows; a `DataError` says that one has none."""
+        ...
+
+
+class NodeFormulas:
+    """The formulas of a node, and the rows met so far for which one has no value (`Formulas`).
+
+    Parameters
+    ----------
+    node : Node
+    bounds : sequence of Column
+        The formulas, over the rows of the input.
+    input_ : Relation
+        The input; its rows are found again by their key.
+    """
+
+    def __init__(self, node: Node, bounds: Sequence[ComputeColumn], input_: Relation) -> None:
+        self._node = node
+        self._bounds = bounds
+        self._input = input_
+        self._noted: list[RelationRows] = []
+        """Keys, under the names of the input."""
+        self._has_more = False
+        """Whether more rows were met than are held."""
+        self.failed = 0
+
+    def of(self, rows: RelationRows) -> list[pa.Array]:
+        """Return the values of each formula for some rows, NULL where it has none."""
+        found, failing = self._tried(rows)
+        if failing is not None:
+            bad = rows.filter(pa.array(failing))
+            self.failed += bad.num_rows
+            self._note(bad)
+        return found
+
+    def _tried(self, rows: RelationRows) -> tuple[list[pa.Array], Mask | None]:
+        """Return the values, and the rows without one; None if all have theirs."""
+        found, failing = [], None
+        for bound in self._bounds:
+            try:
+                found.append(bound.of(rows))
+            except DataError:
+                values, has_none = _by_halves(bound, rows)
+                found.append(values)
+                failing = has_none if failing is None else failing | has_none
+        return found, failing
+
+    def _note(self, bad: RelationRows) -> None:
+        """Hold the keys of rows, each once, as many as are held at most."""
+        self._noted.append(bad.select(self._key))
+        if sum(each.num_rows for each in self._noted) > NOTED_MAX:
+            every = distinct(concat(self._noted))
+            self._has_more = self._has_more or every.num_rows > NOTED_MAX
+            self._noted = [every.slice(0, NOTED_MAX)]
+
+    def require_values(self, positions: Sequence[At]) -> None:
+        """Raise if a row that was met has no value at each of some positions (`Formulas`)."""
+        if not self._noted:
+            return
+        bad = distinct(concat(self._noted))
+        for at in positions:
+            looked = self._input.look_up(bad.select(self._key), at)
+            there = looked.rows.filter(pa.array(looked.present))
+            failing = self._tried(there)[1]
+            if failing is None:
+                if self._has_more:
+                    raise self._error_of_more()
+                return
+            bad = there.filter(pa.array(failing))
+        raise self._error(bad, positions[-1])
+
+    def forget(self) -> None:
+        """Begin anew (`Formulas.forget`)."""
+        self._noted, self._has_more, self.failed = [], False, 0
+
+    @property
+    def _key(self) -> list[str]:
+        assert self._input.key is not None, "what is computed carries its key (`bind_group`)"
+        return list(self._input.key)
+
+    def _error(self, bad: RelationRows, at: At) -> DataError:
+        """Return the error of rows that have no value, of which the first is named."""
+        reason = "a formula has no value"
+        for bound in self._bounds:
+            try:
+                bound.of(bad.slice(0, 1))
+            except DataError as error:
+                reason = error.message.rstrip(".")
+                break
+        found = [
+            each for each in self._input.sources if _is_there(bad, each)
+        ] or self._input.sources[:1]
+        row = " beside ".join(_told(bad, each, at) for each in found)
+        beyond = set(self._key) - {name for each in found for name in each.columns}
+        if beyond:
+            row += f" (of which {_values(bad, [n for n in self._key if n in beyond])})"
+        more = f" and {bad.num_rows - 1} more" if bad.num_rows > 1 else ""
+        return DataError(
+            f"{reason}. It is about the node '{self._node.title}' of the plan and the row {row}"
+            f"{more}. Nothing was committed.",
+            hint=f"{_repair(found)}let formulas be NULL where they "
+            f"have no value, by {setting('onError', 'null')}; or compute none there, by CASE WHEN "
+            "in the plan.",
+            example=row,
+        )
+
+    def _error_of_more(self) -> DataError:
+        return DataError(
+            f"formulas of the node '{self._node.title}' of the plan have no value for more than "
+            f"{NOTED_MAX} rows, which is how many are held to be looked at again. Nothing was "
+            "committed.",
+            hint="let formulas be NULL where they have no value, by "
+            f"{setting('onError', 'null')}: rows that were repaired since come out repaired.",
+        )
+
+
+def _is_there(rows: RelationRows, source: Source) -> bool:
+    """Return whether the first row is made of one of a table, as far as its key tells."""
+    return any(rows.column(name)[0].is_valid for name in source.columns)
+
+
+def _told(rows: RelationRows, source: Source, at: At) -> str:
+    """Return of which row of a table the first row is made, and at which version."""
+    values = _values(rows, source.columns, source.scan.key)
+    version = at.get(source.scan.path) if source.scan.version is None else source.scan.version
+    return f"{values} of '{source.scan.path}' at version {version}"
+
+
+def _values(rows: RelationRows, columns: Sequence[str], names: Sequence[str] | None = None) -> str:
+    """Return the values of the first row, under other names perhaps."""
+    return ", ".join(
+        f"{name}={rows.column(column)[0].as_py()!r}"
+        for column, name in zip(columns, names or columns, strict=True)
+    )
+
+
+def _repair(sources: Sequence[Source]) -> str:
+    """Return what can be done about a row in the tables that it is made of."""
+    live = [each for each in sources if each.scan.version is None]
+    if any(not each.is_kept for each in live):
+        return "repair the row or delete it, and start again; or "
+    if live:
+        return (
+            f"repair the rows that '{live[0].scan.path}' is kept of, bring it up to date, and "
+            "start again; or "
+        )
+    return ""
+
+
+def _by_halves(bound: ComputeColumn, rows: RelationRows) -> tuple[pa.Array, Mask]:
+    """Return the values of rows some of which have none, which are NULL, and which those are."""
+    failing = np.zeros(rows.num_rows, dtype=np.bool_)
+    parts: list[pa.Array] = []
+    ahead = [(0, rows.num_rows)]
+    while ahead:
+        first, count = ahead.pop()
+        try:
+            parts.append(bound.of(rows.slice(first, count)))
+        except DataError:
+            if count == 1:
+                failing[first] = True
+                parts.append(pa.nulls(1, bound.type))
+            else:
+                half = count // 2
+                ahead += [(first + half, count - half), (first, half)]
+    return pa.concat_arrays(parts), failing
+
+
+def forget(formulas: Iterable[Formulas]) -> None:
+    """Begin anew to note rows of which a formula has no value."""
+    for each in formulas:
+        each.forget()
+
+
+def require_values(formulas: Iterable[Formulas], positions: Sequence[At]) -> None:
+    """Raise if a formula has no value for a row that was met, at each of some positions.
+
+    Raises
+    ------
+    DataError
+        It names the node, the row, and what can be done.
+    """
+    for each in formulas:
+        each.require_values(positions)

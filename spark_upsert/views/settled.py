@@ -1,0 +1,192 @@
+"""A settled table: the rows of a kept table's groups, as a table of its own that a mirror shows.
+
+A kept table holds what its groups are made of, a group in many entries, so that no file of it can
+be shown. Its groups are therefore settled: an epoch of the kept table becomes one of the settled
+table, with the rows of the groups that it changed, under the transaction (kept table, version).
+
+    rows(settled table)  =  result(kept table at the version of its last transaction)
+
+It lies below the kept table, and keeps no history but what its mirror needs. If the kept table's
+own past is expired, the settled one is overwritten by all groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_upsert.core.keys import equal_rows
+from spark_upsert.core.schema import Scope, TableSchema
+from spark_upsert.errors import CorruptionError, DataLossError
+from spark_upsert.store.open import StoreBelow
+from spark_upsert.table.compaction.worker import compact_runs
+from spark_upsert.table.log.manifest import Manifest, Transaction
+from spark_upsert.table.log.view_position import VIEW_RESULT
+from spark_upsert.table.state.check import Finding
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import Decoded, to_commands
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.views.group_rows import ShownGroups, grouping_of
+from spark_upsert.views.grouping import Grouping
+from spark_upsert.views.materialized import Kept
+from spark_upsert.views.pairs import Pairs
+
+SETTLED_FOLDER = "_mirror/rows"
+"""Where it lies below its kept table."""
+
+_VERSIONS_MAX = 64
+"""Versions that it keeps, besides those that its mirror needs, before they are expired."""
+
+_SAFETY_MS = 3_600_000
+"""A reader of it that has begun, which is its mirror's publisher, has gone on by then."""
+
+_GONE = "__gone"
+
+
+def keeps_groups(manifest: Manifest) -> bool:
+    """Return whether a table keeps the groups of a view."""
+    return VIEW_RESULT in manifest.properties
+
+
+def settled_below(table: Table) -> Table:
+    """Return the settled table of a kept one, whether or not it is there."""
+    return Table(StoreBelow(table.store, SETTLED_FOLDER), clock=lambda: table.log.now_ms() / 1000)
+
+
+def settled_at(table: Table, head: Manifest) -> int | None:
+    """Return the version of a kept table that its settled table shows; None if there is none."""
+    own = settled_below(table).log.try_head()
+    return None if own is None else own.transactions.get(head.table_id)
+
+
+def settle(table: Table) -> Table:
+    """Return the settled table of a kept one, brought to its newest version.
+
+    Raises
+    ------
+    CorruptionError
+        The settled table shows a version that the kept one does not have.
+    """
+    head, own = table.log.head(), settled_below(table)
+    kept = Kept.opened(table)
+    own.ensure(_schema(kept.grouping), allow_non_empty_path=True)
+    at = own.log.head().transactions.get(head.table_id)
+    if at is not None and at > head.version:
+        raise CorruptionError.in_file(
+            own.store.url, f"the groups at a version up to {head.version}", f"those of version {at}"
+        )
+    if at is None or not _by_change(kept, own, at, head):
+        _whole(kept, own, head)
+    _keep_up(own)
+    return own
+
+
+def check_settled(table: Table) -> Iterator[Finding]:
+    """Yield where the settled table of a kept one differs from its groups."""
+    head, own = table.log.head(), settled_below(table)
+    grouping, at = grouping_of(head.properties), settled_at(table, head)
+    if grouping is None or at is None:
+        return
+    try:
+        manifest = table.log.at(at)
+    except DataLossError:
+        return  # What it shows is expired.
+    snapshot, count = own.at(), 0
+    for rows in ShownGroups(grouping, table.store).rows(manifest):
+        found = snapshot.look_up([rows.column(name) for name in grouping.keys])
+        is_there = found.at >= 0
+        count += int(is_there.sum())
+        if found.rows.num_rows:
+            theirs = found.rows.take(pa.array(np.maximum(found.at, 0)))
+            is_there &= equal_rows(rows.columns, theirs.columns)
+        if not bool(is_there.all()):
+            key = rows.slice(int(np.flatnonzero(~is_there)[0]), 1).to_pylist()[0]
+            place = f"{own.store.url}, version {at} of its kept table"
+            yield Finding(place=place, expected=f"the group {key}", found="another row, or none")
+            return
+    if count != snapshot.manifest.live_rows:
+        found_count = str(snapshot.manifest.live_rows)
+        yield Finding(place=own.store.url, expected=f"{count} groups", found=found_count)
+
+
+def _schema(grouping: Grouping) -> TableSchema:
+    return TableSchema.of(grouping.result, keys=grouping.keys, scope=Scope.ARRIVAL, hash_seed=0)
+
+
+def _by_change(kept: Kept, own: Table, at: int, head: Manifest) -> bool:
+    """Settle the versions behind one, each by itself; False if they are expired."""
+    envelope = _Rows(schema=own.log.head().schema)
+    try:
+        for version, pairs in kept.changes(at + 1, head.upper):
+            if len(pairs):
+                own.append(
+                    _rows(pairs),
+                    envelope=envelope,
+                    transaction=Transaction(writer=head.table_id, number=version),
+                )
+    except DataLossError:
+        return False
+    return True
+
+
+def _rows(pairs: Pairs) -> pa.Table:
+    """Return the new rows, and the old ones of groups that are gone."""
+    gone = pairs.has_old & ~pairs.has_new
+    parts = [
+        side.filter(pa.array(chosen)).append_column(_GONE, pa.repeat(is_gone, int(chosen.sum())))
+        for side, chosen, is_gone in ((pairs.new, pairs.has_new, False), (pairs.old, gone, True))
+    ]
+    return pa.Table.from_batches(parts)
+
+
+def _whole(kept: Kept, own: Table, head: Manifest) -> None:
+    """Settle all groups, range by range."""
+    base = own.at()
+    envelope = _Rows(schema=base.manifest.schema)
+    rows = ShownGroups(kept.grouping, kept.table.store).rows(head)
+    commands = (
+        envelope.commands(each.append_column(_GONE, pa.repeat(False, each.num_rows)))
+        for each in rows
+    )
+    staged = stage(Snapshot(own.store, base.manifest), commands, overwrite=True)
+    own.commit(
+        WriteSet(
+            base=base,
+            staged=(staged,),
+            transactions=(Transaction(writer=head.table_id, number=head.version),),
+            overwrite=True,
+        )
+    )
+
+
+def _keep_up(own: Table) -> None:
+    for job in own.compaction_jobs()[:1]:
+        own.commit_compactions([compact_runs(own.store, own.log.head(), job)])
+    head = own.log.head()
+    if head.version - head.since > _VERSIONS_MAX:
+        own.expire(retain_versions=1, safety_ms=_SAFETY_MS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Turns rows of groups into commands; NULL is a group like others."""
+
+    schema: TableSchema
+
+    def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands of a batch (`Envelope.commands`)."""
+        names = self.schema.columns.names
+        gone = np.asarray(batch.column(_GONE).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        decoded = Decoded(
+            columns={name: batch.column(name) for name in names},
+            order=(),
+            tombstones=gone,
+            raw_values=lambda rows: pa.nulls(len(rows), pa.binary()),
+            takes_null_keys=True,
+        )
+        return to_commands(self.schema, decoded)
