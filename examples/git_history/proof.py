@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from examples.git_history.history import Chapter
-from spark_upsert.table.state.counters import EMPTY, Counters
 from spark_upsert.table.log.manifest import Commit
+from spark_upsert.table.state.counters import EMPTY, Counters
 
 _SHOWN = 3
 

@@ -1,5 +1,5 @@
-"""Conversions of data from outside: exact or rounded as asked, and never unchecked.
+"""Pure values and rules: schemas, keys, hashes, precedence, merge engines, conversions and times.
 
-The one door (`door`) for every cast, rounding and text that becomes a number or a time. What
-Arrow's kernels do not check, the door does; what does not fit is told row by row.
+Every cast of data from outside goes through `casts`: exact or rounded as the caller says, and
+checked, row by row, where Arrow's kernels do not check.
 """

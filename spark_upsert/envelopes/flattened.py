@@ -119,10 +119,11 @@ class FlattenedReader:
             found, reasons = apply_unsent(schema, columns, masks, {})
         if marks is None:
             return found, None, reasons
-        marks = readable(marks)[0]
-        deletes = marks if pa.types.is_boolean(marks.type) else pc.is_in(marks, pa.array(_DELETES))
+        values = readable(marks)[0]
+        is_flag = pa.types.is_boolean(values.type)
+        deletes = values if is_flag else pc.is_in(values, pa.array(_DELETES))
         is_delete = np.asarray(deletes.fill_null(False).to_numpy(zero_copy_only=False))
-        unknown = self._unknown_marks(marks)
+        unknown = self._unknown_marks(values)
         if unknown is not None:
             reasons = unknown if reasons is None else pc.coalesce(unknown, reasons)
         return found, is_delete, reasons
