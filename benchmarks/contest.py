@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.host import Host, PeerError
-from benchmarks.measure import Written, spread
+from benchmarks.measure import PayloadFormat, spread
 from benchmarks.peers import OURS, Environment, SetupError
 from benchmarks.words import telling_lines
 from benchmarks.workload import Files, Workload
@@ -150,7 +150,7 @@ class _Running:
         except BaseException:
             self._host.close()
             raise
-        self._written = Written(folder / "table")
+        self._written = PayloadFormat(folder / "table")
         self._base = self._written.look()
         self._turns: list[dict[str, float]] = []
         self._ingested = 0.0

@@ -27,9 +27,9 @@ from benchmarks.session import session
 from pyspark_upsertflow.flow import frames
 from spark_upsert.flow import (
     Automatic,
-    Collected,
+    CollectSink,
     Flow,
-    Fused,
+    FusedGraph,
     Graph,
     Legacy,
     Output,
@@ -38,8 +38,8 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.graph import Given
-from spark_upsert.task import ArrowScan, Filter, Named, Project
+from spark_upsert.flow.graph import InputRows
+from spark_upsert.task import ArrowScan, Filter, Project, ProjectedColumn
 
 TASKS = 2
 """Of each stage: the cores of a small machine."""
@@ -51,7 +51,9 @@ ROWS = pa.schema({"id": pa.int64(), "v": pa.int64()})
 
 SCAN = ArrowScan(id="input", schema=ROWS)
 FEWER = Filter(id="fewer", input=SCAN, where="v % 10 <> 0")
-DOUBLED = Project(id="doubled", input=SCAN, columns=(Named("id", "id"), Named("v", "v * 2")))
+DOUBLED = Project(
+    id="doubled", input=SCAN, columns=(ProjectedColumn("id", "id"), ProjectedColumn("v", "v * 2"))
+)
 LARGE = Filter(id="large", input=SCAN, where="v > 100")
 
 
@@ -72,7 +74,7 @@ class Bench:
         self._rows = rows
         self._rounds = rounds
 
-    def compare(self, plans: Mapping[str, Fused]) -> dict[str, dict[str, Any]]:
+    def compare(self, plans: Mapping[str, FusedGraph]) -> dict[str, dict[str, Any]]:
         """Run plans in turn; return of each the spreads of the time and of the processors'."""
         return self.taken({name: self.frame(plan) for name, plan in plans.items()})
 
@@ -98,7 +100,7 @@ class Bench:
         """Return the rows of all sources."""
         return self._spark.range(0, self._rows, 1, TASKS).selectExpr("id", "id % 1000 AS v")
 
-    def frame(self, plan: Fused) -> DataFrame:
+    def frame(self, plan: FusedGraph) -> DataFrame:
         """Return what a plan makes of the rows."""
         return frames(self._spark, plan, {"in": self.rows()})["out"]
 
@@ -106,7 +108,7 @@ class Bench:
 def chain(*, width: int | None) -> Graph:
     """Return three operators behind each other: outside of regions, or in one."""
     flow = Flow()
-    rows = flow.source("in", Given(ROWS))
+    rows = flow.source("in", InputRows(ROWS))
 
     def all_three(rows: Output) -> Output:
         for name, work in (("fewer", FEWER), ("doubled", DOUBLED), ("large", LARGE)):
@@ -118,17 +120,17 @@ def chain(*, width: int | None) -> Graph:
     else:
         with flow.parallel("region", width):
             rows = all_three(rows)
-    flow.sink("out", Collected(), rows)
+    flow.sink("out", CollectSink(), rows)
     return flow.graph()
 
 
 def wide(width: int) -> Graph:
     """Return one operator that has much to do, so many times."""
     flow = Flow()
-    rows = flow.source("in", Given(ROWS))
+    rows = flow.source("in", InputRows(ROWS))
     with flow.parallel("region", width):
         rows = flow.operator("heavy", PythonFunction(_heavy, ROWS), rows)
-    flow.sink("out", Collected(), rows)
+    flow.sink("out", CollectSink(), rows)
     return flow.graph()
 
 

@@ -111,7 +111,7 @@ def _resident(pid: int) -> tuple[int, int, str] | None:
 
 
 @dataclass
-class Written:
+class PayloadFormat:
     """The bytes that a folder ever held: a file that is gone again has still been written."""
 
     folder: Path

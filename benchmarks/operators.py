@@ -15,10 +15,10 @@ from spark_upsert.task import (
     ArrowScan,
     Group,
     HashJoin,
-    How,
+    JoinKeys,
+    JoinType,
     MergeJoin,
     Node,
-    On,
     Task,
 )
 
@@ -123,23 +123,25 @@ def _joins(rows: int) -> dict[str, _Case]:
         for name, each in (("key", keys), ("other", others))
     ]
     return {
-        "hash join, inner": _joined(HashJoin, left, right, How.INNER),
-        "hash join, left": _joined(HashJoin, left, right, How.LEFT),
-        "merge join, inner": _joined(MergeJoin, ordered, behind, How.INNER),
-        "merge join, full": _joined(MergeJoin, ordered, behind, How.FULL),
-        "merge join by a text, inner": _joined(MergeJoin, texts[0], texts[1], How.INNER),
+        "hash join, inner": _joined(HashJoin, left, right, JoinType.INNER),
+        "hash join, left": _joined(HashJoin, left, right, JoinType.LEFT),
+        "merge join, inner": _joined(MergeJoin, ordered, behind, JoinType.INNER),
+        "merge join, full": _joined(MergeJoin, ordered, behind, JoinType.FULL),
+        "merge join by a text, inner": _joined(MergeJoin, texts[0], texts[1], JoinType.INNER),
     }
 
 
-def _joined(kind: type[HashJoin | MergeJoin], left: pa.Table, right: pa.Table, join: How) -> _Case:
+def _joined(
+    kind: type[HashJoin | MergeJoin], left: pa.Table, right: pa.Table, join: JoinType
+) -> _Case:
     plan = kind(
         id="joined",
         left=ArrowScan(id="left", schema=left.schema),
         right=ArrowScan(id="right", schema=right.schema),
         how=join,
-        on=On.pairs(("key",), ("other",)),
+        on=JoinKeys.pairs(("key",), ("other",)),
     )
-    name = join.value if join is How.INNER else f"{join.value} outer"
+    name = join.value if join is JoinType.INNER else f"{join.value} outer"
 
     def theirs() -> int:
         found = left.join(right, "key", "other", join_type=name, use_threads=False)

@@ -31,7 +31,7 @@ from pyspark_upsertflow.views import SparkView
 from spark_upsert.table.log.view_position import KeptPosition
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import recorded_position
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int64(), "amount": pa.int64()})
 CUSTOMERS = pa.schema({"id": pa.int64(), "country": pa.string()})
@@ -160,7 +160,7 @@ def groups_at(folder: Path, at: At) -> dict[str | None, Row]:
 def _check_groups(folder: Path, newest: At) -> int:
     """Check the groups of each version at the position that it names; returns how many."""
     table = assert_sound(folder / "kept")
-    kept, count, at = Kept.opened(table), 0, {}
+    kept, count, at = MaterializedView.opened(table), 0, {}
     for commit in table.log.commits(1, table.log.head().upper):
         if not commit.is_epoch:
             continue

@@ -21,7 +21,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.delta.log import Asked, DeltaLog
+from spark_upsert.delta.log import DeltaLog, PublicationSettings
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.delta.upkeep import CHECKPOINT_EVERY, CLEAN_EVERY_MS, REMOVALS_MAX
 from spark_upsert.store.open import StoreBelow
@@ -107,7 +107,7 @@ def follow(commits: int, *, step_s: float, looks: int, seed: int = 1) -> Iterato
     columns = pa.schema({"id": pa.int64(), "x": pa.string()})
     table.ensure(TableSchema.of(columns, keys=["id"]))
     mirror = Mirror(table.log, store, target)
-    asked = Asked(change_feed=True, retention_ms=RETENTION_MS)
+    asked = PublicationSettings(change_feed=True, retention_ms=RETENTION_MS)
     for number in range(1, commits + 1):
         now.advance(step_s)
         ids = dice.sample(range(KEYS), ROWS)

@@ -30,7 +30,7 @@ def given(tables: Mapping[str, Path], **order: Any) -> dict[str, str]:
     }
 
 
-class Taken:
+class RemovedRange:
     """What a query's batches hold, in their order; it falls where it is told to.
 
     Parameters
@@ -59,7 +59,7 @@ class Taken:
 
 
 def streamed(
-    spark: SparkSession, options: Mapping[str, str], checkpoint: Path, taken: Taken
+    spark: SparkSession, options: Mapping[str, str], checkpoint: Path, taken: RemovedRange
 ) -> list[Row]:
     """Read all there is, again after each fall."""
     changes = spark.readStream.format("upsertflow").options(**options).load()
@@ -96,9 +96,9 @@ def test_small_batches_with_restarts_are_one_large_batch_and_a_batch_read(
     options = given(tables, **order)
 
     whole = read(spark, options)
-    assert streamed(spark, options, tmp_path / "once", Taken(set())) == whole
+    assert streamed(spark, options, tmp_path / "once", RemovedRange(set())) == whole
     small = {**options, "maxRowsPerTrigger": str(dice.randint(3, 5))}
-    taken = Taken({0, dice.randint(1, 2)})
+    taken = RemovedRange({0, dice.randint(1, 2)})
     assert streamed(spark, small, tmp_path / "small", taken) == whole
     assert taken.repeated == 2
     assert len(taken.batches) > 2
@@ -135,7 +135,7 @@ def test_the_spec(
     for name, count in counts.items():
         make_table(tables[name], *({row + 1: name} for row in range(count)))
     options = given(tables, **order)
-    checkpoint, taken = tmp_path / "checkpoint", Taken(set())
+    checkpoint, taken = tmp_path / "checkpoint", RemovedRange(set())
     streamed(spark, {**options, "maxRowsPerTrigger": "4"}, checkpoint, taken)
     forget_last_commit(checkpoint)
     found = streamed(spark, options, checkpoint, taken)

@@ -27,11 +27,11 @@ from spark_upsert.flow import (
     ArrowSource,
     Automatic,
     ChannelPath,
-    Collected,
+    CollectSink,
     Flow,
-    Fused,
-    Given,
+    FusedGraph,
     Graph,
+    InputRows,
     Legacy,
     Manual,
     PythonFunction,
@@ -49,11 +49,11 @@ from spark_upsert.task import (
     Filter,
     Group,
     HashJoin,
-    How,
+    JoinKeys,
+    JoinType,
     Limit,
-    Named,
-    On,
     Project,
+    ProjectedColumn,
 )
 from tests.support.flow_runs import sorted_rows
 
@@ -108,7 +108,7 @@ SCHEMES: dict[str, Scheme] = {
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 def test_each_key_comes_to_the_task_of_its_channel(spark: SparkSession, scheme: Scheme) -> None:
-    plan = fused(expanded(pipeline(ArrowSource(rows_of(60)), Collected())), scheme)
+    plan = fused(expanded(pipeline(ArrowSource(rows_of(60)), CollectSink())), scheme)
     [found] = flows.frames(spark, plan).values()
     expected = sorted(tuple(row.values()) for row in collect(plan)["kept"].to_pylist())
     assert rows_in(found) == expected
@@ -117,10 +117,10 @@ def test_each_key_comes_to_the_task_of_its_channel(spark: SparkSession, scheme: 
 
 def test_channels_stay_apart_whatever_adaptive_execution_would_like(spark: SparkSession) -> None:
     flow = Flow()
-    rows = flow.source("rows", Given(ROWS))
+    rows = flow.source("rows", InputRows(ROWS))
     with flow.parallel("wide", 5, partition_by=["k"]):
         rows = flow.operator("where", PythonFunction(with_channel, TAGGED, True), rows)
-    flow.sink("kept", Collected(), rows)
+    flow.sink("kept", CollectSink(), rows)
     plan = fused(expanded(flow.graph()), Legacy())
     # All but three rows are of one key, and partitions of some kilobytes would be cut or merged.
     skewed = spark.range(0, 30_000, 1, 3).selectExpr("if(id < 29997, 1, id % 3 + 2) k", "id v")
@@ -157,19 +157,23 @@ def diamond() -> Graph:
         keys=("k",),
         aggregates=(Aggregate.of("total", "sum", "v"),),
     )
-    named = Project(id="named", input=summed, columns=(Named("of", "k"), Named("total", "total")))
+    named = Project(
+        id="named",
+        input=summed,
+        columns=(ProjectedColumn("of", "k"), ProjectedColumn("total", "total")),
+    )
     totals = flow.operator("sums", named, rows, schema=TOTALS)
     with flow.parallel("joined", 3, partition_by={"join.left": ["k"]}, broadcast=["join.right"]):
         join = HashJoin(
             id="join",
             left=ArrowScan(id="left", schema=ROWS),
             right=ArrowScan(id="right", schema=TOTALS),
-            how=How.INNER,
-            on=On.pairs(("k",), ("of",)),
+            how=JoinType.INNER,
+            on=JoinKeys.pairs(("k",), ("of",)),
         )
         both = flow.operator("join", join, ports={"left": inside, "right": totals}, schema=JOINED)
-    flow.sink("both", Collected(), both)
-    flow.sink("inside", Collected(), inside, flow.operator("again", plus(0), rows))
+    flow.sink("both", CollectSink(), both)
+    flow.sink("inside", CollectSink(), inside, flow.operator("again", plus(0), rows))
     return flow.graph()
 
 
@@ -195,7 +199,7 @@ def test_a_diamond_gives_what_it_gives_in_one_process(spark: SparkSession, schem
 
 def test_frames_may_be_united_and_come_to_fewer_partitions(spark: SparkSession) -> None:
     flow = Flow()
-    rows = flow.source("rows", Given(ROWS))
+    rows = flow.source("rows", InputRows(ROWS))
     total = Group(
         id="total",
         input=ArrowScan(id="input", schema=TAGGED),
@@ -204,7 +208,7 @@ def test_frames_may_be_united_and_come_to_fewer_partitions(spark: SparkSession) 
     with flow.parallel("wide", 3, partition_by=["k"]):
         rows = flow.operator("where", PythonFunction(with_channel, TAGGED, True), rows)
         rows = flow.operator("total", total, rows)
-    flow.sink("kept", Collected(), rows)
+    flow.sink("kept", CollectSink(), rows)
     given = {"rows": spark.range(2).selectExpr("1L k", "id v")}
     [found] = flows.frames(spark, fused(expanded(flow.graph()), Legacy()), given).values()
     # Channels without rows count none; an operator that takes itself for another one counts otherwise.
@@ -223,7 +227,7 @@ def test_what_two_tables_take_is_computed_once(spark: SparkSession, tmp_path: Pa
             yield batch
 
     flow = Flow()
-    rows = flow.source("rows", Given(ROWS))
+    rows = flow.source("rows", InputRows(ROWS))
     with flow.parallel("wide", 2):
         both = flow.operator("counted", PythonFunction(counted, ROWS), rows)
     for name in ("one", "other"):
@@ -237,7 +241,7 @@ def test_what_two_tables_take_is_computed_once(spark: SparkSession, tmp_path: Pa
 # -- streams ---------------------------------------------------------------------------------
 
 
-def run_on(spark: SparkSession, devices: Devices, plan: Graph | Fused) -> None:
+def run_on(spark: SparkSession, devices: Devices, plan: Graph | FusedGraph) -> None:
     """Run the flow until it has caught up."""
     end(flows.start(spark, plan, str(devices.root / "checkpoint"), available_now=True))
 
@@ -289,7 +293,7 @@ def test_a_function_that_lies_about_its_columns_is_named(spark: SparkSession) ->
     rows = flow.source("rows", ArrowSource(rows_of(3)))
     with flow.parallel("wide", 1):
         rows = flow.operator("liar", PythonFunction(with_channel, ROWS, True), rows)
-    flow.sink("kept", Collected(), rows)
+    flow.sink("kept", CollectSink(), rows)
     [found] = flows.frames(spark, flow.graph()).values()
     with pytest.raises(
         PythonException, match=r"operator 'wide.liar\[0\]' gave the columns k int64"
@@ -307,8 +311,10 @@ def test_a_function_that_cannot_be_pickled_is_refused_before_anything_runs(
             yield from batches
 
     flow = Flow()
-    rows = flow.operator("locked", PythonFunction(locked, ROWS), flow.source("rows", Given(ROWS)))
-    flow.sink("kept", Collected(), rows)
+    rows = flow.operator(
+        "locked", PythonFunction(locked, ROWS), flow.source("rows", InputRows(ROWS))
+    )
+    flow.sink("kept", CollectSink(), rows)
     with pytest.raises(GraphError, match="function of operator 'locked' cannot be pickled"):
         flows.frames(spark, flow.graph(), {"rows": spark.range(0).selectExpr("id k", "id v")})
 
@@ -332,7 +338,7 @@ def test_what_cannot_run_on_spark_is_refused_by_the_name_of_its_operator(
         (scan, ROWS.empty_table(), "no frame is given for the source 'rows', but Table"),
     ):
         flow = Flow()
-        odd = flow.operator("odd", work, flow.source("rows", Given(ROWS)), schema=ROWS)
+        odd = flow.operator("odd", work, flow.source("rows", InputRows(ROWS)), schema=ROWS)
         flow.sink("kept", TableSink(str(tmp_path / "kept")), odd)
         with pytest.raises(GraphError, match=text):
             flows.start(spark, flow.graph(), str(tmp_path / "checkpoint"), {"rows": given})
@@ -360,7 +366,7 @@ def test_columns_come_back_as_they_were_said_whatever_spark_makes_of_them(
     rows = flow.source("rows", ArrowSource(given))
     with flow.parallel("wide", 2):
         rows = flow.operator("seen", PythonFunction(seen, given.schema), rows)
-    flow.sink("kept", Collected(), rows)
+    flow.sink("kept", CollectSink(), rows)
     [found] = flows.frames(spark, flow.graph()).values()
     assert found.toArrow().to_pylist() == given.to_pylist()
 

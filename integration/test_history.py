@@ -37,7 +37,7 @@ class Event(NamedTuple):
 
 
 Feed = Sequence[Sequence[Event]]
-Held = tuple[Any, ...]
+BatchDelay = tuple[Any, ...]
 
 
 def feed_of(seed: int) -> Feed:
@@ -70,7 +70,7 @@ def put(path: Path, feed: Feed, *, compact_at: int = -1) -> Table:
     return table
 
 
-def ours(spark: SparkSession, path: Path, **given: str) -> list[Held]:
+def ours(spark: SparkSession, path: Path, **given: str) -> list[BatchDelay]:
     """Return key, values, start and end of each row of the history."""
     read = spark.read.format("upsertflow").option("readHistory", "true")
     options = {"validBy": "order", "columns": ",".join(SHOWN), "splits": "3", **given}
@@ -92,7 +92,7 @@ class AutoCdc:
 
     def history(
         self, feed: Feed, *, tracked: Sequence[str] = (), untracked: Sequence[str] = ()
-    ) -> list[Held]:
+    ) -> list[BatchDelay]:
         events = [tuple(event) for batch in feed for event in batch]
         given = self._spark.createDataFrame(events, FEED)
         processor = self._own.Scd2BatchProcessor(

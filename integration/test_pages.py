@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.pages import HERE, ROOT, Block, blocks
 from spark_upsert.table.table import Table
-from tests.support.group_worlds import Routed
+from tests.support.group_worlds import RoutedBatch
 from tests.support.s3 import S3, running_s3
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -275,7 +275,7 @@ def regions(place: Place) -> Names:
     fewer = pa.schema([ORDERS.field("order_id"), ORDERS.field("offset")])
     north = Table.create(str(place.folder / "lake" / "north"), fewer, keys=["order_id"])
     north.append(pa.table({"order_id": [1], "offset": [1]}, schema=fewer))
-    Routed(place.folder / "lake" / "shop").batch(orders={1: 1}, users={2: 2})
+    RoutedBatch(place.folder / "lake" / "shop").batch(orders={1: 1}, users={2: 2})
     return {}
 
 
@@ -293,7 +293,7 @@ def rows_of_tables(place: Place) -> Names:
     at.mkdir()
     pq.write_table(rows, at / "rows.parquet")
     read = place.spark.read.parquet(str(at))
-    Routed(place.folder / "lake" / "shop").batch(orders={1: 1}, users={2: 2})
+    RoutedBatch(place.folder / "lake" / "shop").batch(orders={1: 1}, users={2: 2})
     return {
         "rows": read,
         "changes": place.spark.readStream.schema(read.schema).parquet(str(at)),

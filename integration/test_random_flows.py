@@ -19,7 +19,7 @@ from integration.queries import end, forget_last_commit
 from pyspark_upsertflow import flow as flows
 from spark_upsert.flow import ArrowSource, TableSink, TableSource, Work
 from spark_upsert.table.table import Table
-from spark_upsert.task import ArrowScan, Named, Project
+from spark_upsert.task import ArrowScan, Project, ProjectedColumn
 from tests.support.flow_recipes import (
     SOURCES,
     Recipe,
@@ -39,7 +39,7 @@ FIRST = int(os.environ.get("FLOW_FIRST", "0"))
 COUNTED = Project(
     id="counted",
     input=ArrowScan(id="input", schema=ROWS),
-    columns=(Named("k", "k"), Named("v", "v"), Named("n", "1")),
+    columns=(ProjectedColumn("k", "k"), ProjectedColumn("v", "v"), ProjectedColumn("n", "1")),
 )
 """Rows that are alike are one of a table; so it adds up how many there are."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from integration.pages import ROOT, code_of
-from tools.stopwatch import BEGIN, PAGES, Taken, follow, steps_of, with_times
+from tools.stopwatch import BEGIN, PAGES, RemovedRange, follow, steps_of, with_times
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def test_what_a_page_does_not_show_is_an_error(
 
 
 def test_the_seconds_of_a_section_are_added_up() -> None:
-    taken = [Taken("1. A", 1.0), Taken("2. B", 2.0), Taken("1. A", 0.5)]
+    taken = [RemovedRange("1. A", 1.0), RemovedRange("2. B", 2.0), RemovedRange("1. A", 0.5)]
     made = with_times("before\n<!-- times -->\nold\n<!-- end of times -->\n", taken)
     assert "| 1. A | 1.5 |\n| 2. B | 2.0 |\n| in all | 3.5 |" in made
     assert "old" not in made

@@ -46,7 +46,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage_sealed
 from spark_upsert.table.write.stash import Stash
-from spark_upsert.table.write.write_set import Staged, WriteSet
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 
 CLOSED: Final = Timestamp(1 << 62)
 """The input upper of a source that has ended: above every timestamp."""
@@ -245,6 +245,6 @@ class FeedbackUpsert:
             return None
         return self._table.commit(self._epoch(self._table.at(), target - 1, ()))
 
-    def _epoch(self, snapshot: Snapshot, ts: int, staged: tuple[Staged, ...]) -> WriteSet:
+    def _epoch(self, snapshot: Snapshot, ts: int, staged: tuple[StagedRuns, ...]) -> WriteSet:
         transaction = Transaction(writer=self._writer, number=ts)
         return WriteSet(base=snapshot, staged=staged, transactions=(transaction,))

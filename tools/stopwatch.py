@@ -37,7 +37,7 @@ class Step(NamedTuple):
     """What its page says that it shows; None if the page does not say."""
 
 
-class Taken(NamedTuple):
+class RemovedRange(NamedTuple):
     """What a step took."""
 
     section: str
@@ -60,7 +60,7 @@ def steps_of(page: str) -> list[Step]:
 
 def follow(
     page: str, folder: Path, environment: Mapping[str, str], *, installs: bool
-) -> Iterator[Taken]:
+) -> Iterator[RemovedRange]:
     """Do what a page says in an empty folder, and yield what each step took.
 
     Args:
@@ -78,7 +78,7 @@ def follow(
         elif installs or block.runner is not None:
             begin = time.monotonic()
             said = run(block, folder, environment)
-            yield Taken(section, time.monotonic() - begin)
+            yield RemovedRange(section, time.monotonic() - begin)
             assert shown is None or words(said) == words(shown), f"{block}: found\n{said}"
 
 
@@ -102,7 +102,7 @@ def words(shown: str) -> list[str]:
     return [line.rstrip() for line in shown.splitlines() if line.strip()]
 
 
-def with_times(text: str, taken: list[Taken]) -> str:
+def with_times(text: str, taken: list[RemovedRange]) -> str:
     """Return a page with a table of what its sections took."""
     sections = dict.fromkeys(section for section, _ in taken)
     seconds = [sum(each.seconds for each in taken if each.section == name) for name in sections]

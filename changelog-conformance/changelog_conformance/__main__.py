@@ -89,7 +89,7 @@ def run(peer: peers.Peer, asked: Sequence[histories.History], *, cache: Path) ->
         observed = json.loads((home / "observed.json").read_text(encoding="utf-8"))
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    found: dict[str, page.Found] = {}
+    found: dict[str, page.EntryMatches] = {}
     for history in asked:
         if history.name in observed["histories"]:
             seen, refused = runner.observed_of_json(observed["histories"][history.name])
@@ -113,7 +113,7 @@ def shrink(
             found["smallest"] = histories.to_json(shrunk(history, are_wrong))["steps"]
 
 
-def _is_wrong(found: page.Found | None) -> bool:
+def _is_wrong(found: page.EntryMatches | None) -> bool:
     return found is not None and bool(found["rows"] or found["changes"])
 
 

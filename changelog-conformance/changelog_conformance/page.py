@@ -14,7 +14,7 @@ from changelog_conformance.known import KNOWN, NOT_TRIED
 from changelog_conformance.oracle import Finding, Verdict
 
 
-class Found(TypedDict):
+class EntryMatches(TypedDict):
     """What came out of one history; an empty text is nothing wrong."""
 
     rows: str
@@ -30,7 +30,7 @@ class Result(TypedDict):
 
     not_tried: str
     versions: dict[str, str]
-    histories: dict[str, Found]
+    histories: dict[str, EntryMatches]
 
 
 COLUMNS = {
@@ -52,7 +52,7 @@ FEED = "changes are exact"
 RIGHT, WRONG, REFUSED, UNKNOWN = "✔", "**✘**", "refused", "–"
 
 
-def found(verdict: Verdict, refused: str) -> Found:
+def found(verdict: Verdict, refused: str) -> EntryMatches:
     """Return a verdict as it is kept."""
     return {
         "rows": _told(verdict.rows),

@@ -25,11 +25,11 @@ from pyspark_upsertflow.registration import parallelism_of
 from spark_upsert.core.casts import convert
 from spark_upsert.errors import GraphError, OptionError
 from spark_upsert.flow.expand import expanded
-from spark_upsert.flow.fusion import Automatic, Fused, RowTransfer, fused
+from spark_upsert.flow.fusion import Automatic, FusedGraph, RowTransfer, fused
 from spark_upsert.flow.graph import (
     ArrowSource,
-    Given,
     Graph,
+    InputRows,
     OperatorKind,
     PythonFunction,
     TableSource,
@@ -55,7 +55,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 def frames(
     spark: SparkSession,
-    plan: Graph | Fused,
+    plan: Graph | FusedGraph,
     given: Mapping[str, DataFrame] | None = None,
     *,
     is_stream: bool = False,
@@ -71,7 +71,7 @@ def frames(
     plan : Graph or Fused
         Which replicas share a task; of a graph as `Automatic` decides for the slots of the session.
     given : mapping of str to DataFrame, optional
-        The rows of each source that is `Given`, by its full name.
+        The rows of each source that is `InputRows`, by its full name.
     is_stream : bool
         Whether tables are read as streams.
 
@@ -89,7 +89,7 @@ def frames(
 
 def run(
     spark: SparkSession,
-    plan: Graph | Fused,
+    plan: Graph | FusedGraph,
     given: Mapping[str, DataFrame] | None = None,
 ) -> None:
     """Run a flow once over all that there is, and write what comes to its sinks.
@@ -104,7 +104,7 @@ def run(
 
 def start(
     spark: SparkSession,
-    plan: Graph | Fused,
+    plan: Graph | FusedGraph,
     checkpoint: str,
     given: Mapping[str, DataFrame] | None = None,
     *,
@@ -176,7 +176,7 @@ def _parted(stages: Stages, frame: DataFrame) -> dict[str, DataFrame]:
 
 def _compiled(
     spark: SparkSession,
-    plan: Graph | Fused,
+    plan: Graph | FusedGraph,
     given: Mapping[str, DataFrame] | None,
     *,
     is_stream: bool,
@@ -261,7 +261,7 @@ def _sources(
             case TableSource():
                 reader = spark.readStream if is_stream else spark.read
                 found[name] = reader.format(_FORMAT).options(**work.options).load(work.path)
-            case Given() if isinstance(given.get(name), DataFrame):
+            case InputRows() if isinstance(given.get(name), DataFrame):
                 found[name] = given[name]
             case ArrowSource():
                 raise GraphError(
@@ -269,7 +269,7 @@ def _sources(
                     hint="make it Given(schema), and give a streaming frame.",
                     operators=(name,),
                 )
-            case Given():
+            case InputRows():
                 other = f", but {type(given[name]).__name__}" if name in given else ""
                 raise GraphError(
                     f"no frame is given for the source '{name}'{other}.",

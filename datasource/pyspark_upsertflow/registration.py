@@ -39,7 +39,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_upsert.store.open import open_store
-from spark_upsert.table.compaction import Compacted, Job, compact_runs
+from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.table import Table
 
@@ -200,7 +200,7 @@ def _run(
     storage: Mapping[str, str],
     base: Manifest,
     jobs: Sequence[Job],
-) -> list[Compacted]:
+) -> list[CompactionResult]:
     """Run one task per job; returns what they made durable."""
     numbers = spark.range(0, len(jobs), 1, len(jobs))
     work = _worker(path, storage, base.without_writers(), jobs)

@@ -28,7 +28,7 @@ from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import QUERY, Manifest, Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
-from spark_upsert.views.materialized import Kept, made_for_rows
+from spark_upsert.views.materialized import MaterializedView, made_for_rows
 from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.view import View
 from spark_upsert_sink.types import arrow_of
@@ -179,7 +179,7 @@ def planned(
         shown = arrow_of(read_schema({**reads, **own}))
         reads |= _consumer(made_for_rows(table, text, WriteOptions.parse(writes), shown))
     else:
-        reads |= _groups(Kept.made(table, view.grouping, text))
+        reads |= _groups(MaterializedView.made(table, view.grouping, text))
     reads, put_off = _put_off({**reads, **options}, text)
     return {**own, **reads}, {**writes, **put_off}
 
@@ -219,7 +219,7 @@ def _consumer(kept: Manifest) -> dict[str, str]:
     return {"consumerId": f"view-{kept.table_id}"}
 
 
-def _groups(kept: Kept) -> dict[str, str]:
+def _groups(kept: MaterializedView) -> dict[str, str]:
     """Return how contributions are read: from where the table is."""
     recorded, consumer = kept.position(), _consumer(kept.table.log.head())
     return consumer if recorded == NOTHING else {**consumer, "startingPosition": recorded}

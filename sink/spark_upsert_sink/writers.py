@@ -45,14 +45,14 @@ from spark_upsert.errors import (
 from spark_upsert.options.spark import called_by_spark
 from spark_upsert.options.write import Operation, WriteOptions
 from spark_upsert.store.open import open_store
-from spark_upsert.table.compaction import Compacted, Job, compact_runs
+from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.scratch import remove_runs
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import Staged, WriteSet
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 from spark_upsert_sink.deferred import rows_behind, without_split
 from spark_upsert_sink.types import arrow_of, require_kept, sound
 from spark_upsert_sink.worker import (
@@ -76,10 +76,10 @@ class StagedMessage(WriterCommitMessage):
     The commit of a stream is not told its query; the task is. So each message names its query.
     """
 
-    staged: Staged
+    staged: StagedRuns
     unborn: Manifest | None
     """The table that this epoch is to make: it was planned on the driver, with its hash seed."""
-    compacted: tuple[Compacted, ...]
+    compacted: tuple[CompactionResult, ...]
     task_index: int
     query_id: str | None
 
@@ -326,13 +326,13 @@ class _Write:
             return look.at(min(base.version for base in bases))
 
 
-def _staged(messages: _Messages) -> tuple[Staged, ...]:
+def _staged(messages: _Messages) -> tuple[StagedRuns, ...]:
     """Return what the tasks staged, in the order of the tasks; failed tasks have no message."""
     found = [message for message in messages if isinstance(message, StagedMessage)]
     return tuple(m.staged for m in sorted(found, key=lambda m: m.task_index))
 
 
-def _compacted(messages: _Messages) -> list[Compacted]:
+def _compacted(messages: _Messages) -> list[CompactionResult]:
     """Return what the tasks compacted."""
     return [each for m in messages if isinstance(m, StagedMessage) for each in m.compacted]
 

@@ -69,7 +69,7 @@ def sightings(
     told : callable, optional
         Told which file is looked at next.
     """
-    wanted = _Wanted(value, column)
+    wanted = _SearchedValue(value, column)
     for number, path in enumerate(paths(store), start=1):
         if told is not None:
             told(f"file {number:,}, {path}")
@@ -93,7 +93,7 @@ def paths(store: Store, folder: str = "") -> Iterator[str]:
         yield from paths(store, f"{folder}/{name}" if folder else name)
 
 
-class _Wanted:
+class _SearchedValue:
     """A value as each type has it."""
 
     def __init__(self, value: str, column: str | None) -> None:
@@ -116,7 +116,7 @@ class _Wanted:
         return self._by_type[type_]
 
 
-def _found(data: pa.Buffer, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+def _found(data: pa.Buffer, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     """Yield columns, and how many values of each are the wanted one."""
     begin = data.slice(0, min(8, data.size)).to_pybytes()
     if begin.startswith(b"ARROW1"):
@@ -135,13 +135,15 @@ def _arrow_batches(data: pa.Buffer) -> Iterator[pa.RecordBatch]:
         yield reader.get_batch(number)
 
 
-def _in_batches(batches: Iterable[pa.RecordBatch], wanted: _Wanted) -> Iterator[tuple[str, int]]:
+def _in_batches(
+    batches: Iterable[pa.RecordBatch], wanted: _SearchedValue
+) -> Iterator[tuple[str, int]]:
     for batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             yield from _in_column(name, column, wanted)
 
 
-def _in_column(name: str, column: pa.Array, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+def _in_column(name: str, column: pa.Array, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     type_ = column.type
     if pa.types.is_dictionary(type_):
         yield from _in_column(name, column.dictionary_decode(), wanted)
@@ -158,7 +160,7 @@ def _in_column(name: str, column: pa.Array, wanted: _Wanted) -> Iterator[tuple[s
         yield name, _hits(column, wanted)
 
 
-def _hits(column: pa.Array, wanted: _Wanted) -> int:
+def _hits(column: pa.Array, wanted: _SearchedValue) -> int:
     """Return how many values are the wanted one, or hold it."""
     type_ = column.type
     if (
@@ -175,7 +177,7 @@ def _hits(column: pa.Array, wanted: _Wanted) -> int:
     return int(pc.sum(hit).as_py() or 0)
 
 
-def _in_statistics(metadata: pq.FileMetaData, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+def _in_statistics(metadata: pq.FileMetaData, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     """Look at what Parquet says of its pieces; the rows that it is of may be dead in a mirror."""
     for group in range(metadata.num_row_groups):
         for at in range(metadata.num_columns):
@@ -189,13 +191,13 @@ def _in_statistics(metadata: pq.FileMetaData, wanted: _Wanted) -> Iterator[tuple
                     yield name, 1
 
 
-def _is_within(leaf: object, wanted: _Wanted) -> bool:
+def _is_within(leaf: object, wanted: _SearchedValue) -> bool:
     if isinstance(leaf, bytes):
         return wanted.text.encode() in leaf
     return wanted.text in leaf if isinstance(leaf, str) else str(leaf) == wanted.text
 
 
-def _in_text(data: bytes, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+def _in_text(data: bytes, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     if wanted.has_bytes and _is_in_bytes(data, wanted.text):
         yield BYTES, 1
     for line in (data, *data.splitlines()):
@@ -208,7 +210,7 @@ def _in_text(data: bytes, wanted: _Wanted) -> Iterator[tuple[str, int]]:
             return  # It is one record.
 
 
-def _in_json(name: str, record: Any, wanted: _Wanted) -> Iterator[tuple[str, int]]:
+def _in_json(name: str, record: Any, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     if isinstance(record, dict):
         for key, each in record.items():
             if wanted.column is None and wanted.text == key:

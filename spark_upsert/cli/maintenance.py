@@ -36,11 +36,11 @@ from spark_upsert.options.read import Metadata
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.store.open import open_store
 from spark_upsert.table.changelog.render import ValidBy
-from spark_upsert.table.compaction import Compacted, Job, compact_runs
+from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
 from spark_upsert.table.keep_history import keep_history as keep
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.properties import INDEX_BY
-from spark_upsert.table.published import Published
+from spark_upsert.table.published import PublicationResult
 from spark_upsert.table.retention.expiry import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
 from spark_upsert.views.settled import check_settled
@@ -170,7 +170,7 @@ def compact(
     """Merge runs in this process. For large tables: pyspark_upsertflow.compact(spark, path)."""
 
     def work(table: Table, told: Told) -> dict[str, Any]:
-        def run(base: Manifest, jobs: Sequence[Job]) -> Iterator[Compacted]:
+        def run(base: Manifest, jobs: Sequence[Job]) -> Iterator[CompactionResult]:
             for number, job in enumerate(jobs, start=1):
                 told(f"{number:,} of {len(jobs):,} merges of this round")
                 yield compact_runs(table.store, base, job)
@@ -316,10 +316,10 @@ POLL_S = 0.2
 
 def follow(
     table: Table,
-    publish: Callable[[], Published],
+    publish: Callable[[], PublicationResult],
     *,
     sleep: Callable[[float], Any] = time.sleep,
-) -> Iterator[Published]:
+) -> Iterator[PublicationResult]:
     """Publish whenever the table has a new version; yield each step that changed the mirror."""
     while True:
         done = publish()
@@ -439,7 +439,7 @@ def publish(
     """Bring the mirror of a table, a Delta table, to the newest version."""
     table = open_in(path, storage)
 
-    def step(rebuild: bool = False) -> Published:
+    def step(rebuild: bool = False) -> PublicationResult:
         return table.publish(
             place,
             rebuild=rebuild,

@@ -26,10 +26,10 @@ from spark_upsert.core.threads import in_order
 from spark_upsert.errors import TableNotFoundError, UpsertFlowError, as_flag, masked
 from spark_upsert.options.below import Pattern
 from spark_upsert.routed.dead_letter import FOLDER as PARKED
-from spark_upsert.routed.dead_letter import NAMELESS, Parked, ParkedTable
+from spark_upsert.routed.dead_letter import NAMELESS, DeadLetterRows, ParkedTable
 from spark_upsert.routed.group import FOLDER, Batch, GroupTable, Member, TableGroup, never_whole
 from spark_upsert.routed.plan import require_same
-from spark_upsert.routed.replay import Unparked, drop, unpark
+from spark_upsert.routed.replay import ReplayResult, drop, unpark
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow, open_store
 from spark_upsert.streams.inputs.discovered import Discovery
@@ -209,7 +209,7 @@ def _strangers(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class TableWorkResult:
     """The outcome of the work on one table of a group."""
 
     table: str
@@ -224,7 +224,7 @@ def for_each_table(
     work: TableWork,
     *,
     threads: int = 1,
-) -> Iterator[Done]:
+) -> Iterator[TableWorkResult]:
     """Work on each table of a group and on its own ones; one that fails does not stop the others.
 
     One that is gone, or that is not the table of the group any more, has failed.
@@ -243,7 +243,7 @@ def for_each_table(
     places = {folder: member.place for folder, member in group.members.items()}
     own = [folder for folder in (FOLDER, PARKED) if Discovery(store, _ANY).is_table(folder)]
 
-    def one(folder: str) -> Done:
+    def one(folder: str) -> TableWorkResult:
         name = names.get(folder, folder)
         try:
             table = Table(StoreBelow(store, folder))
@@ -254,9 +254,11 @@ def for_each_table(
                 require_same(places, folder, name, head, table.store.url)
             lost = never_whole(head, newest) if folder in names else {}
             told = {NEVER_WHOLE: [f"batch {n} of '{writer}'" for writer, n in lost.items()]}
-            return Done(table=name, facts={**work(table), **(told if lost else {})})
+            return TableWorkResult(table=name, facts={**work(table), **(told if lost else {})})
         except (UpsertFlowError, OSError) as error:
-            return Done(table=name, facts={}, problem=masked(str(error)).partition("\n")[0])
+            return TableWorkResult(
+                table=name, facts={}, problem=masked(str(error)).partition("\n")[0]
+            )
 
     yield from in_order(one, [*names, *own], threads)
 
@@ -287,7 +289,7 @@ def open_in(path: str, storage: Mapping[str, str]) -> Table:
 SHOWN = ("folder", "name", "query", "batch", "rows", "parked", "age", "error", "reason")
 """The columns about the parked rows of one table and batch, for people."""
 
-UNPARKED = tuple(field.name for field in fields(Unparked))
+UNPARKED = tuple(field.name for field in fields(ReplayResult))
 
 
 def open_root(path: str, storage: Mapping[str, str]) -> Store:
@@ -295,7 +297,7 @@ def open_root(path: str, storage: Mapping[str, str]) -> Store:
     return open_store(Template.parse(path).root if is_routed(path) else path, storage)
 
 
-def line_of(parked: Parked, now_ms: int) -> dict[str, Any]:
+def line_of(parked: DeadLetterRows, now_ms: int) -> dict[str, Any]:
     """Return the facts about the parked rows of one table and batch, for programs."""
     names = ("folder", "name", "query", "batch", "rows", "parked_ms")
     return {
@@ -305,14 +307,14 @@ def line_of(parked: Parked, now_ms: int) -> dict[str, Any]:
     }
 
 
-def for_people(parked: Parked, now_ms: int) -> dict[str, Any]:
+def for_people(parked: DeadLetterRows, now_ms: int) -> dict[str, Any]:
     """Return the columns to show about the parked rows of one table and batch."""
     since, age_ms = parked.parked_ms, max(0, now_ms - parked.parked_ms)
     shown = {"parked": render_time(since // 1000 * 1000), "age": render_age(age_ms)}
     return {name: shown.get(name) or getattr(parked, name, None) for name in SHOWN}
 
 
-def advice_of(parked: Iterable[Parked], root: str) -> Iterator[str]:
+def advice_of(parked: Iterable[DeadLetterRows], root: str) -> Iterator[str]:
     """Yield what to do, once for each table: the hint of the first error that has one."""
     hints: dict[str, str] = {}
     for each in parked:
@@ -408,7 +410,7 @@ def unpark_rows(
     if drops and not (names or nameless):
         raise click.UsageError("--drop needs NAMES, or --nameless.")
     store = open_root(root, storage)
-    done: list[Unparked] = []
+    done: list[ReplayResult] = []
     try:
         if drops:
             done = drop(store, names, nameless=nameless)
@@ -416,7 +418,7 @@ def unpark_rows(
             told = {**dict.fromkeys(taken_back, ""), **dict(given)}
             with progress("unpark", as_json=as_json) as shown:
 
-                def note(batch: Unparked) -> None:
+                def note(batch: ReplayResult) -> None:
                     done.append(batch)
                     shown(f"{len(done):,} batches")
 

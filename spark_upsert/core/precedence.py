@@ -72,7 +72,7 @@ Same = Callable[[Positions], Mask]
 """Tells which of some pairs have equal contents."""
 
 
-class By(Enum):
+class Criterion(Enum):
     """A criterion by which entries are compared."""
 
     ORDER = "order"
@@ -115,16 +115,16 @@ class Precedence:
         return cls(schema.scope, schema.ties, schema.engine.kind is Engine.FIRST_ROW)
 
     @property
-    def criteria(self) -> tuple[tuple[By, bool], ...]:
+    def criteria(self) -> tuple[tuple[Criterion, bool], ...]:
         """The criteria, each with whether the greater wins; the first that differs decides."""
         last = not self.first_row
         match self.scope:
             case Scope.TABLE:
-                return (By.ORDER, last), (By.EPOCH, self.later_wins_ties)
+                return (Criterion.ORDER, last), (Criterion.EPOCH, self.later_wins_ties)
             case Scope.EPOCH:
-                return (By.EPOCH, last), (By.ORDER, last)
+                return (Criterion.EPOCH, last), (Criterion.ORDER, last)
             case Scope.ARRIVAL:
-                return ((By.PLACE, last),)
+                return ((Criterion.PLACE, last),)
 
     @property
     def later_wins_ties(self) -> bool:
@@ -206,7 +206,7 @@ class Precedence:
             How the first compares with the other in each of them: -1, 0 or +1. Only the `criteria`
             are looked at.
         """
-        signs = {By.ORDER: order, By.EPOCH: epoch, By.PLACE: place}
+        signs = {Criterion.ORDER: order, Criterion.EPOCH: epoch, Criterion.PLACE: place}
         result = np.zeros(len(order), dtype=np.int8)
         for by, greater_wins in self.criteria:
             sign = signs[by] if greater_wins else -signs[by]
@@ -257,15 +257,17 @@ NEW_CONTENTS = Precedence(Scope.ARRIVAL, Ties.LAST, first_row=False)
 """The rule by which an overwrite meets what it replaces: all of it wins."""
 
 
-def _words(by: By, members: Positions, order: OrderOf, epochs: EpochOf | None) -> Iterator[Words]:
+def _words(
+    by: Criterion, members: Positions, order: OrderOf, epochs: EpochOf | None
+) -> Iterator[Words]:
     match by:
-        case By.ORDER:
+        case Criterion.ORDER:
             for column in order(members):
                 yield from ordered_words(column)
-        case By.EPOCH:
+        case Criterion.EPOCH:
             if epochs is not None:
                 yield epochs(members)
-        case By.PLACE:
+        case Criterion.PLACE:
             yield members.astype(np.uint64)
 
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.casts import UnfitError, convert, kind_of, try_convert
-from spark_upsert.core.reasons import Quoted
+from spark_upsert.core.reasons import QuotedValue
 from spark_upsert.errors import OptionError
 
 T = TypeVar("T")
@@ -198,7 +198,7 @@ def _checked(make: Callable[[Any], T], values: Any, quoted: Any) -> T:
     try:
         return make(values)
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
-        raise UnfitError(f"{Quoted(quoted)!r} has no type in Arrow: {error}") from error
+        raise UnfitError(f"{QuotedValue(quoted)!r} has no type in Arrow: {error}") from error
 
 
 def _array_of_missing(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
@@ -256,7 +256,7 @@ def _array_of_large_integers(values: Sequence[int], type_: pa.DataType) -> pa.Ar
 
 
 def _refuse(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    raise UnfitError(f"{Quoted(values[0])!r} is no {type_}")
+    raise UnfitError(f"{QuotedValue(values[0])!r} is no {type_}")
 
 
 WHOLE_MAX: Final = 2**63 - 1
@@ -326,4 +326,4 @@ def _unfit(name: str, value: Any, expected: str, least: int, most: int) -> Optio
         number = int(value)
     is_inside = number is not None and least <= number <= most
     hint = f"give {name}={number}, an int." if is_inside else ""
-    return OptionError.invalid(name, Quoted(value), expected, hint=hint)
+    return OptionError.invalid(name, QuotedValue(value), expected, hint=hint)

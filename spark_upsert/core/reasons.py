@@ -21,7 +21,7 @@ def shown(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
-class Quoted:
+class QuotedValue:
     """A value of any type as an error quotes it: bounded, also if Python does not print it."""
 
     __slots__ = ("_value",)

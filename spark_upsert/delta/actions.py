@@ -53,7 +53,7 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class MirroredVersion:
     """A version of a table, as the log of its mirror tells it."""
 
     table_id: str
@@ -67,7 +67,7 @@ class DeltaState:
     """The state of a Delta log at one version."""
 
     version: int
-    shown: Shown | None = None
+    shown: MirroredVersion | None = None
     """The version that the last commit of a publisher shows; None if none ever published here."""
     live: Mapping[str, DeltaAction] = field(default_factory=dict)
     """The fields of the `add` of each live file, by its path."""
@@ -133,7 +133,7 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
     if numbers:
         # Who takes a place over is the only one shown there from then on.
         [(table_id, number)] = numbers.items()
-        shown = Shown(table_id=table_id, version=number, token=tokens.get(table_id))
+        shown = MirroredVersion(table_id=table_id, version=number, token=tokens.get(table_id))
         foreign = None
     elif touches and foreign is None:
         foreign = Foreign(version=version, operation=operation)

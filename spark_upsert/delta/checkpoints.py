@@ -28,7 +28,7 @@ from spark_upsert.delta.actions import (
     TOKEN_APP,
     DeltaAction,
     DeltaState,
-    Shown,
+    MirroredVersion,
     parsed,
     rendered,
 )
@@ -289,7 +289,7 @@ def _one_below_the_other(pieces: Mapping[str, pa.Array]) -> pa.Table:
     return pa.table(columns)
 
 
-def _transactions(shown: Shown | None, now_ms: int) -> list[dict[str, Any]]:
+def _transactions(shown: MirroredVersion | None, now_ms: int) -> list[dict[str, Any]]:
     if shown is None:
         return []
     numbers = [(APP, shown.version), *([] if shown.token is None else [(TOKEN_APP, shown.token)])]
@@ -299,7 +299,7 @@ def _transactions(shown: Shown | None, now_ms: int) -> list[dict[str, Any]]:
     ]
 
 
-def _shown(transactions: Iterable[Mapping[str, Any]]) -> Shown | None:
+def _shown(transactions: Iterable[Mapping[str, Any]]) -> MirroredVersion | None:
     """Return which version is shown: that of the last table that was said to be."""
     numbers = {each["appId"]: each["version"] for each in transactions}
     own = [each for each in transactions if each["appId"].startswith(APP)]
@@ -308,7 +308,7 @@ def _shown(transactions: Iterable[Mapping[str, Any]]) -> Shown | None:
     last = max(own, key=lambda each: each["lastUpdated"] or 0)
     table_id = last["appId"].removeprefix(APP)
     token = numbers.get(f"{TOKEN_APP}{table_id}")
-    return Shown(table_id=table_id, version=last["version"], token=token)
+    return MirroredVersion(table_id=table_id, version=last["version"], token=token)
 
 
 def _added(add: DeltaAction) -> dict[str, Any]:

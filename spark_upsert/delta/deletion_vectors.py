@@ -395,7 +395,7 @@ Vectors = dict[str, Vector]
 """The dead rows of runs, by the run's path."""
 
 
-class _Lined(NamedTuple):
+class _AlignedEntries(NamedTuple):
     """The entries of a range of hashes, lined up, and where each part of them lies."""
 
     rows: Rows
@@ -513,7 +513,7 @@ def _spans_of(store: Store, manifest: Manifest, path: str) -> list[Span]:
     return sorted((span for span in spans if len(span)), key=lambda span: span.start)
 
 
-def _lined(store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES) -> _Lined:
+def _lined(store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES) -> _AlignedEntries:
     """Line up the entries with hashes in a range, as `Snapshot.parts` does."""
     spans: list[Span] = []
     epochs: list[int] = []
@@ -522,10 +522,10 @@ def _lined(store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES)
         if len(span):
             spans.append(span)
             epochs.append(slice_.epochs.lower)
-    return _Lined(Rows(manifest.schema, list(map(RunPart, spans))), spans, epochs)
+    return _AlignedEntries(Rows(manifest.schema, list(map(RunPart, spans))), spans, epochs)
 
 
-def _settled(schema: TableSchema, lined: _Lined) -> Mask:
+def _settled(schema: TableSchema, lined: _AlignedEntries) -> Mask:
     """Return which of some rows are dead, where these are all entries of their keys."""
     rows, dead = lined.rows, np.ones(len(lined.rows), dtype=np.bool_)
     if not len(rows):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.lru import LruMap
 from spark_upsert.delta.deletion_vectors import files_of
-from spark_upsert.delta.log import AS_IT_IS, FOLDER, Asked, manner_of
+from spark_upsert.delta.log import AS_IT_IS, FOLDER, PublicationSettings, manner_of
 from spark_upsert.delta.parquet_files import id_of
 from spark_upsert.delta.place import place_of, target_of
 from spark_upsert.delta.publish import Mirror, shown_of, twins_among
@@ -36,9 +36,9 @@ from spark_upsert.table.log.properties import (
     parse_interval,
     parse_retention,
 )
-from spark_upsert.table.published import DEFAULT_FOLDER, Published, is_published
-from spark_upsert.table.retention.expiry import Vacuumed
-from spark_upsert.table.state.prepared import Ahead
+from spark_upsert.table.published import DEFAULT_FOLDER, PublicationResult, is_published
+from spark_upsert.table.retention.expiry import VacuumResult
+from spark_upsert.table.state.prepared import PreparedFiles
 from spark_upsert.table.table import Table
 from spark_upsert.views.settled import (
     SETTLED_FOLDER,
@@ -108,7 +108,7 @@ def publish(
     change_feed: bool | None = None,
     retention: str | None = None,
     storage: Mapping[str, str] | None = None,
-) -> Published:
+) -> PublicationResult:
     """Bring the mirror of a table to the newest version (`Table.publish`).
 
     All that is behind becomes one commit of the Delta table, which is made if it is not there. What
@@ -136,7 +136,7 @@ def publish(
     MirroredTypeError, NotMirroredError, MirrorChangedError, OtherTableError
         As of `Mirror.publish`.
     """
-    asked = Asked(
+    asked = PublicationSettings(
         guard=guard,
         change_feed=change_feed,
         retention_ms=None if retention is None else parse_retention(retention),
@@ -150,7 +150,7 @@ def publish(
     return MIRRORS.of(source, target).publish(asked, rebuild=rebuild)
 
 
-def follow(table: Table, version: int | None, prepared: Iterable[Ahead]) -> None:
+def follow(table: Table, version: int | None, prepared: Iterable[PreparedFiles]) -> None:
     """Bring the mirror of a table up to date, as far as is cheap and due; raises no error.
 
     Parameters
@@ -195,7 +195,7 @@ def require_place(table: Table, given: Mapping[str, str]) -> None:
         mirror.require_place(None if head is None else head.table_id)
 
 
-def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
+def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
     """Remove what is of no use to the mirrors of a table, and yield what it was, by their places.
 
     They are the one below the table, if there is one, and that of its properties. An error is
@@ -217,7 +217,7 @@ def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
             continue
         yield (
             DEFAULT_FOLDER if url == below.url else url,
-            Vacuumed(
+            VacuumResult(
                 expired=(),
                 orphans=done.files,
                 leftovers=(),

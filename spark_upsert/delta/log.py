@@ -336,14 +336,14 @@ class Manner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PublicationSettings:
     """The wishes of a publication; None leaves a property as it is."""
 
     guard: bool | None = None
     change_feed: bool | None = None
     retention_ms: int | None = None
 
-    def or_else(self, properties: Mapping[str, str]) -> Asked:
+    def or_else(self, properties: Mapping[str, str]) -> PublicationSettings:
         """Return what is asked for, else what the properties of the table say."""
         guard, feed, retention = self.guard, self.change_feed, self.retention_ms
         if guard is None and PUBLISH_GUARD in properties:
@@ -352,7 +352,7 @@ class Asked:
             feed = parse_flag(PUBLISH_FEED, properties[PUBLISH_FEED])
         if retention is None and PUBLISH_RETENTION in properties:
             retention = parse_retention(properties[PUBLISH_RETENTION])
-        return Asked(guard=guard, change_feed=feed, retention_ms=retention)
+        return PublicationSettings(guard=guard, change_feed=feed, retention_ms=retention)
 
     def upon(self, found: Manner) -> Manner:
         """Return what a Delta table becomes that is as it was found."""
@@ -363,7 +363,7 @@ class Asked:
         )
 
 
-AS_IT_IS = Asked()
+AS_IT_IS = PublicationSettings()
 
 
 def manner_of(state: DeltaState | None) -> Manner:

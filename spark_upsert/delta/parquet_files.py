@@ -211,7 +211,7 @@ def write_parquet(
     first = list(islice(batches, 1))
     repeated: Any = [name for batch in first for name in repetitive(batch)]
     with target.create(path) as sink:
-        counted = _Counted(sink)
+        counted = _CountingSink(sink)
         with pq.ParquetWriter(
             pa.PythonFile(counted, mode="w"),
             columns,
@@ -266,7 +266,7 @@ def _paths(path: str, type_: pa.DataType) -> list[str]:
     return [leaf for name, own in below.items() for leaf in _paths(f"{path}.{name}", own)]
 
 
-class _Counted:
+class _CountingSink:
     """A sink that counts its bytes, as a file that Arrow can write.
 
     An error is kept for the caller, and what follows is dropped: Arrow would write its footer all

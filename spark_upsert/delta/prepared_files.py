@@ -40,8 +40,8 @@ from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.published import is_published
 from spark_upsert.table.run.file import RunFile
 from spark_upsert.table.run.rows import Rows, RunPart
-from spark_upsert.table.state.found import Found
-from spark_upsert.table.state.prepared import Ahead, Deaths, Twin
+from spark_upsert.table.state.found import EntryMatches
+from spark_upsert.table.state.prepared import Deaths, PreparedFiles, Twin
 from spark_upsert.table.write.outcomes import Outcome
 
 _LOGGER = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Preparing:
         self._schema = schema
         self._later_wins = Precedence.of(schema).later_wins_ties
         self._twins: dict[str, Twin] = {}
-        self._pieces: list[_Judged] = []
+        self._pieces: list[_MatchedCommands] = []
         self._deaths: dict[str, list[npt.NDArray[np.uint32]]] = {}
 
     def write(self, file: RunFile, rows: pa.RecordBatch) -> None:
@@ -103,10 +103,10 @@ class Preparing:
             self._twins[file.path] = twin
 
     def judged(
-        self, rows: Rows, chosen: Positions, found: Found, kinds: npt.NDArray[np.int8]
+        self, rows: Rows, chosen: Positions, found: EntryMatches, kinds: npt.NDArray[np.int8]
     ) -> None:
         """Take note of what commands do to the entries that were found."""
-        self._pieces.append(_Judged(rows, chosen, found, self._loses(kinds)))
+        self._pieces.append(_MatchedCommands(rows, chosen, found, self._loses(kinds)))
 
     def _loses(self, kinds: npt.NDArray[np.int8]) -> Mask:
         """Return which commands lose to the entry that was found; the others beat it."""
@@ -127,12 +127,12 @@ class Preparing:
         if len(positions):
             self._deaths.setdefault(path, []).append(positions.astype(np.uint32))
 
-    def made(self) -> Ahead | None:
+    def made(self) -> PreparedFiles | None:
         """Return what was made."""
         if not (self._twins or self._deaths):
             return None
         deaths = {path: np.concatenate(each) for path, each in self._deaths.items()}
-        found = Ahead(
+        found = PreparedFiles(
             place=self._target.url,
             columns=self._schema.columns,
             twins=dict(self._twins),
@@ -141,12 +141,12 @@ class Preparing:
         return found if _death_count(found) <= DEATHS_MAX else found.without_deaths()
 
 
-class _Judged(NamedTuple):
+class _MatchedCommands(NamedTuple):
     """Commands, and the entries that they met."""
 
     rows: Rows
     chosen: Positions
-    found: Found
+    found: EntryMatches
     loses: Mask
 
     def deaths(self, file: RunFile) -> Iterable[tuple[str, Positions]]:
@@ -161,7 +161,7 @@ class _Judged(NamedTuple):
             yield part.path, part.in_run(beaten[owners == index] - state.starts[index])
 
 
-class Prepared:
+class PreparationCache:
     """Preparations of writers for one mirror, until a publication takes them. Safe for threads.
 
     Parameters
@@ -172,10 +172,10 @@ class Prepared:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._told: list[tuple[int, Ahead]] = []
+        self._told: list[tuple[int, PreparedFiles]] = []
         self._lock = threading.Lock()
 
-    def add(self, version: int, told: Iterable[Ahead]) -> None:
+    def add(self, version: int, told: Iterable[PreparedFiles]) -> None:
         """Keep what was prepared for a version; the oldest goes if it is too much."""
         with self._lock:
             self._told += [(version, each) for each in told]
@@ -217,7 +217,7 @@ class Prepared:
         return [twin.path for each in gone if each.place == place for twin in each.twins.values()]
 
 
-def _death_count(ahead: Ahead) -> int:
+def _death_count(ahead: PreparedFiles) -> int:
     return sum(map(len, ahead.deaths.values()))
 
 

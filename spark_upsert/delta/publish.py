@@ -52,12 +52,19 @@ from spark_upsert.delta.deletion_vectors import (
     in_file,
     name_of,
 )
-from spark_upsert.delta.log import AS_IT_IS, FOLDER, Asked, DeltaLog, Manner, manner_of
+from spark_upsert.delta.log import (
+    AS_IT_IS,
+    FOLDER,
+    DeltaLog,
+    Manner,
+    PublicationSettings,
+    manner_of,
+)
 from spark_upsert.delta.parquet_files import id_of, rows_of, run_of, stats_text, write_twin
-from spark_upsert.delta.prepared_files import Prepared
+from spark_upsert.delta.prepared_files import PreparationCache
 from spark_upsert.delta.refusals import MirrorChangedError, occupied, other_table, within_another
 from spark_upsert.delta.types import require_mirrored, retyped
-from spark_upsert.delta.upkeep import Cleaned, Upkeep
+from spark_upsert.delta.upkeep import CleanupResult, Upkeep
 from spark_upsert.errors import (
     ContentionError,
     CorruptionError,
@@ -70,7 +77,7 @@ from spark_upsert.store.protocol import PROBE
 from spark_upsert.table.free_folder import format_above
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest
-from spark_upsert.table.published import Published
+from spark_upsert.table.published import PublicationResult
 from spark_upsert.table.retention.expiry import LEASE_MS
 from spark_upsert.table.retention.leases import Lease, keep_held
 from spark_upsert.table.run.file import RunFile
@@ -255,7 +262,7 @@ class Mirror:
         """The version that the vectors are of, if they are those of the Delta commit below."""
         self._covered_at = ""
         """The commit's ``txnId``: another commit may have the same number."""
-        self.prepared = Prepared()
+        self.prepared = PreparationCache()
         """Preparations of writers for the next steps."""
         self.upkeep = Upkeep(target, self._delta)
         self.published_ms: int | None = None
@@ -313,7 +320,9 @@ class Mirror:
         state = self.state()
         return None if state is None else shown_of(state, self.log.head().table_id)
 
-    def publish(self, asked: Asked = AS_IT_IS, *, rebuild: bool = False) -> Published:
+    def publish(
+        self, asked: PublicationSettings = AS_IT_IS, *, rebuild: bool = False
+    ) -> PublicationResult:
         """Bring the mirror to the newest version, by one commit, if it does not show it already.
 
         Parameters
@@ -339,7 +348,7 @@ class Mirror:
         with self._lock:
             return self._publish(asked, rebuild=rebuild)
 
-    def _publish(self, asked: Asked, *, rebuild: bool) -> Published:
+    def _publish(self, asked: PublicationSettings, *, rebuild: bool) -> PublicationResult:
         head = self.log.head()
         require_mirrored(head.schema, head.properties)
         written = self.twins_ahead(head)
@@ -370,9 +379,9 @@ class Mirror:
 
     def _published(
         self, before: int | None, shown: int, head: Manifest, state: DeltaState | None
-    ) -> Published:
+    ) -> PublicationResult:
         found = manner_of(state)
-        return Published(
+        return PublicationResult(
             place=self.place,
             shown_before=before,
             shown=shown,
@@ -394,7 +403,7 @@ class Mirror:
             keep_held(self.table, self.log, lease)
             self._held_ms = now_ms
 
-    def vacuum(self, *, dry_run: bool) -> Cleaned:
+    def vacuum(self, *, dry_run: bool) -> CleanupResult:
         """Remove what no reader within the retention may ask for, and what crashes left behind.
 
         What is live stays, also of a mirror that was given up; of others nothing is touched.
@@ -402,7 +411,7 @@ class Mirror:
         state = self.state()
         is_ours = state is not None and shown_of(state, self.log.head().table_id) is not None
         if not (is_ours or (state is None and self._is_begun())):
-            return Cleaned(log=(), files=())
+            return CleanupResult(log=(), files=())
         retention_ms = manner_of(state).retention_ms
         return self.upkeep.vacuum(
             now_ms=self.log.now_ms(), retention_ms=retention_ms, dry_run=dry_run

@@ -67,7 +67,7 @@ _FEED = re.compile(FEED_FOLDER + r"/cdc-[0-9a-f]{32}\.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
+class CleanupResult:
     """The files that a cleaning removed, or would remove."""
 
     log: tuple[str, ...]
@@ -164,7 +164,7 @@ class Upkeep:
         self._tombstones = len(tombstones)
         self._log.note_checkpoint()
 
-    def vacuum(self, *, now_ms: int, retention_ms: int, dry_run: bool) -> Cleaned:
+    def vacuum(self, *, now_ms: int, retention_ms: int, dry_run: bool) -> CleanupResult:
         """Remove all that no reader may ask for any more; also of a mirror that is at rest.
 
         The storage is asked for its time, by an empty object that is written and removed: among
@@ -182,7 +182,7 @@ class Upkeep:
                 self._store.delete(path)
         return done
 
-    def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> Cleaned:
+    def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> CleanupResult:
         """Return what may go, the oldest first.
 
         Parameters
@@ -205,7 +205,7 @@ class Upkeep:
             gone += self._store.temporaries(folder)
         gone = [info for info in gone if info.modified_s < day_s and not info.is_link]
         gone += [i for i in feeds if _FEED.fullmatch(i.path) and i.modified_s < feed_s]
-        return Cleaned(
+        return CleanupResult(
             log=tuple(_below_the_cut(log, now_s - retention_ms / 1000)),
             files=tuple(sorted(gone, key=lambda info: info.modified_s)),
         )

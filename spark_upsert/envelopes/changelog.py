@@ -51,7 +51,7 @@ from spark_upsert.core.schema import (
 )
 from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.options.write import no_aggregate_of_changes
-from spark_upsert.table.write.commands import Decoded, rows_as_json, to_commands, with_skipped
+from spark_upsert.table.write.commands import DecodedRows, rows_as_json, to_commands, with_skipped
 from spark_upsert.table.write.form import order_names, own_order_names
 
 _DELETE, _PREIMAGE, _UNKNOWN = 0, 1, -1
@@ -210,7 +210,7 @@ class ChangelogEnvelope:
         def column(name: str) -> pa.Array:
             return pa.array(diffs) if name == CHANGE_DIFF else batch.column(name)
 
-        decoded = Decoded(
+        decoded = DecodedRows(
             columns={own: batch.column(name) for own, name in self.sources.items()},
             order=[column(name) for name in self.order],
             own_order={own: column(name) for own, name in self.own_order.items()},

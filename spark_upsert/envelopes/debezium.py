@@ -75,7 +75,7 @@ from spark_upsert.payloads.placeholders import (
     apply_unsent,
 )
 from spark_upsert.table.write.commands import (
-    Decoded,
+    DecodedRows,
     filled_order,
     to_commands,
     with_skipped,
@@ -115,7 +115,7 @@ class EventBatch:
     batch: pa.RecordBatch
     """The rows with events as structs."""
     raw_values: Callable[[Positions], pa.Array]
-    """As in `Decoded`."""
+    """As in `DecodedRows`."""
     keys: Callable[[Mask], EventKeys]
     """Gives the keys that stand apart from the events, of some rows."""
     tombstones: Mask
@@ -217,7 +217,7 @@ class DebeziumEnvelope:
         # What a row held is nothing to its delete.
         is_said = pa.array(is_delete | read.tombstones | is_nothing)
         reasons = pc.if_else(is_said, _NO_REASON, _first(unread, faults))
-        decoded = Decoded(
+        decoded = DecodedRows(
             columns=columns,
             order=order,
             bad_order=bad_order,
@@ -397,8 +397,8 @@ def _first(*reasons: pa.Array | str | None) -> pa.Array:
 
 
 def _repeated(
-    decoded: Decoded, is_nothing: Mask, moved: Mask, old_keys: dict[str, pa.Array]
-) -> Decoded:
+    decoded: DecodedRows, is_nothing: Mask, moved: Mask, old_keys: dict[str, pa.Array]
+) -> DecodedRows:
     """Drop events without effect; put a delete of the old key before each event that leaves it."""
     if not (is_nothing.any() or moved.any()):
         return decoded
@@ -451,7 +451,7 @@ def _mask(values: pa.Array) -> Mask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fewer:
+class PartialDecoder:
     """Decodes fewer fields of an event than all."""
 
     decoder: Decoder
@@ -502,7 +502,7 @@ class EventDecoder:
     """
 
     whole: Decoder
-    fewer: tuple[Fewer, ...]
+    fewer: tuple[PartialDecoder, ...]
     required: tuple[str, ...]
 
     def without(self, names: Collection[str]) -> EventDecoder:

@@ -36,17 +36,17 @@ from spark_upsert.envelopes.debezium import (
     EventDecoder,
     EventKeys,
     Events,
-    Fewer,
+    PartialDecoder,
 )
 from spark_upsert.envelopes.debezium_messages import MONGODB
 from spark_upsert.envelopes.inferred_schema import FoundSide
-from spark_upsert.envelopes.kafka import AVRO, JSON, Written
+from spark_upsert.envelopes.kafka import AVRO, JSON, PayloadFormat
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options.write import EnvelopeOptions, Truncates
 from spark_upsert.payloads.connect import ConnectAvroDecoder, ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder, RefusedField, decoded, refused_columns
-from spark_upsert.payloads.logical_types import Unsaid
+from spark_upsert.payloads.logical_types import SchemalessDefaults
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
 from spark_upsert.table.write.commands import rows_as_json
 from spark_upsert.table.write.form import Path, at_path, dotted, leaves, order_names
@@ -98,8 +98,8 @@ def record_form(
 ) -> RecordForm:
     """Return the form of records, given options and what was found for the sides they leave out."""
     given, unsaid = options.payloads, options.unsaid
-    value = Written.parse(VALUE, given, options.schema_ids, formats=_FORMATS)
-    key = Written.parse(KEY, given, options.schema_ids, default=value.name)
+    value = PayloadFormat.parse(VALUE, given, options.schema_ids, formats=_FORMATS)
+    key = PayloadFormat.parse(KEY, given, options.schema_ids, default=value.name)
     refused: tuple[RefusedField, ...] = ()
     if VALUE in found:
         image, event, make_values = _found(found[VALUE])
@@ -158,7 +158,9 @@ def _overlaid(fixed: Iterable[pa.Field], found: Iterable[pa.Field]) -> list[pa.F
     return list(own.values())
 
 
-def _json(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
+def _json(
+    value: PayloadFormat, unsaid: SchemalessDefaults
+) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
     """Return the columns of a row, what stands beside it, and the decoder of some of both."""
     image, is_plain = parse_schema(value.option, value.require_text(), bare_name=VALUE)
     if is_plain:
@@ -182,9 +184,9 @@ def _json(value: Written, unsaid: Unsaid) -> tuple[pa.Schema, pa.Schema, MakeDec
 
 
 def _avro(
-    value: Written, unsaid: Unsaid
+    value: PayloadFormat, unsaid: SchemalessDefaults
 ) -> tuple[pa.Schema, pa.Schema, MakeDecoder, tuple[RefusedField, ...]]:
-    if unsaid != Unsaid():
+    if unsaid != SchemalessDefaults():
         raise OptionError(
             f"options 'timeUnit' and 'decimalHandling' have no meaning with "
             f"{value.side}Format={value.name}, whose schema says what values mean.",
@@ -210,7 +212,7 @@ def _avro(
     return image, pa.schema(beside), make, decoder.refused
 
 
-def _keys(key: Written, columns: pa.Schema, unsaid: Unsaid) -> Decoder | None:
+def _keys(key: PayloadFormat, columns: pa.Schema, unsaid: SchemalessDefaults) -> Decoder | None:
     """Return the decoder of keys that hold some columns; None if nothing says how."""
     if key.format == AVRO:
         if key.text is None:
@@ -366,10 +368,10 @@ class RecordForm:
         return EventDecoder(
             whole=fields(keys, images, asked),
             fewer=(
-                Fewer(decoder=fields(set(), images, asked), has_values=True),
-                Fewer(decoder=fields(keys, keys, order)),
-                Fewer(decoder=fields(set(), keys, order)),
-                Fewer(decoder=fields(set(), set(), order), knows_after=False),
+                PartialDecoder(decoder=fields(set(), images, asked), has_values=True),
+                PartialDecoder(decoder=fields(keys, keys, order)),
+                PartialDecoder(decoder=fields(set(), keys, order)),
+                PartialDecoder(decoder=fields(set(), set(), order), knows_after=False),
             ),
             required=tuple(f.name for f in self.image if f.name in images and not f.nullable),
         )

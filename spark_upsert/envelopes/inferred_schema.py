@@ -126,7 +126,7 @@ def found_options(
     whys: dict[str, str] = {}
     count = 0
     schemas = {side: schemas_of(envelope, side) for side in envelope.sources}
-    narrowed = {side: _Narrowed(counted_of(envelope, side)) for side in envelope.sources}
+    narrowed = {side: _RequiredFields(counted_of(envelope, side)) for side in envelope.sources}
     is_expected = is_tolerant and known is not None
     expected = {
         side: _instead(envelope, side, None, known, 0) for side in envelope.sources if is_expected
@@ -186,7 +186,7 @@ def _left_out(
     return not_read, (not_stored & used) | (mark if options.deletes else frozenset())
 
 
-class _Narrowed:
+class _RequiredFields:
     """The fields of a schema that count: all but those that are left out by name."""
 
     def __init__(self, counted: CountedFields) -> None:

@@ -58,7 +58,7 @@ from spark_upsert.payloads.decoder import (
 )
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
 from spark_upsert.payloads.schema_registry import ConfluentDecoder
-from spark_upsert.table.write.commands import Decoded, to_commands
+from spark_upsert.table.write.commands import DecodedRows, to_commands
 from spark_upsert.table.write.form import Path, at_path, dotted, find_delete_mark, order_names
 
 _KEY, _VALUE = "key", "value"
@@ -244,7 +244,7 @@ class KafkaEnvelope:
         columns |= changed
         reasons = _because("the value is undecodable: ", values.reasons)
         tombstones = np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False))
-        found = Decoded(
+        found = DecodedRows(
             columns=columns,
             order=[column(path) for path in self.order],
             own_order={own: column(path) for own, path in self.own_order.items()},
@@ -317,7 +317,7 @@ def is_json(name: str | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Written:
+class PayloadFormat:
     """How one side is written.
 
     Parameters
@@ -345,7 +345,7 @@ class Written:
         *,
         formats: Sequence[str] = FORMATS,
         default: str | None = None,
-    ) -> Written:
+    ) -> PayloadFormat:
         """Check the options of a side.
 
         Parameters

@@ -24,7 +24,7 @@ from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
 from spark_upsert.envelopes.debezium_records import ParsedForm, record_form
 from spark_upsert.envelopes.flattened import FlattenedReader, require_delete_mark
 from spark_upsert.envelopes.inferred_schema import found_sides
-from spark_upsert.envelopes.kafka import KafkaForm, Written, is_json
+from spark_upsert.envelopes.kafka import KafkaForm, PayloadFormat, is_json
 from spark_upsert.errors import (
     ContentionError,
     OptionError,
@@ -86,7 +86,7 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
             key, value = (
                 found[side].decoder()
                 if side in found
-                else Written.parse(side, options.payloads, options.schema_ids).decoder()
+                else PayloadFormat.parse(side, options.payloads, options.schema_ids).decoder()
                 for side in ("key", "value")
             )
             require_delete_mark(value.fields.names, deletes)

@@ -5,14 +5,23 @@
 
 from spark_upsert.flow.builder import Flow, Output
 from spark_upsert.flow.expand import Connection, Physical, Replica, Splitter, SplitterKind, expanded
-from spark_upsert.flow.fusion import PE, Automatic, Fused, Influence, Legacy, Manual, Scheme, fused
+from spark_upsert.flow.fusion import (
+    PE,
+    Automatic,
+    FusedGraph,
+    Influence,
+    Legacy,
+    Manual,
+    Scheme,
+    fused,
+)
 from spark_upsert.flow.graph import (
     ArrowSource,
     ChannelPath,
-    Collected,
+    CollectSink,
     Edge,
-    Given,
     Graph,
+    InputRows,
     LogicalOperator,
     OperatorKind,
     Parallel,
@@ -32,14 +41,14 @@ __all__ = [
     "ArrowSource",
     "Automatic",
     "ChannelPath",
-    "Collected",
+    "CollectSink",
     "Connection",
     "Edge",
     "Flow",
-    "Fused",
-    "Given",
+    "FusedGraph",
     "Graph",
     "Influence",
+    "InputRows",
     "Legacy",
     "LogicalOperator",
     "Manual",

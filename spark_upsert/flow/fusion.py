@@ -267,7 +267,7 @@ class PE:
 
 
 @dataclass(frozen=True)
-class Fused:
+class FusedGraph:
     """A physical graph, and which of its replicas share a PE: a partition of them."""
 
     physical: Physical
@@ -292,7 +292,7 @@ class Fused:
         return " ".join(str(pe) for pe in self.pes)
 
 
-def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.NONE) -> Fused:
+def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.NONE) -> FusedGraph:
     """Return which replicas share a PE.
 
     Parameters
@@ -323,7 +323,7 @@ def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.N
     order = order_of(partition, shared)
     assert order is not None, "a partition that was not allowed"
     pes = _pes(physical, units, partition, order)
-    return Fused(physical, pes, (*_closed(units), *_missed(scheme, len(units), len(pes))))
+    return FusedGraph(physical, pes, (*_closed(units), *_missed(scheme, len(units), len(pes))))
 
 
 def _partition(units: Units, scheme: Scheme) -> Partition:

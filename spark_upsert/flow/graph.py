@@ -140,7 +140,7 @@ class ArrowSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class InputRows:
     """Rows that the caller gives when the graph is run, under the source's name."""
 
     schema: pa.Schema
@@ -169,11 +169,13 @@ class TableSink:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CollectSink:
     """Rows that the caller gets when the graph is run, under the sink's name."""
 
 
-Work: TypeAlias = Node | PythonFunction | ArrowSource | Given | TableSource | TableSink | Collected
+Work: TypeAlias = (
+    Node | PythonFunction | ArrowSource | InputRows | TableSource | TableSink | CollectSink
+)
 
 
 def is_row_by_row(work: object) -> bool:

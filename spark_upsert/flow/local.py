@@ -48,8 +48,15 @@ from spark_upsert.core.names import find_columns
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import BatchTooLargeError, GraphError, TableFullError, about
 from spark_upsert.flow.expand import Replica, expanded
-from spark_upsert.flow.fusion import Fused, Legacy, fused
-from spark_upsert.flow.graph import ArrowSource, Given, Graph, OperatorKind, TableSink, TableSource
+from spark_upsert.flow.fusion import FusedGraph, Legacy, fused
+from spark_upsert.flow.graph import (
+    ArrowSource,
+    Graph,
+    InputRows,
+    OperatorKind,
+    TableSink,
+    TableSource,
+)
 from spark_upsert.flow.operators import Element, as_declared
 from spark_upsert.flow.partitioner import READ, AddressBook, Marker, Parcel, Port, by_address
 from spark_upsert.flow.validate import require_sources, schemas_of
@@ -199,7 +206,7 @@ ReadSource: TypeAlias = Callable[[], Iterable[Item]]
 
 
 def collect(
-    plan: Graph | Fused, given: Mapping[str, ReadSource] | None = None
+    plan: Graph | FusedGraph, given: Mapping[str, ReadSource] | None = None
 ) -> dict[str, pa.Table]:
     """Run a graph, and return the rows of each sink, by its full name; see `run_local`."""
     run = _Run(plan, given or {}, CHANNEL_EVENTS)
@@ -211,7 +218,7 @@ def collect(
 
 
 def run(
-    plan: Graph | Fused,
+    plan: Graph | FusedGraph,
     given: Mapping[str, ReadSource] | None = None,
     *,
     transaction: tuple[str, int] | None = None,
@@ -245,7 +252,7 @@ def run(
 
 
 def run_local(
-    plan: Graph | Fused,
+    plan: Graph | FusedGraph,
     given: Mapping[str, ReadSource] | None = None,
     *,
     capacity: int = CHANNEL_EVENTS,
@@ -259,7 +266,7 @@ def run_local(
     plan : Graph or Fused
         In a graph that is not fused each replica is an element by itself.
     given : mapping of str to callable, optional
-        The reader of each source that is `Given`, by full name; called once for each replica.
+        The reader of each source that is `InputRows`, by full name; called once for each replica.
     capacity : int
         Rows in a channel; an empty channel takes any batch.
 
@@ -279,7 +286,7 @@ def run_local(
     return _Run(plan, given or {}, capacity).items()
 
 
-class _Ended(BaseException):
+class _RunEnd(BaseException):
     """Ends a thread, because the run has ended."""
 
 
@@ -302,8 +309,8 @@ class _Channels:
         with self._changed:
             self._changed.wait_for(lambda: self._is_ended or self._channels[index].has_room(item))
             if self._is_ended:
-                raise _Ended
-            self._channels[index].put(_Addressed(address, item))
+                raise _RunEnd
+            self._channels[index].put(_AddressedItem(address, item))
             self._changed.notify_all()
 
     def take(self, index: int, *, is_waiting: bool = True) -> tuple[int, Item] | None:
@@ -317,10 +324,10 @@ class _Channels:
             if self._failure is not None:
                 raise self._failure
             if self._is_ended:
-                raise _Ended
+                raise _RunEnd
             if channel.is_empty:
                 return None
-            taken: _Addressed = channel.take()
+            taken: _AddressedItem = channel.take()
             self._changed.notify_all()
             return taken.address, taken.item
 
@@ -341,7 +348,7 @@ class _Channels:
 
 
 @dataclass(frozen=True, slots=True)
-class _Addressed:
+class _AddressedItem:
     """The items in a channel."""
 
     address: int
@@ -364,7 +371,9 @@ class _Run:
     Sinks have one channel together, from which the reader takes.
     """
 
-    def __init__(self, plan: Graph | Fused, given: Mapping[str, ReadSource], capacity: int) -> None:
+    def __init__(
+        self, plan: Graph | FusedGraph, given: Mapping[str, ReadSource], capacity: int
+    ) -> None:
         if isinstance(plan, Graph):
             plan = fused(expanded(plan), Legacy())
         graph = plan.physical.graph
@@ -404,7 +413,7 @@ class _Run:
             for thread in threads:
                 thread.join(JOIN_SECONDS)
 
-    def _channel(self, replica: str, plan: Fused) -> int:
+    def _channel(self, replica: str, plan: FusedGraph) -> int:
         kind = plan.physical.replica[replica].operator.kind
         return self._output if kind is OperatorKind.SINK else plan.pe_of[replica].index
 
@@ -426,7 +435,7 @@ class _Run:
                 self._put(element.drain(), channels)
             for lead in self._leads[index]:
                 channels.leave(lead)
-        except _Ended:
+        except _RunEnd:
             pass
         except BaseException as error:  # noqa: BLE001  (raised where the sinks are read)
             channels.end(error)
@@ -477,7 +486,7 @@ class _Reading(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _SourceReader:
     """The reader of a source, and the columns that it gives."""
 
     schema: pa.Schema
@@ -497,11 +506,11 @@ def _reads(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]
             continue
         work = place.operator.work
         if isinstance(work, ArrowSource):
-            reads[name] = _Read(work.schema, work.rows.to_batches)
+            reads[name] = _SourceReader(work.schema, work.rows.to_batches)
         elif isinstance(work, TableSource):
             reads[name] = rows_of(name, work)
-        elif isinstance(work, Given) and name in given:
-            reads[name] = _Read(work.schema, given[name])
+        elif isinstance(work, InputRows) and name in given:
+            reads[name] = _SourceReader(work.schema, given[name])
         else:
             raise GraphError(
                 f"nothing reads the source '{name}' here.",

@@ -55,11 +55,11 @@ class _Says(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class _Failure:
     error: BaseException
 
 
-class _Abandoned(BaseException):
+class _EndOfInput(BaseException):
     """Ends a function that gets no more input; no `except Exception` stops it."""
 
 
@@ -69,7 +69,7 @@ class Coroutine:
     def __init__(self, function: Overs) -> None:
         self._function = function
         self._given: pa.RecordBatch | None = None
-        self._said: pa.RecordBatch | _Says | _Failed = _Says.HAS_ENDED
+        self._said: pa.RecordBatch | _Says | _Failure = _Says.HAS_ENDED
         self._is_abandoned = False
         self._may_work = Semaphore(0)
         self._may_go_on = Semaphore(0)
@@ -111,7 +111,7 @@ class Coroutine:
             self._given = given
             self._may_work.release()
             self._may_go_on.acquire()
-            if isinstance(self._said, _Failed):
+            if isinstance(self._said, _Failure):
                 raise _as_failure(self._said.error)
             if isinstance(self._said, _Says):
                 return
@@ -121,15 +121,15 @@ class Coroutine:
 
     def _work(self) -> None:
         self._may_work.acquire()
-        said: _Says | _Failed = _Says.HAS_ENDED
+        said: _Says | _Failure = _Says.HAS_ENDED
         try:
             if not self._is_abandoned:
                 for batch in self._function(self._batches()):
                     self._say(batch)
-        except _Abandoned:
+        except _EndOfInput:
             pass
         except BaseException as error:  # noqa: BLE001  (raised where the batch was handed over)
-            said = _Failed(error)
+            said = _Failure(error)
         self._said = said
         self._may_go_on.release()
 
@@ -143,7 +143,7 @@ class Coroutine:
         self._may_go_on.release()
         self._may_work.acquire()
         if self._is_abandoned:
-            raise _Abandoned
+            raise _EndOfInput
         return self._given
 
 

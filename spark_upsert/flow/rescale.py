@@ -185,7 +185,7 @@ NAME = "upsertflow-flow.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class FlowState:
     """The text of the file; ``id`` is drawn once, and names the batches of a flow to its tables."""
 
     id: str
@@ -235,13 +235,13 @@ def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str |
         _require_sources(sources, found.sources)
         require_widths_kept(graph, found.widths)
     flow_id = uuid.uuid4().hex if found is None else found.id
-    now = Remembered(id=flow_id, sources=sources, widths=widths)
+    now = FlowState(id=flow_id, sources=sources, widths=widths)
     checked_record(NAME, now, {"format": FORMAT_VERSION, **asdict(now)}, _remembered).put(store)
     return flow_id
 
 
-def _remembered(record: Mapping[str, Any]) -> Remembered:
-    return Remembered(
+def _remembered(record: Mapping[str, Any]) -> FlowState:
+    return FlowState(
         id=text(record["id"]),
         sources=tuple(map(text, record["sources"])),
         widths={text(name): numbers(widths) for name, widths in record["widths"].items()},

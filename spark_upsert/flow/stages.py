@@ -18,7 +18,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
-from spark_upsert.flow.fusion import Fused, PassPlan, RowTransfer, wiring_of
+from spark_upsert.flow.fusion import FusedGraph, PassPlan, RowTransfer, wiring_of
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.partitioner import READ, AddressBook, Port
 
@@ -119,7 +119,7 @@ class Stages:
         return found
 
 
-def staged(plan: Fused, schemas: Mapping[str, pa.Schema]) -> Stages:
+def staged(plan: FusedGraph, schemas: Mapping[str, pa.Schema]) -> Stages:
     """Return the stages that run a fused graph.
 
     Parameters
@@ -128,11 +128,11 @@ def staged(plan: Fused, schemas: Mapping[str, pa.Schema]) -> Stages:
     schemas : mapping of str to pyarrow.Schema
         The columns that each source and operator gives, by its full name.
     """
-    cut = _Cut(AddressBook(plan.physical), plan)
+    cut = _StageCutter(AddressBook(plan.physical), plan)
     return Stages(cut.book, tuple(cut.stages()), cut.entries, schemas)
 
 
-def tell(plan: Fused, stages: Stages) -> None:
+def tell(plan: FusedGraph, stages: Stages) -> None:
     """Tell the program's log what runs, in a line."""
     ways = [stage.way for stage in stages.stages]
     fields = Fields(
@@ -145,10 +145,10 @@ def tell(plan: Fused, stages: Stages) -> None:
     _LOGGER.info("flow planned: %s", fields)
 
 
-class _Cut:
+class _StageCutter:
     """Cuts a fused graph into stages."""
 
-    def __init__(self, book: AddressBook, plan: Fused) -> None:
+    def __init__(self, book: AddressBook, plan: FusedGraph) -> None:
         self.book = book
         self._physical = plan.physical
         element = [plan.pe_of[name].index for name in plan.physical.replica]

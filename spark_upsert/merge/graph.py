@@ -22,7 +22,7 @@ from spark_upsert.merge.config import MergeConfig, Mode
 _MERGE_KEYS = ("inputs", "config")
 
 
-class Unmapped(Enum):
+class UnmappedPolicy(Enum):
     """The policy of a source for columns that it does not expect."""
 
     DROP = "drop"
@@ -57,7 +57,7 @@ class SourceNode:
 
     name: str
     columns: tuple[str, ...] = ()
-    unmapped: Unmapped = Unmapped.DROP
+    unmapped: UnmappedPolicy = UnmappedPolicy.DROP
     correlation: tuple[str, ...] = ()
 
     @property
@@ -322,6 +322,6 @@ def _check_root(graph: MergeGraph, window: Transform) -> None:
 
 
 def _told(value: Any) -> str:
-    if isinstance(value, Unmapped):
+    if isinstance(value, UnmappedPolicy):
         return value.value
     return ", ".join(value if isinstance(value, tuple) else sorted(value)) or "none"

@@ -291,7 +291,7 @@ class Delivery(NamedTuple):
         return Delivery(self.name, self.item.slice(offset, length))
 
 
-class Cancelled(Exception):
+class MergeCancellation(Exception):
     """The merge was closed while a thread waited in it."""
 
 
@@ -454,7 +454,7 @@ class MergeReaders:
         if self._failure is not None:
             raise self._failure
         if self._is_closed:
-            raise Cancelled
+            raise MergeCancellation
 
     # -- the readers ----------------------------------------------------------------------------
 
@@ -465,7 +465,7 @@ class MergeReaders:
                 with about("input", reader.name):
                     self._read(reader)
                 self._wait_until_drained(reader)
-        except Cancelled:
+        except MergeCancellation:
             return
         except BaseException as error:  # noqa: BLE001 - raised where the rows are taken.
             self._fail(error)
@@ -545,7 +545,7 @@ class MergeReaders:
 
     def _stop_if_ended(self) -> None:
         if self._has_ended:
-            raise Cancelled
+            raise MergeCancellation
 
     def _finish_if_drained(self, reader: _Reader) -> None:
         if reader.channel.is_drained:

@@ -138,7 +138,7 @@ def choose_spills(holders: Iterable[Holder], bytes_needed: int) -> tuple[Holder,
 
 
 @dataclass(frozen=True, slots=True)
-class _Spilled:
+class _SpilledBatch:
     """A batch that lies in a file."""
 
     path: Path
@@ -150,11 +150,11 @@ class _Spilled:
             return pa.ipc.open_stream(file).read_next_batch()
 
 
-class _Kept:
+class _InputBatches:
     """The batches of one input, in their order: first those on disk, then those in memory."""
 
     def __init__(self) -> None:
-        self.on_disk: deque[_Spilled] = deque()
+        self.on_disk: deque[_SpilledBatch] = deque()
         self.in_memory: deque[pa.RecordBatch] = deque()
         self.bytes = 0
         self.rows = 0
@@ -177,7 +177,7 @@ class SpillingStore:
         self._pressure = pressure or MemoryPressure()
         self._parent = folder
         self._folder: SpillFolder | None = None
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _InputBatches] = {}
         self._files = 0
         self.bytes_in_memory = 0
 
@@ -227,7 +227,7 @@ class SpillingStore:
             self._spill(to_spill)
         elif self._pressure.is_exceeded(used):
             raise MemoryLimitError.of(used, self._pressure.limit_bytes)
-        kept = self._kept.setdefault(name, _Kept())
+        kept = self._kept.setdefault(name, _InputBatches())
         kept.in_memory.append(batch)
         kept.bytes += size
         kept.rows += batch.num_rows
@@ -238,7 +238,7 @@ class SpillingStore:
 
         Each input may be taken while others are.
         """
-        kept = self._kept.get(name, _Kept())
+        kept = self._kept.get(name, _InputBatches())
         while kept.on_disk:
             # Removed once it was read: what fails may be tried again.
             batch = kept.on_disk[0].read()
@@ -265,7 +265,7 @@ class SpillingStore:
             raise
         self._files += 1
         for kept, offsets in zip(chosen, written, strict=True):
-            kept.on_disk.extend(_Spilled(path, offset) for offset in offsets)
+            kept.on_disk.extend(_SpilledBatch(path, offset) for offset in offsets)
             kept.in_memory.clear()
             self.bytes_in_memory -= kept.bytes
             kept.bytes = 0

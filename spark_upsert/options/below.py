@@ -61,7 +61,7 @@ def path_below(root: str, folder: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Below:
+class DiscoveryOptions:
     """That the inputs of a read are the tables below a root that a pattern matches."""
 
     root: str
@@ -106,7 +106,7 @@ class Below:
     @classmethod
     def of_named(
         cls, options: Options, shared: Mapping[str, str], paths: Mapping[str, str]
-    ) -> Below:
+    ) -> DiscoveryOptions:
         """Check the options of named inputs that are read at one batch.
 
         Parameters
@@ -146,7 +146,7 @@ class Below:
         )
 
     @classmethod
-    def parse(cls, options: Options, shared: Mapping[str, str]) -> Below | None:
+    def parse(cls, options: Options, shared: Mapping[str, str]) -> DiscoveryOptions | None:
         """Check the options; None if no pattern is given.
 
         Parameters

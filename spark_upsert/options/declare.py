@@ -301,7 +301,7 @@ NO_NAMES: tuple[str, ...] = ()
 """The default of an option that names columns."""
 
 
-class Only(Enum):
+class AppliesTo(Enum):
     """The only kind of read or write that an option is for."""
 
     STREAM = "streams"
@@ -340,7 +340,7 @@ class Option(Generic[T]):
     default: T | None = None
     required: bool = False
     is_of_whole: bool = False
-    only: Only | None = None
+    only: AppliesTo | None = None
     excludes: tuple[str, ...] = ()
     meaning: str = ""
 
@@ -410,7 +410,7 @@ def values(cls: Any, options: Options) -> dict[str, Any]:
     return {name: value for name, value in read if value is not None}
 
 
-def given_only(held: Any, only: Only) -> list[str]:
+def given_only(held: Any, only: AppliesTo) -> list[str]:
     """Return the options that are for something alone, and whose values in a class are said."""
     return [
         option.name

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_upsert.errors import OptionError, about, did_you_mean, is_url
-from spark_upsert.options.below import Below, path_below
+from spark_upsert.options.below import DiscoveryOptions, path_below
 from spark_upsert.options.declare import (
     Change,
     Life,
@@ -164,7 +164,7 @@ class ReadPlan:
         default=(),
     )
     """None if they are still to be found."""
-    below: Below | None = None
+    below: DiscoveryOptions | None = None
     """Where inputs are found; None if they are named."""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     """How the storage of the query is reached."""
@@ -199,7 +199,7 @@ class ReadPlan:
     def input_below(
         self, name: str, *, joins: bool = False, pin: Pin | None = None
     ) -> InputOptions:
-        """Return what is said of an input that was found (`Below.told`)."""
+        """Return what is said of an input that was found (`DiscoveryOptions.told`)."""
         assert self.below is not None
         told = self.below.told(name, joins=joins)
         return InputOptions(name=name, format=TABLE, own=told, shared=self.below.shared, pin=pin)
@@ -228,7 +228,7 @@ class ReadPlan:
         shared = {
             name: text for name, text in of_query.items() if _meant(name, INPUT_OPTIONS) is None
         }
-        if (below := Below.parse(options, shared)) is not None:
+        if (below := DiscoveryOptions.parse(options, shared)) is not None:
             _refuse_of_inputs(of_inputs)
             options.refuse(
                 "allowInputRemoval",
@@ -376,7 +376,7 @@ def _told(
 
 def _at_one_batch(
     options: Options, shared: Mapping[str, str], told: Mapping[str, Mapping[str, str]]
-) -> Below | None:
+) -> DiscoveryOptions | None:
     """Return where named inputs lie that are read at one batch; None if they are not.
 
     A table is the folder of its name, unless its path is told. All else is said of all of them.
@@ -401,7 +401,7 @@ def _at_one_batch(
         path = next((text for option, text in own.items() if fold(option) == _PATH), None)
         paths[name] = path_below(options.path(), name) if path is None else path
     _refuse_one_path_twice(tuple(_input(name, {_PATH: path}, {}) for name, path in paths.items()))
-    return Below.of_named(options, shared, paths)
+    return DiscoveryOptions.of_named(options, shared, paths)
 
 
 def _refuse_of_inputs(of_inputs: Mapping[str, Mapping[str, str]]) -> None:
@@ -488,7 +488,7 @@ def _meant(name: str, known: Iterable[str]) -> str | None:
     return next((each for each in known if fold(each) == fold(name)), None)
 
 
-INPUT_OPTIONS = declared(ReadPlan, Below, InputOptions, MergeOptions)
+INPUT_OPTIONS = declared(ReadPlan, DiscoveryOptions, InputOptions, MergeOptions)
 
 _QUERY_OPTIONS = declared(QueryOptions)
 """Options that mean the same whatever the inputs are."""

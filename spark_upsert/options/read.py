@@ -23,9 +23,9 @@ from spark_upsert.options.declare import (
     NEXT,
     NO_NAMES,
     REFUSED,
+    AppliesTo,
     Change,
     Life,
-    Only,
     Option,
     Options,
     absolute_path,
@@ -148,7 +148,7 @@ class MergeOptions:
         "widest type holds. By the rules by which a table evolves. Default `false`."
     )
     allow_input_removal: bool = Option(
-        "allowInputRemoval", flag, FREE, default=False, only=Only.STREAM
+        "allowInputRemoval", flag, FREE, default=False, only=AppliesTo.STREAM
     ).held(
         "Stream: whether inputs that the checkpoint knows may be left out of `inputs`. What they "
         "still had is never read, and the checkpoint forgets them. Default `false`."
@@ -165,14 +165,14 @@ class MergeOptions:
     )
     """Names in the order in which they stand (`MERGE_COLUMNS`)."""
     discovery_ms: int | None = Option(
-        "discoveryInterval", Options.duration_ms, FREE, only=Only.STREAM
+        "discoveryInterval", Options.duration_ms, FREE, only=AppliesTo.STREAM
     ).held(
         "Stream of more than 300 tables: how often one that does not change is looked at, at "
         "least; those that change are looked at more often. Default `30 seconds` in a bucket, "
         "`500 ms` on a file system. It is longer where requests or time do not suffice."
     )
     discovery_requests: int | None = Option(
-        "discoveryRequests", at_least(0), FREE, only=Only.STREAM
+        "discoveryRequests", at_least(0), FREE, only=AppliesTo.STREAM
     ).held(
         "Stream of more than 300 tables: how many requests a second the looks for what came may "
         "take, on average; `0`: any number. Default `200` in a bucket, `0` on a file system."
@@ -181,7 +181,7 @@ class MergeOptions:
         "offsetsPath",
         _offsets_path,
         Life(Change.FREE, "where positions lie there, refused: they are not found"),
-        only=Only.STREAM,
+        only=AppliesTo.STREAM,
     ).held(
         "Stream of more than 300 inputs: the folder where the positions of the inputs are kept, "
         "which are too many for the checkpoint; keep it as long as that. Default: `_offsets` "
@@ -194,16 +194,16 @@ class QueryOptions(MergeOptions):
     """Options that are given once for all inputs of a read."""
 
     rows_max: int | None = Option(
-        "maxRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=Only.STREAM
+        "maxRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
     ).held("Stream: soft bound of change rows per micro-batch; an epoch is never cut.")
     bytes_max: int | None = Option(
-        "maxBytesPerTrigger", at_least(1), FREE, is_of_whole=True, only=Only.STREAM
+        "maxBytesPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
     ).held("Stream: soft bound of bytes read per micro-batch.")
     epochs_max: int | None = Option(
-        "maxEpochsPerTrigger", at_least(1), FREE, is_of_whole=True, only=Only.STREAM
+        "maxEpochsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
     ).held("Stream: bound of epochs per micro-batch.")
     rows_min: int | None = Option(
-        "minRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=Only.STREAM
+        "minRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
     ).held(
         "Stream: no batch is made before so many change rows wait, as the log counts them, or the "
         "oldest has waited for `maxTriggerDelay`. The first batch does not wait, nor does one "
@@ -218,7 +218,7 @@ class QueryOptions(MergeOptions):
         FREE,
         default=LATENCY_TARGET_MS,
         is_of_whole=True,
-        only=Only.STREAM,
+        only=AppliesTo.STREAM,
     ).held(
         "Stream: the time from a commit until its micro-batch is planned that counts as full "
         "pressure; longer than the trigger's interval. Default `1 minute`."
@@ -241,7 +241,7 @@ class QueryOptions(MergeOptions):
         Life(Change.NEXT, "set by `keep`"),
         default=False,
         is_of_whole=True,
-        only=Only.STREAM,
+        only=AppliesTo.STREAM,
     ).held(
         "Stream of a `plan`: hand on what each split would read, a row for each, to a sink of "
         "ours that is told of this read, and reads it there: rows do not go through Spark. Set by "
@@ -321,7 +321,7 @@ class QueryOptions(MergeOptions):
 
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
-        for name in given_only(self, Only.STREAM):
+        for name in given_only(self, AppliesTo.STREAM):
             raise of_streams_only(name)
         for name in self._told_priorities:
             raise of_streams_only(name)
@@ -401,15 +401,15 @@ class ReadOptions:
     ).held("Where the table lies. Required.")
     storage: Mapping[str, str] = field(repr=False)
     version_as_of: int | None = Option(
-        "versionAsOf", _version, BATCH, only=Only.BATCH, excludes=("timestampAsOf",)
+        "versionAsOf", _version, BATCH, only=AppliesTo.BATCH, excludes=("timestampAsOf",)
     ).held("Batch: read the table as of this version.")
     timestamp_as_of_ms: int | None = Option(
-        "timestampAsOf", Options.timestamp_ms, BATCH, only=Only.BATCH
+        "timestampAsOf", Options.timestamp_ms, BATCH, only=AppliesTo.BATCH
     ).held(
         "Batch: read the table as of this time (ISO 8601, UTC if it names no zone, or ms since "
         "1970), which must not be in the future."
     )
-    filter: str | None = Option("filter", Options.text, BATCH, only=Only.BATCH).held(
+    filter: str | None = Option("filter", Options.text, BATCH, only=AppliesTo.BATCH).held(
         "Batch: SQL that is true for the rows that are read, such as `id IN (1, 2)` or `day >= "
         "DATE '2026-01-01' AND n > 3` (expressions: docs/tasks.md). Where it pins the key, the "
         "leading columns of `hashPrefix` or a column of `indexBy` to some values, only what can "
@@ -423,7 +423,7 @@ class ReadOptions:
         "and a stream their new values. Default `false`."
     )
     ignore_deletes: bool = Option(
-        "ignoreDeletes", flag, COUNTED, default=False, only=Only.STREAM
+        "ignoreDeletes", flag, COUNTED, default=False, only=AppliesTo.STREAM
     ).held(
         "Stream of new values: leave deletes out. What is made of such a stream keeps rows that "
         "the table has no more. Without it the query stops at a delete. Default `false`."
@@ -447,13 +447,13 @@ class ReadOptions:
     )
     """Of a view alone: `options.views`."""
     ending_version: int | None = Option(
-        "endingVersion", _version, BATCH, only=Only.BATCH, excludes=("endingTimestamp",)
+        "endingVersion", _version, BATCH, only=AppliesTo.BATCH, excludes=("endingTimestamp",)
     ).held(
         "Batch change feed: the last version, inclusive; not before `startingVersion`. Default: "
         "the newest."
     )
     ending_timestamp_ms: int | None = Option(
-        "endingTimestamp", Options.timestamp_ms, BATCH, only=Only.BATCH
+        "endingTimestamp", Options.timestamp_ms, BATCH, only=AppliesTo.BATCH
     ).held(
         "Batch change feed: the last version committed at or before this time, which must be at or "
         "after `startingTimestamp` and not in the future."
@@ -485,7 +485,7 @@ class ReadOptions:
         BATCH,
         default=False,
         is_of_whole=True,
-        only=Only.BATCH,
+        only=AppliesTo.BATCH,
         excludes=("readChangeFeed", "filter", "versionAsOf", "timestampAsOf"),
     ).held(
         "Batch: read all rows that the table held, each with `valid_from`, `valid_to` (exclusive; "
@@ -494,14 +494,14 @@ class ReadOptions:
         "read; rows that were there then count from it. Default `false`."
     )
     valid_by: ValidBy = Option(
-        "validBy", member_of(ValidBy), BATCH, default=ValidBy.TIME, only=Only.BATCH
+        "validBy", member_of(ValidBy), BATCH, default=ValidBy.TIME, only=AppliesTo.BATCH
     ).held(
         "With `readHistory`: what `valid_from` and `valid_to` are. `time`: of the commits; "
         "`version`: of the table; `order`: what `sequenceBy` orders by, as AUTO CDC has it in "
         "`__START_AT` and `__END_AT`. Default `time`."
     )
     tracked: tuple[str, ...] = Option(
-        "trackHistoryColumnList", Options.names, BATCH, default=NO_NAMES, only=Only.BATCH
+        "trackHistoryColumnList", Options.names, BATCH, default=NO_NAMES, only=AppliesTo.BATCH
     ).held(
         "With `readHistory`: the columns that open a row of the history when they change; changes "
         "of others replace the values of the row that holds. Default: all that are read."
@@ -511,7 +511,7 @@ class ReadOptions:
         Options.names,
         BATCH,
         default=NO_NAMES,
-        only=Only.BATCH,
+        only=AppliesTo.BATCH,
         excludes=("trackHistoryColumnList",),
     ).held(
         "With `readHistory`: the columns that open no row of the history when they change, where "
@@ -531,7 +531,7 @@ class ReadOptions:
         "consumerId",
         _consumer,
         Life(Change.FREE, "the lease of the old name stays until `consumerTtl`"),
-        only=Only.STREAM,
+        only=AppliesTo.STREAM,
     ).held(
         "Stream: the name of a lease, one per query, that keeps what the query still has to read "
         "from being expired. Without it, only the ages given to `upsertflow expire` do."
@@ -562,7 +562,7 @@ class ReadOptions:
         member_of(Metadata),
         BATCH,
         is_of_whole=True,
-        only=Only.BATCH,
+        only=AppliesTo.BATCH,
         excludes=(
             "columns",
             "filter",
@@ -608,7 +608,7 @@ class ReadOptions:
         self._refuse_position()
         if self.change_feed:
             self._refuse_filter("a change feed")
-        for name in given_only(self, Only.STREAM):
+        for name in given_only(self, AppliesTo.STREAM):
             raise of_streams_only(name)
         self._refuse_apart_from_history()
         refuse_wrong_bounds(self)
@@ -642,7 +642,7 @@ class ReadOptions:
         self._refuse_position()
         self._refuse_filter("a stream")
         self._refuse_history()
-        for name in given_only(self, Only.BATCH):
+        for name in given_only(self, AppliesTo.BATCH):
             raise OptionError(
                 f"option '{name}' has no meaning in a stream.",
                 hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
@@ -707,7 +707,7 @@ class ReadOptions:
             )
 
 
-class _Read(Protocol):
+class _ReadTarget(Protocol):
     """A read of a table, or of a view."""
 
     @property
@@ -730,7 +730,7 @@ class _Read(Protocol):
     def ending_inclusive(self) -> bool: ...
 
 
-def refuse_of_changes(read: _Read, other: str = "") -> None:
+def refuse_of_changes(read: _ReadTarget, other: str = "") -> None:
     """Refuse, in a batch of rows or of an `other` thing, what says how changes are shown."""
     add = "" if other else f"add {setting('readChangeFeed', 'true')}, or "
     given = (
@@ -748,7 +748,7 @@ def refuse_of_changes(read: _Read, other: str = "") -> None:
             )
 
 
-def refuse_of_new_values(read: _Read) -> None:
+def refuse_of_new_values(read: _ReadTarget) -> None:
     """Refuse, in a stream of new values, what says how old ones are shown."""
     if not read.change_feed and not read.compute_updates:
         raise OptionError(
@@ -758,12 +758,12 @@ def refuse_of_new_values(read: _Read) -> None:
         )
 
 
-def is_open(read: _Read) -> bool:
+def is_open(read: _ReadTarget) -> bool:
     """Return whether both bounds are excluded: then a range from a version to itself is empty."""
     return not (read.starting_inclusive or read.ending_inclusive)
 
 
-def refuse_wrong_bounds(read: _Read) -> None:
+def refuse_wrong_bounds(read: _ReadTarget) -> None:
     """Refuse an end before the start, and what is said of a bound that is not given."""
     version, last = read.starting_version, read.ending_version
     time_ms, last_ms = read.starting_timestamp_ms, read.ending_timestamp_ms

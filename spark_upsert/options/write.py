@@ -41,7 +41,7 @@ from spark_upsert.options.declare import (
     values,
 )
 from spark_upsert.options.views import ViewOptions
-from spark_upsert.payloads.logical_types import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.logical_types import DecimalForm, SchemalessDefaults, TimeUnit
 from spark_upsert.payloads.placeholders import Placeholder
 from spark_upsert.payloads.schema_registry import RegistrySettings
 from spark_upsert.table.log.properties import FULL_WAIT_MS, PROPERTIES, LateRows, checked
@@ -284,7 +284,7 @@ class EnvelopeOptions:
     sources: Mapping[str, SchemaFrom] = field(default_factory=dict)
     """By side; absent: `SchemaFrom.OPTION`."""
     registry: RegistrySettings | None = held_together(*REGISTRY_OPTIONS, default=None)
-    unsaid: Unsaid = held_together(
+    unsaid: SchemalessDefaults = held_together(
         Option("timeUnit", member_of(TimeUnit), NEXT).means(
             "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
             "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: they are ISO 8601 "
@@ -298,7 +298,7 @@ class EnvelopeOptions:
             "as Debezium's `decimal.handling.mode`: `precise` (Base64 of the unscaled number), "
             "`string` or `double`. Required if there are any."
         ),
-        default=Unsaid(),
+        default=SchemalessDefaults(),
     )
     """Questions that messages of Debezium without a schema leave open."""
     truncates: Truncates = Option(
@@ -441,9 +441,9 @@ def _refuse_what_schemas_say(options: Options, sources: Mapping[str, SchemaFrom]
             )
 
 
-def _unsaid(options: Options) -> Unsaid:
+def _unsaid(options: Options) -> SchemalessDefaults:
     units = options.by_column("timeUnit.<column>")
-    return Unsaid(
+    return SchemalessDefaults(
         unit=choice(options, "timeUnit", TimeUnit),
         units={name.lower(): member("timeUnit", text, TimeUnit) for name, text in units.items()},
         decimals=choice(options, "decimalHandling", DecimalForm),

@@ -210,7 +210,7 @@ def mapping(value: ValueReader, parts: int) -> ValueReader:
     return ValueReader(read, 1)
 
 
-class _Metered(bytes):
+class _BudgetedPayload(bytes):
     """A payload that knows how many more values its arrays may mean."""
 
     left = 0
@@ -220,7 +220,7 @@ def metered(reader: ValueReader) -> ValueReader:
     """Return a reader of whole payloads that bounds what arrays mean (`is_sparse`)."""
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        payload = _Metered(data)
+        payload = _BudgetedPayload(data)
         payload.left = values_max(len(data))
         return reader.read(payload, at)
 
@@ -250,7 +250,7 @@ def _blocks(item: ValueReader, parts: int) -> ValueReader:
                 count, end = -count, at + size
             if count * bytes_min > len(data) - at:
                 raise IndexError
-            if meters and isinstance(data, _Metered):
+            if meters and isinstance(data, _BudgetedPayload):
                 data.left -= count * parts
                 if data.left < 0:
                     raise Undecodable(TOO_SPARSE)

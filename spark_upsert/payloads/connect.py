@@ -69,9 +69,9 @@ from spark_upsert.payloads.logical_types import (
     NUMBER_MARK,
     TIME_UNITS,
     ZONED,
+    ConnectSchema,
     DecimalForm,
-    Said,
-    Unsaid,
+    SchemalessDefaults,
     Wire,
     natural_wire,
     object_wire,
@@ -79,7 +79,13 @@ from spark_upsert.payloads.logical_types import (
     wire_of,
 )
 from spark_upsert.payloads.recent import Recent
-from spark_upsert.payloads.wrapped import PAYLOAD, SCHEMA, Alike, by_schema, has_wrapped
+from spark_upsert.payloads.wrapped import (
+    PAYLOAD,
+    SCHEMA,
+    SameSchemaMessages,
+    by_schema,
+    has_wrapped,
+)
 
 _READY: Recent[tuple[pa.DataType, bool], JsonDecoder] = Recent(
     lambda key, _: bytes_kept(0, parts_of(key[0]))
@@ -102,7 +108,7 @@ class ConnectJsonDecoder:
     """
 
     fields: pa.Schema
-    unsaid: Unsaid
+    unsaid: SchemalessDefaults
     images: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -118,10 +124,10 @@ class ConnectJsonDecoder:
         )
         return gathered(self.fields, pieces)
 
-    def _decode_alike(self, payloads: pa.Array, alike: Alike) -> Payloads:
+    def _decode_alike(self, payloads: pa.Array, alike: SameSchemaMessages) -> Payloads:
         bodies = alike.bodies(payloads)
         try:
-            said = None if alike.says_nothing else Said.parse(alike.said())
+            said = None if alike.says_nothing else ConnectSchema.parse(alike.said())
             wire = object_wire(self.fields, said, self.unsaid, images=self.images)
         except Unreadable as error:
             return all_bad(self.fields, bodies, str(error))
@@ -168,23 +174,25 @@ class DeclaredJsonDecoder:
     def _unwraps(self) -> bool:
         return self.is_bare or not {SCHEMA, PAYLOAD} & set(self.fields.names)
 
-    def _decode_alike(self, plain: JsonDecoder, payloads: pa.Array, alike: Alike) -> Payloads:
+    def _decode_alike(
+        self, plain: JsonDecoder, payloads: pa.Array, alike: SameSchemaMessages
+    ) -> Payloads:
         bodies = alike.bodies(payloads)
         if alike.schema is None:
             return plain.decode(bodies)
         if alike.says_nothing:
             return self._decode_unsaid(bodies)
         try:
-            wire = self._wire(Said.parse(alike.said()))
+            wire = self._wire(ConnectSchema.parse(alike.said()))
         except Unreadable as error:
             return all_bad(self.fields, bodies, str(error))
         return read_body(wire, bodies, may_be_null=self.is_bare)
 
-    def _wire(self, said: Said) -> Wire:
+    def _wire(self, said: ConnectSchema) -> Wire:
         if not self.is_bare:
-            return object_wire(self.fields, said, Unsaid())
+            return object_wire(self.fields, said, SchemalessDefaults())
         name = self.fields.names[0]
-        return wire_of(name, self.fields.types[0], said, Unsaid(), where=name)
+        return wire_of(name, self.fields.types[0], said, SchemalessDefaults(), where=name)
 
     def _decode_unsaid(self, bodies: pa.Array) -> Payloads:
         """Return the members of payloads behind a schema that is ``null``."""
@@ -194,7 +202,8 @@ class DeclaredJsonDecoder:
 
 
 def read_body(wire: Wire, bodies: pa.Array, *, may_be_null: bool = True) -> Payloads:
-    """Return the fields of payloads behind their schemas (`Alike.bodies`), as the schema has them.
+    """Return the fields of payloads behind their schemas (`SameSchemaMessages.bodies`), as the
+    schema has them.
 
     A payload that is ``null`` is a row of nulls, or bad.
     """
@@ -270,7 +279,7 @@ class ConnectAvroDecoder:
     """
 
     inner: AvroDecoder
-    said: Said
+    said: ConnectSchema
     only: Collection[str] | None = None
 
     @classmethod
@@ -287,7 +296,7 @@ class ConnectAvroDecoder:
     def _of(cls, inner: AvroDecoder) -> ConnectAvroDecoder:
         said = _said(json.loads(inner.schema_json), {}, "")
         if said.type != "record":
-            said = Said("record", fields={inner.bare_name: said})
+            said = ConnectSchema("record", fields={inner.bare_name: said})
         return cls(inner, said)
 
     def keeping(self, only: Collection[str]) -> ConnectAvroDecoder:
@@ -411,25 +420,25 @@ def _full_name(schema: dict[str, Any], space: str) -> str:
     return name if "." in name or not inside else f"{inside}.{name}"
 
 
-def _said(schema: Any, named: dict[str, Said], space: str) -> Said:
+def _said(schema: Any, named: dict[str, ConnectSchema], space: str) -> ConnectSchema:
     """Return what an Avro schema says, which is known to be one without recursion."""
     if isinstance(schema, list):
         branches = [_said(branch, named, space) for branch in schema]
         return next((branch for branch in branches if branch.type != "null"), branches[0])
     if isinstance(schema, str):
-        return named.get(f"{space}.{schema}", named.get(schema, Said(schema)))
+        return named.get(f"{space}.{schema}", named.get(schema, ConnectSchema(schema)))
     kind = schema["type"]
     if not isinstance(kind, str):
         return _said(kind, named, space)
     name = schema.get("connect.name")
     if kind == "array":
-        return Said(kind, name, items=_said(schema["items"], named, space))
+        return ConnectSchema(kind, name, items=_said(schema["items"], named, space))
     if "name" not in schema:
-        return Said(kind, name)
+        return ConnectSchema(kind, name)
     own = schema["name"]
     space = own.rpartition(".")[0] or schema.get("namespace", space)
     fields = {f["name"]: _said(f["type"], named, space) for f in schema.get("fields", ())}
-    said = Said(kind, name, fields=fields)
+    said = ConnectSchema(kind, name, fields=fields)
     named[own if "." in own or not space else f"{space}.{own}"] = said
     return said
 
@@ -451,7 +460,7 @@ _SEVERAL = "one of several"
 """The type of a value that may be of several types: no column holds it."""
 
 
-def said_of(document: Any) -> Said:
+def said_of(document: Any) -> ConnectSchema:
     """Return what a schema says.
 
     Raises
@@ -470,7 +479,7 @@ class _Reader:
         self._document = document
         self._parts = Parts()
 
-    def said(self, schema: Any, depth: int) -> Said:
+    def said(self, schema: Any, depth: int) -> ConnectSchema:
         """Return what a part of the document says."""
         self._parts.enter(depth)
         schema = self._plain(schema)
@@ -478,24 +487,24 @@ class _Reader:
         if isinstance(kind, list):
             others = [each for each in kind if each != "null"]
             if len(others) != 1:
-                return Said(" or ".join(map(str, others or kind)))
+                return ConnectSchema(" or ".join(map(str, others or kind)))
             kind = others[0]
         name = schema.get("title")
         if kind == "object" and schema.get("connect.type") != "map":
-            return Said("struct", name, fields=self._members(schema, depth))
+            return ConnectSchema("struct", name, fields=self._members(schema, depth))
         if kind == "array" and isinstance(schema.get("items"), dict):
             if schema.get("connect.type") == "map":
-                return Said("map")
-            return Said("array", name, items=self.said(schema["items"], depth + 1))
+                return ConnectSchema("map")
+            return ConnectSchema("array", name, items=self.said(schema["items"], depth + 1))
         if kind not in _PLAIN:
-            return Said(str(kind) if kind != "object" else "map")
+            return ConnectSchema(str(kind) if kind != "object" else "map")
         own = str(schema.get("connect.type", _PLAIN[kind]))
         if name == DECIMAL and kind == "number":
             own = "double"  # Its digits are those of a number, not bytes in Base64.
         parameters = schema.get("connect.parameters", {})
-        return Said(own, name, parameters={str(k): str(v) for k, v in parameters.items()})
+        return ConnectSchema(own, name, parameters={str(k): str(v) for k, v in parameters.items()})
 
-    def _members(self, schema: Any, depth: int) -> dict[str, Said]:
+    def _members(self, schema: Any, depth: int) -> dict[str, ConnectSchema]:
         given = list(schema.get("properties", {}).items())
         # Confluent's converter numbers them: JSON's objects have no order.
         given.sort(key=lambda item: int(item[1].get("connect.index", 0)))
@@ -551,7 +560,7 @@ _PLAIN_TYPES: Mapping[str, pa.DataType] = {
 _DIGITS_MAX = 38
 
 
-def natural_type(said: Said, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
+def natural_type(said: ConnectSchema, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
     """Return the type of the values that a schema describes, and the members that it lacks.
 
     Parameters
@@ -579,7 +588,7 @@ def natural_type(said: Said, where: str) -> tuple[pa.DataType, tuple[RefusedFiel
     return _plain(said, where), ()
 
 
-def _object(said: Said, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
+def _object(said: ConnectSchema, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
     parts: dict[str, pa.DataType] = {}
     refused: list[RefusedField] = []
     for name, part in said.fields.items():
@@ -596,7 +605,7 @@ def _object(said: Said, where: str) -> tuple[pa.DataType, tuple[RefusedField, ..
     return pa.struct(parts), tuple(refused)
 
 
-def _plain(said: Said, where: str) -> pa.DataType:
+def _plain(said: ConnectSchema, where: str) -> pa.DataType:
     if said.name == DECIMAL:
         return _decimal(said, where)
     if said.type in ("int32", "int64") and said.name in DATES:
@@ -610,7 +619,7 @@ def _plain(said: Said, where: str) -> pa.DataType:
     return _PLAIN_TYPES[said.type]
 
 
-def _decimal(said: Said, where: str) -> pa.DataType:
+def _decimal(said: ConnectSchema, where: str) -> pa.DataType:
     """Return the type of decimals; a writer that does not say how many digits has any number.
 
     With a negative scale, whole numbers are rounded to a power of ten: their zeros are digits.

@@ -49,14 +49,20 @@ from spark_upsert.payloads.decoder import (
     unforeseen,
 )
 from spark_upsert.payloads.json import JsonDecoder
-from spark_upsert.payloads.logical_types import Said, Unsaid, Wire, object_wire, wire_of
+from spark_upsert.payloads.logical_types import (
+    ConnectSchema,
+    SchemalessDefaults,
+    Wire,
+    object_wire,
+    wire_of,
+)
 from spark_upsert.payloads.recent import Recent
 from spark_upsert.payloads.schema_registry import (
     HEADER_BYTES,
     MISSING_MAX,
-    Registered,
+    LookupThrottle,
+    RegisteredSchema,
     RegistrySettings,
-    Unasked,
     UnknownSchema,
     header_ids,
     schema_of_id,
@@ -194,7 +200,7 @@ class ByRegistry:
     bare_name: str
     is_connect: bool
     """Whether names that Connect gives to types of Avro count."""
-    newest: Registered | None = None
+    newest: RegisteredSchema | None = None
     """The schema of which the columns were taken before a row was seen."""
     counted: CountedFields | None = None
     """None: that is not judged, as where a subject has said the columns."""
@@ -231,7 +237,7 @@ class ByRegistry:
             registered = schema_of_id(self.settings, number)
         except UnknownSchema:
             return "is not in the registry"
-        except Unasked:
+        except LookupThrottle:
             return f"is not known, and {MISSING_MAX} others were not in the registry just now"
         if registered.kind != self.kind:
             return f"is one of {registered.kind}, expected {self.kind}"
@@ -304,7 +310,7 @@ def _read(
 
 def _inline(text: bytes, bare_name: str) -> OwnSchema:
     def make() -> OwnSchema:
-        return _connect(Said.parse(read_json(text)), bare_name, is_wrapped=True)
+        return _connect(ConnectSchema.parse(read_json(text)), bare_name, is_wrapped=True)
 
     return _READY.of(("inline", text, bare_name), make)
 
@@ -316,7 +322,7 @@ def _json(text: str, bare_name: str) -> OwnSchema:
     return _READY.of(("json", text, bare_name), make)
 
 
-def _connect(said: Said, bare_name: str, *, is_wrapped: bool) -> OwnSchema:
+def _connect(said: ConnectSchema, bare_name: str, *, is_wrapped: bool) -> OwnSchema:
     is_object = said.type == "struct"
     type_, refused = natural_type(said, bare_name)
     fields = pa.schema(list(type_)) if is_object else pa.schema([pa.field(bare_name, type_)])
@@ -329,11 +335,11 @@ class _WrappedDecoder:
     """Decodes what stands behind a schema of Connect, as that schema has it."""
 
     fields: pa.Schema
-    said: Said
+    said: ConnectSchema
 
     def decode(self, payloads: pa.Array) -> Payloads:
         if self.said.type == "struct":
-            wire = object_wire(self.fields, self.said, Unsaid())
+            wire = object_wire(self.fields, self.said, SchemalessDefaults())
             return read_body(wire, payloads, may_be_null=False)
         return read_body(_plain_wire(self.fields, self.said), payloads)
 
@@ -343,11 +349,11 @@ class _PlainDecoder:
     """Decodes JSON of a known schema, which does not stand with it."""
 
     fields: pa.Schema
-    said: Said
+    said: ConnectSchema
 
     def decode(self, payloads: pa.Array) -> Payloads:
         if self.said.type == "struct":
-            wire = object_wire(self.fields, self.said, Unsaid())
+            wire = object_wire(self.fields, self.said, SchemalessDefaults())
             read = JsonDecoder(pa.schema(list(wire.type))).decode(payloads)
             given = pa.StructArray.from_arrays(list(read.columns), fields=list(wire.type))
             return converted(wire, given, read)
@@ -357,16 +363,16 @@ class _PlainDecoder:
         return converted(wire, read.columns[0], read)
 
 
-def _plain_wire(fields: pa.Schema, said: Said) -> Wire:
+def _plain_wire(fields: pa.Schema, said: ConnectSchema) -> Wire:
     name, type_ = fields.names[0], fields.types[0]
-    return wire_of(name, type_, said, Unsaid(), where=name)
+    return wire_of(name, type_, said, SchemalessDefaults(), where=name)
 
 
 def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
     def make() -> OwnSchema:
         if not is_connect:
             decoder = read_avro(text, bare_name=bare_name)
-            chosen = lambda asked: _Chosen(decoder, asked)  # noqa: E731
+            chosen = lambda asked: _SelectedFields(decoder, asked)  # noqa: E731
             return OwnSchema(decoder.fields, chosen, decoder.refused)
         meant = ConnectAvroDecoder.read(text, bare_name=bare_name)
         return OwnSchema(
@@ -379,7 +385,7 @@ def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _SelectedFields:
     """Some fields of another decoder's output."""
 
     inner: Decoder

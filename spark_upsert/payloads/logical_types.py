@@ -12,12 +12,13 @@ Source: RFC 4648, sections 3.5 and 4.
 Kafka Connect's logical types, and Debezium's, in the types that a table has.
 
 Connect writes a date, a time or a decimal as a plainer type, and names what it means in the
-message's schema (`Said`). A `Wire` is the plainer type, to be read first, and the way from there
+message's schema (`ConnectSchema`). A `Wire` is the plainer type, to be read first, and the way from
+there
 to the declared one. What decides it:
 
 1. The message's schema, if it has one: Debezium wrote it for just this message.
 2. Otherwise the declared type, and for numbers in a TIMESTAMP and texts in a DECIMAL an option
-   (`Unsaid`): these could mean several things, so that without it they are errors.
+   (`SchemalessDefaults`): these could mean several things, so that without it they are errors.
 
 =====================  ===============================================================
 declared               read from
@@ -123,7 +124,7 @@ class DecimalForm(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unsaid:
+class SchemalessDefaults:
     """The units and forms that messages without a schema leave open."""
 
     unit: TimeUnit | None = None
@@ -140,7 +141,7 @@ class Unsaid:
 
 
 @dataclass(frozen=True)
-class Said:
+class ConnectSchema:
     """The schema of one value, as its message says it."""
 
     type: str
@@ -148,13 +149,13 @@ class Said:
     name: str | None = None
     """The logical type, such as ``io.debezium.time.MicroTimestamp``."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    fields: Mapping[str, Said] = field(default_factory=dict)
+    fields: Mapping[str, ConnectSchema] = field(default_factory=dict)
     """Fields of a struct."""
-    items: Said | None = None
+    items: ConnectSchema | None = None
     """Items of an array."""
 
     @classmethod
-    def parse(cls, record: Any) -> Said:
+    def parse(cls, record: Any) -> ConnectSchema:
         """Read a schema as Connect writes it in JSON.
 
         Raises
@@ -170,7 +171,7 @@ class Said:
             raise Unreadable("the message's schema is not one of Kafka Connect") from error
 
     @classmethod
-    def _of(cls, record: Any, parts: Parts, depth: int) -> Said:
+    def _of(cls, record: Any, parts: Parts, depth: int) -> ConnectSchema:
         parts.enter(depth)
         fields = {
             str(part["field"]): cls._of(part, parts, depth + 1)
@@ -210,7 +211,7 @@ _Convert = Callable[[pa.Array], tuple[pa.Array, Mask]]
 _Leaf = tuple[pa.DataType, _Convert | None]
 """The type of a plain value on the wire, and what makes the declared one of it."""
 
-_WireOf = Callable[[pa.Field, Said | None], Wire]
+_WireOf = Callable[[pa.Field, ConnectSchema | None], Wire]
 
 TIME_UNITS = {
     "io.debezium.time.Timestamp": TimeUnit.MILLIS,
@@ -230,7 +231,12 @@ _TEXT, _BYTES = "string", "bytes"
 
 
 def wire_of(
-    column: str, declared: pa.DataType, said: Said | None, unsaid: Unsaid, *, where: str
+    column: str,
+    declared: pa.DataType,
+    said: ConnectSchema | None,
+    unsaid: SchemalessDefaults,
+    *,
+    where: str,
 ) -> Wire:
     """Return how values of a declared type are written.
 
@@ -252,7 +258,7 @@ def wire_of(
     """
     if pa.types.is_struct(declared):
 
-        def inside(part: pa.Field, said: Said | None) -> Wire:
+        def inside(part: pa.Field, said: ConnectSchema | None) -> Wire:
             return wire_of(column, part.type, said, unsaid, where=f"{where}.{part.name}")
 
         return _struct(declared, said, inside)
@@ -310,7 +316,11 @@ def _leaf_wire(type_: pa.DataType, convert: _Convert | None, reason: str) -> Wir
 
 
 def object_wire(
-    fields: pa.Schema, said: Said | None, unsaid: Unsaid, *, images: Collection[str] = ()
+    fields: pa.Schema,
+    said: ConnectSchema | None,
+    unsaid: SchemalessDefaults,
+    *,
+    images: Collection[str] = (),
 ) -> Wire:
     """Return how an object is written.
 
@@ -329,12 +339,12 @@ def object_wire(
         The schema says something that cannot be of the declared types.
     """
 
-    def member(part: pa.Field, said: Said | None) -> Wire:
+    def member(part: pa.Field, said: ConnectSchema | None) -> Wire:
         if part.name in images:
             return _struct(part.type, said, lambda own, s: column(own, s, f"{part.name}."))
         return column(part, said)
 
-    def column(part: pa.Field, said: Said | None, above: str = "") -> Wire:
+    def column(part: pa.Field, said: ConnectSchema | None, above: str = "") -> Wire:
         return wire_of(part.name, part.type, said, unsaid, where=f"{above}{part.name}")
 
     if said is not None and said.type != "struct":
@@ -343,7 +353,11 @@ def object_wire(
 
 
 def natural_wire(
-    written: pa.DataType, said: Said | None, *, keep: Collection[str] | None = None, where: str = ""
+    written: pa.DataType,
+    said: ConnectSchema | None,
+    *,
+    keep: Collection[str] | None = None,
+    where: str = "",
 ) -> tuple[pa.DataType, Wire]:
     """Return the type that values of a written type mean, and the way there.
 
@@ -401,7 +415,9 @@ def _dots(name: str) -> list[int]:
     return [place for place, letter in enumerate(name) if letter == "."]
 
 
-def _timestamp(declared: pa.DataType, said: Said | None, unit: TimeUnit | None) -> _Leaf | None:
+def _timestamp(
+    declared: pa.DataType, said: ConnectSchema | None, unit: TimeUnit | None
+) -> _Leaf | None:
     if said is not None:
         unit = TIME_UNITS.get(said.name or "", unit if said.name is None else None)
         if said.type == _TEXT:
@@ -413,7 +429,7 @@ def _timestamp(declared: pa.DataType, said: Said | None, unit: TimeUnit | None) 
     return pa.int64(), lambda array: _times(array, unit, declared)
 
 
-def _date(said: Said | None) -> _Leaf | None:
+def _date(said: ConnectSchema | None) -> _Leaf | None:
     if said is not None and said.type == _TEXT:
         return pa.date32(), None
     if said is not None and said.name not in DATES:
@@ -421,7 +437,9 @@ def _date(said: Said | None) -> _Leaf | None:
     return pa.int32(), _days
 
 
-def _decimal(declared: pa.DataType, said: Said | None, form: DecimalForm | None) -> _Leaf | None:
+def _decimal(
+    declared: pa.DataType, said: ConnectSchema | None, form: DecimalForm | None
+) -> _Leaf | None:
     if said is not None and said.name == _VARIABLE_DECIMAL:
         type_ = pa.struct({"scale": pa.int32(), "value": pa.string()})
         return type_, lambda array: _variable_decimals(array, declared)
@@ -448,7 +466,7 @@ def parameter_number(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def _struct(declared: pa.DataType, said: Said | None, wire: _WireOf) -> Wire:
+def _struct(declared: pa.DataType, said: ConnectSchema | None, wire: _WireOf) -> Wire:
     """Return the wire of a struct; a field that the schema does not have is null."""
     known = said.fields if said is not None and said.type == "struct" else None
     wires = []

@@ -191,11 +191,11 @@ MISSING_MAX = 256
 _OWNERS_MAX = 64
 
 
-class Unasked(Exception):
+class LookupThrottle(Exception):
     """Too many others are missing, so this one is not asked for; never leaves the engine."""
 
 
-class Missing(Generic[K]):
+class NegativeCache(Generic[K]):
     """Names that were asked for in vain, by owner; safe for threads.
 
     Parameters
@@ -254,7 +254,7 @@ class Missing(Generic[K]):
             if error is not None:
                 raise type(error)(*error.args)
             if name not in known and len(known) >= MISSING_MAX:
-                raise Unasked
+                raise LookupThrottle
             known[name] = now_s + MISSING_S, None
 
     def _note(self, owner: K, name: str, error: Exception | None) -> None:
@@ -296,7 +296,7 @@ class RegistrySettings:
 
 
 @dataclass(frozen=True)
-class Registered:
+class RegisteredSchema:
     """A schema of a registry. What it refers to is part of its text."""
 
     kind: str
@@ -313,7 +313,7 @@ Fetch = Callable[[str], Any]
 """Returns the answer to a path as JSON has it; raises `UnknownSchema` or `StorageError`."""
 
 
-def schema_of_id(settings: RegistrySettings, schema_id: int) -> Registered:
+def schema_of_id(settings: RegistrySettings, schema_id: int) -> RegisteredSchema:
     """Return the schema of an id.
 
     Raises
@@ -330,7 +330,7 @@ def schema_of_id(settings: RegistrySettings, schema_id: int) -> Registered:
     return _kept(settings, f"/schemas/ids/{schema_id}")
 
 
-def latest_schema(settings: RegistrySettings, subject: str) -> Registered:
+def latest_schema(settings: RegistrySettings, subject: str) -> RegisteredSchema:
     """Return the newest schema of a subject; it is asked for each time.
 
     Raises
@@ -351,18 +351,20 @@ def latest_schema(settings: RegistrySettings, subject: str) -> Registered:
         ) from error
 
 
-_memory: Recent[tuple[RegistrySettings, str], Registered] = Recent(
+_memory: Recent[tuple[RegistrySettings, str], RegisteredSchema] = Recent(
     lambda _, found: bytes_kept(len(found.text), 1)
 )
 
 
-_missing: Missing[RegistrySettings] = Missing(lambda: _clock(), (UnknownSchema, Unreadable))
+_missing: NegativeCache[RegistrySettings] = NegativeCache(
+    lambda: _clock(), (UnknownSchema, Unreadable)
+)
 
 
-def _kept(settings: RegistrySettings, path: str) -> Registered:
+def _kept(settings: RegistrySettings, path: str) -> RegisteredSchema:
     """Return what a path holds for ever."""
 
-    def ask() -> Registered:
+    def ask() -> RegisteredSchema:
         return _registered(settings, _fetch_of(settings)(path))
 
     return _memory.of((settings, path), lambda: _missing.of(settings, path, ask))
@@ -374,7 +376,7 @@ def forget_schemas() -> None:
     _missing.clear()
 
 
-def _registered(settings: RegistrySettings, answer: Any) -> Registered:
+def _registered(settings: RegistrySettings, answer: Any) -> RegisteredSchema:
     try:
         kind, text = str(answer.get("schemaType") or "AVRO").upper(), answer["schema"]
         if not isinstance(text, str):
@@ -385,7 +387,7 @@ def _registered(settings: RegistrySettings, answer: Any) -> Registered:
     if references and kind in ("AVRO", "JSON"):
         text = _whole(settings, kind, text, references)
     number = answer.get("id")
-    return Registered(kind, text, number if type(number) is int else None)
+    return RegisteredSchema(kind, text, number if type(number) is int else None)
 
 
 def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) -> str:
@@ -400,7 +402,7 @@ def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) ->
         The registry does not answer.
     """
     try:
-        found = _Referred(settings)
+        found = _SchemaReferences(settings)
         found.collect(references, 0)
         whole = (_with_avro if kind == "AVRO" else _with_json)(text, found.schemas)
     except (UpsertFlowError, Unreadable):
@@ -414,7 +416,7 @@ def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) ->
     return whole
 
 
-class _Referred:
+class _SchemaReferences:
     """The schemas that one refers to, by name: bounded in number, depth, bytes and time."""
 
     def __init__(self, settings: RegistrySettings) -> None:

@@ -35,7 +35,7 @@ left, which takes a hundredth of reading them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class SameSchemaMessages:
     """Messages of one schema."""
 
     rows: Positions
@@ -71,7 +71,7 @@ def has_wrapped(payloads: pa.Array) -> bool:
     return bool(_is_wrapped(payloads).any())
 
 
-def by_schema(payloads: pa.Array) -> Iterator[Alike]:
+def by_schema(payloads: pa.Array) -> Iterator[SameSchemaMessages]:
     """Yield the messages of each schema; first those that are bare or absent.
 
     Parameters
@@ -87,7 +87,7 @@ def by_schema(payloads: pa.Array) -> Iterator[Alike]:
     wrapped = _is_wrapped(payloads)
     bare, left = np.flatnonzero(~wrapped), np.flatnonzero(wrapped)
     if len(bare):
-        yield Alike(bare, None)
+        yield SameSchemaMessages(bare, None)
     cut: list[int] = []
     for _ in range(_LOOKED_FOR):
         if not len(left):
@@ -101,7 +101,7 @@ def by_schema(payloads: pa.Array) -> Iterator[Alike]:
         schema, head_bytes = head
         begins = pc.starts_with(payloads.take(pa.array(left)), first[:head_bytes])
         is_alike = _mask(begins)
-        yield Alike(left[is_alike], schema, head_bytes)
+        yield SameSchemaMessages(left[is_alike], schema, head_bytes)
         left = left[~is_alike]
     others: dict[bytes, tuple[bytes, list[int]]] = {}
     for row in left.tolist():
@@ -112,9 +112,9 @@ def by_schema(payloads: pa.Array) -> Iterator[Alike]:
         else:
             others.setdefault(message[: head[1]], (head[0], []))[1].append(row)
     for before, (schema, rows) in others.items():
-        yield Alike(np.array(rows, dtype=np.int64), schema, len(before))
+        yield SameSchemaMessages(np.array(rows, dtype=np.int64), schema, len(before))
     if cut:
-        yield Alike(np.array(cut, dtype=np.int64), b"")
+        yield SameSchemaMessages(np.array(cut, dtype=np.int64), b"")
 
 
 def _is_wrapped(payloads: pa.Array) -> Mask:

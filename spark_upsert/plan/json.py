@@ -24,10 +24,10 @@ from spark_upsert.plan.nodes import (
     VERSION,
     Column,
     Formula,
-    How,
-    Named,
+    JoinKeys,
+    JoinType,
     Node,
-    On,
+    ProjectedColumn,
     Reverse,
     to_text,
     too_deep,
@@ -207,7 +207,9 @@ _READERS: dict[Any, _Reader] = {
     int: _COUNT,
     int | None: _optional(_COUNT),
     Formula: _Reader("SQL", _formula),
-    How: _Reader(f"one of {', '.join(each.value for each in How)}", lambda value, _: How(value)),
+    JoinType: _Reader(
+        f"one of {', '.join(each.value for each in JoinType)}", lambda value, _: JoinType(value)
+    ),
     Reverse: _Reader(
         f"one of {', '.join(each.value for each in Reverse)}", lambda value, _: Reverse(value)
     ),
@@ -215,10 +217,10 @@ _READERS: dict[Any, _Reader] = {
     tuple[Node, ...]: _several("a list of nodes", _below),
     tuple[str, ...]: _several("a list of names", _is(str)),
     tuple[Column, ...]: _pairs_of(Column, "a list of [name, type]"),
-    tuple[Named, ...]: _pairs_of(
-        lambda name, formula: Named(name, _formula(formula, 0)), "a list of [name, SQL]"
+    tuple[ProjectedColumn, ...]: _pairs_of(
+        lambda name, formula: ProjectedColumn(name, _formula(formula, 0)), "a list of [name, SQL]"
     ),
-    tuple[On, ...]: _pairs_of(On, "a list of [left, right]"),
+    tuple[JoinKeys, ...]: _pairs_of(JoinKeys, "a list of [left, right]"),
     tuple[Aggregate, ...]: _several(
         "a list of [name, function, column or null, scale or null]",
         lambda value, _: Aggregate.from_json(_list(value)),

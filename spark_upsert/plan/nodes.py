@@ -60,7 +60,7 @@ Formula: TypeAlias = str | pc.Expression
 """SQL, or an expression of Arrow, which has no text: such a plan has no JSON."""
 
 
-class How(Enum):
+class JoinType(Enum):
     """Which rows a join gives."""
 
     INNER = "inner"
@@ -76,7 +76,7 @@ class How(Enum):
     @property
     def shows_right(self) -> bool:
         """Whether columns of the right side come out."""
-        return self not in (How.SEMI, How.ANTI)
+        return self not in (JoinType.SEMI, JoinType.ANTI)
 
 
 class Reverse(Enum):
@@ -95,21 +95,21 @@ class Column(NamedTuple):
     """As `types.type_text` writes it."""
 
 
-class Named(NamedTuple):
+class ProjectedColumn(NamedTuple):
     """A column of a projection."""
 
     name: str
     formula: Formula
 
 
-class On(NamedTuple):
+class JoinKeys(NamedTuple):
     """Columns that are equal in the rows that a join puts together."""
 
     left: str
     right: str
 
     @classmethod
-    def pairs(cls, left: Sequence[str], right: Sequence[str]) -> tuple[On, ...]:
+    def pairs(cls, left: Sequence[str], right: Sequence[str]) -> tuple[JoinKeys, ...]:
         """Return the columns of two sides, pair by pair.
 
         Raises
@@ -292,10 +292,12 @@ class Project(Node):
 
     kind: ClassVar[str] = "project"
     input: Node
-    columns: tuple[Named, ...]
+    columns: tuple[ProjectedColumn, ...]
 
     def __post_init__(self) -> None:
-        columns = (Named(name, _in_single_quotes(formula)) for name, formula in self.columns)
+        columns = (
+            ProjectedColumn(name, _in_single_quotes(formula)) for name, formula in self.columns
+        )
         object.__setattr__(self, "columns", tuple(columns))
 
 
@@ -384,8 +386,8 @@ class Join(Node):
     kind: ClassVar[str] = "join"
     shows_both_keys: ClassVar[bool] = False
     """Whether the columns of the right side that are joined on come out, too."""
-    how: How = How.INNER
-    on: tuple[On, ...]
+    how: JoinType = JoinType.INNER
+    on: tuple[JoinKeys, ...]
     left: Node
     right: Node
     reverse: Reverse = Reverse.INDEX
@@ -439,7 +441,7 @@ class IndexLookupJoin(Node):
 
     kind: ClassVar[str] = "index_lookup_join"
     input: Node
-    how: How
+    how: JoinType
     keys: tuple[str, ...]
     prefetch: int = 4
     """How many batches may have look-ups under way at once."""
@@ -589,7 +591,7 @@ def to_text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-class Unnested(NamedTuple):
+class UnnestedRows(NamedTuple):
     """The elements of the lists of some rows."""
 
     rows: pa.RecordBatch
@@ -626,7 +628,7 @@ def unnested_schema(node: Unnest, schema: pa.Schema) -> pa.Schema:
     return given if node.position is None else given.insert(at, pa.field(node.position, pa.int64()))
 
 
-def unnest(node: Unnest, rows: pa.RecordBatch, schema: pa.Schema) -> Unnested:
+def unnest(node: Unnest, rows: pa.RecordBatch, schema: pa.Schema) -> UnnestedRows:
     """Return a row for each element of the lists of some rows, in their order.
 
     Parameters
@@ -643,7 +645,7 @@ def unnest(node: Unnest, rows: pa.RecordBatch, schema: pa.Schema) -> Unnested:
         own[node.position] = pa.array(_places(lengths))
     places = pa.array(owners)
     arrays = [own[name] if name in own else rows.column(name).take(places) for name in schema.names]
-    return Unnested(pa.RecordBatch.from_arrays(arrays, schema=schema), owners)
+    return UnnestedRows(pa.RecordBatch.from_arrays(arrays, schema=schema), owners)
 
 
 def _places(lengths: Positions) -> Positions:

@@ -20,7 +20,7 @@ from spark_upsert.routed.compaction_queue import Debts, give_up, is_due
 from spark_upsert.routed.dead_letter import ParkedTable, as_parkable
 from spark_upsert.routed.fence import (
     Fence,
-    Settled,
+    RoutedCommitResult,
     TableOutcome,
     Tables,
     TableShare,
@@ -47,7 +47,7 @@ def recorded(
     root: Store,
     options: RoutedOptions,
     group: TableGroup,
-    settled: Settled,
+    settled: RoutedCommitResult,
     transaction: Transaction | None,
     now_ms: int,
 ) -> tuple[Batch, list[Member]]:
@@ -94,7 +94,7 @@ def _terms(group: TableGroup) -> str | None:
     return None if group.batch is None else group.batch.terms
 
 
-def _parked(root: Store, group: TableGroup, settled: Settled) -> Mapping[str, int]:
+def _parked(root: Store, group: TableGroup, settled: RoutedCommitResult) -> Mapping[str, int]:
     """Return how many rows are parked, by folder; nothing is read if none are and none were."""
     had_any = group.batch is not None and group.batch.parked
     return ParkedTable(root).counts() if had_any or settled.parked else {}
@@ -231,7 +231,7 @@ def commit_routed(
         discard_routed(root, staged)
         raise fault
     planned = max((each.group_version for each in staged), default=group.version)
-    settled = Settled(
+    settled = RoutedCommitResult(
         shares=shares,
         outcomes=_committed_or_parked(
             shares,

@@ -51,7 +51,7 @@ from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import Staged
+from spark_upsert.table.write.write_set import StagedRuns
 
 FOLDER = "_parked"
 """The folder of parked rows below the root. No table's folder begins like it."""
@@ -192,7 +192,7 @@ class Parking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
+class DeadLetterRows:
     """Rows that are parked for one table of one batch."""
 
     folder: str
@@ -250,7 +250,7 @@ class ParkedTable:
                 found[folder] = found.get(folder, 0) + rows
         return found
 
-    def parked(self, folder: str | None = None) -> list[Parked]:
+    def parked(self, folder: str | None = None) -> list[DeadLetterRows]:
         """Return what is parked, for one folder or for all: by folder, in the order of batches."""
         if self.table.log.try_head() is None:
             return []
@@ -267,7 +267,7 @@ class ParkedTable:
             groups.setdefault((row["folder"], row["query"], row["batch"]), []).append(row)
         return [_parked(group) for group in groups.values()]
 
-    def read(self, parked: Parked) -> Iterator[tuple[ParkedKind, pa.RecordBatch]]:
+    def read(self, parked: DeadLetterRows) -> Iterator[tuple[ParkedKind, pa.RecordBatch]]:
         """Yield the rows of a batch in the order of its tasks; in memory is one piece at a time."""
         snapshot = self.table.at()
         for task, chunk in parked.pieces:
@@ -295,7 +295,7 @@ class ParkedTable:
         batches: Iterable[pa.RecordBatch],
         *,
         kind: ParkedKind = ParkedKind.ROWS,
-    ) -> Staged:
+    ) -> StagedRuns:
         """Make what a task has for a table durable, to be parked by `commit`."""
         head = self.table.log.head()
         shared = parking.to_row() | {"task": task, "kind": kind.value}
@@ -309,7 +309,7 @@ class ParkedTable:
         envelope = envelope_of_rows(head.schema, COLUMNS)
         return stage(Snapshot(self.table.store, head), map(envelope.commands, rows))
 
-    def commit(self, staged: Mapping[str, Sequence[Staged]], transaction: Transaction) -> None:
+    def commit(self, staged: Mapping[str, Sequence[StagedRuns]], transaction: Transaction) -> None:
         """Park what tasks have staged, by folder, unless the batch is parked for a folder already.
 
         Raises
@@ -318,12 +318,12 @@ class ParkedTable:
             Others changed what is parked, again and again.
         """
 
-        def due(folders: frozenset[str]) -> list[Staged]:
+        def due(folders: frozenset[str]) -> list[StagedRuns]:
             return [
                 each for folder, parts in staged.items() if folder not in folders for each in parts
             ]
 
-        def chosen() -> list[Staged]:
+        def chosen() -> list[StagedRuns]:
             return due(frozenset(f for f in staged if self._has(f, transaction)))
 
         used = commit_behind(self.table, chosen)
@@ -341,7 +341,7 @@ class ParkedTable:
         seen = Snapshot(self.table.store, self.table.log.last_look().head())
         return any(found.num_rows for found in seen.having_prefix(wanted, ["rows"]))
 
-    def remove(self, parked: Iterable[Parked]) -> None:
+    def remove(self, parked: Iterable[DeadLetterRows]) -> None:
         """Forget what is applied, or not wanted."""
         rows = [
             dict(zip(KEYS, (each.folder, each.query, each.batch, *piece), strict=True))
@@ -370,12 +370,12 @@ def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:
     return row["planned"], row["query"], row["batch"]
 
 
-def _parked(group: Sequence[Mapping[str, Any]]) -> Parked:
+def _parked(group: Sequence[Mapping[str, Any]]) -> DeadLetterRows:
     first = group[0]
     # What failed says more than what was parked beside it.
     said = next((row for row in group if row["error"] != "PARKED"), first)
     reason, _, hint = said["reason"].partition(_HINT)
-    return Parked(
+    return DeadLetterRows(
         folder=first["folder"],
         name=first["name"],
         values=tuple(first["values"] or ()),

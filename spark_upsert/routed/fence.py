@@ -36,7 +36,7 @@ from spark_upsert.routed.router import Route
 from spark_upsert.routed.stage import RoutedStaged, StagedTable
 from spark_upsert.scheduler.scheduler import priority_in
 from spark_upsert.store import Store
-from spark_upsert.table.compaction import Compacted, choose
+from spark_upsert.table.compaction import CompactionResult, choose
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
 from spark_upsert.table.log.properties import LateRows
@@ -100,7 +100,7 @@ class TableShare:
     folder: str
     parts: list[StagedTable] = field(default_factory=list)
     """In the order of the tasks; empty where it is only compacted."""
-    compacted: list[Compacted] = field(default_factory=list)
+    compacted: list[CompactionResult] = field(default_factory=list)
 
     @property
     def route(self) -> Route:
@@ -128,7 +128,7 @@ class TableOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class RoutedCommitResult:
     """The result of a batch in all its tables."""
 
     shares: Mapping[str, TableShare]
@@ -322,7 +322,7 @@ def _merged(unborn: Sequence[Manifest]) -> Manifest:
     return replace(unborn[0], schema=schema)
 
 
-def require_apart(group: TableGroup, settled: Settled) -> None:
+def require_apart(group: TableGroup, settled: RoutedCommitResult) -> None:
     """Refuse names that are one to the storage: then two of them have the same table.
 
     Raises

@@ -54,7 +54,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import Admission
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import Staged, WriteSet
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 
 FIELDS: Mapping[str, pa.DataType] = {
     "folder": pa.string(),
@@ -553,7 +553,7 @@ class GroupTable:
         folder : str
         """
 
-        def chosen() -> list[Staged]:
+        def chosen() -> list[StagedRuns]:
             head = _completed(self.table, self.table.log.head())
             member = told(self.seen_by(self.table.log.last_look()).members.get(folder))
             if member is None:

@@ -26,7 +26,7 @@ from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.scratch import remove_runs
 from spark_upsert.table.write.truncate import with_truncate
-from spark_upsert.table.write.write_set import Staged
+from spark_upsert.table.write.write_set import StagedRuns
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class CommandParking:
         ContentionError
             What was staged cannot be parked: nothing of it is.
         """
-        staged: dict[str, list[Staged]] = {}
+        staged: dict[str, list[StagedRuns]] = {}
         batch = self._transaction
         for folder, parts in tables.items():
             parking = self._parking(parts, (errors or {}).get(folder))
@@ -111,7 +111,7 @@ class CommandParking:
             options=self._options.given(route.name),
         )
 
-    def _piece(self, part: StagedTable, parking: Parking) -> Staged | None:
+    def _piece(self, part: StagedTable, parking: Parking) -> StagedRuns | None:
         """Return what is parked of a task; None if its table has the batch."""
         if self._transaction is not None and not _is_same(parking.transaction, self._transaction):
             raise parking.error or AssertionError("a task that knows no batch parks none")
@@ -152,7 +152,7 @@ def _is_same(one: Transaction, other: Transaction) -> bool:
     return (one.writer, one.number) == (other.writer, other.number)
 
 
-def _commands_of(table: Table, staged: Staged, base: Manifest) -> Iterator[pa.RecordBatch]:
+def _commands_of(table: Table, staged: StagedRuns, base: Manifest) -> Iterator[pa.RecordBatch]:
     """Yield what a task has staged for a table as commands, which say what table they are for."""
     schema = base.schema
     record = {"schema": schema.to_json(), "properties": dict(base.properties)}
@@ -161,7 +161,7 @@ def _commands_of(table: Table, staged: Staged, base: Manifest) -> Iterator[pa.Re
         yield with_truncate(batch.replace_schema_metadata(told), staged.truncated)
 
 
-def _batches_of(table: Table, staged: Staged, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+def _batches_of(table: Table, staged: StagedRuns, schema: TableSchema) -> Iterator[pa.RecordBatch]:
     """Yield the commands of what is staged; a truncate alone is a batch without any."""
     if not staged.files:
         yield pa.RecordBatch.from_pylist([], schema=schema.run)
@@ -172,7 +172,7 @@ def _batches_of(table: Table, staged: Staged, schema: TableSchema) -> Iterator[p
         yield part.batch.cast(schema.run)
 
 
-def _refuse_steps(staged: Staged, name: str) -> None:
+def _refuse_steps(staged: StagedRuns, name: str) -> None:
     """Refuse a step of a view: it is applied as a whole, and not in the order of batches."""
     if staged.move is not None:
         raise ContentionError(

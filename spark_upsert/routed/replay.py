@@ -28,7 +28,13 @@ from spark_upsert.errors import (
 )
 from spark_upsert.options.routed import overridden
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.routed.dead_letter import NAMELESS, Parked, ParkedKind, ParkedTable, as_parkable
+from spark_upsert.routed.dead_letter import (
+    NAMELESS,
+    DeadLetterRows,
+    ParkedKind,
+    ParkedTable,
+    as_parkable,
+)
 from spark_upsert.routed.group import GroupTable, Member
 from spark_upsert.routed.park_staged import TABLE
 from spark_upsert.routed.plan import plan_rows_of
@@ -50,7 +56,7 @@ PASSES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unparked:
+class ReplayResult:
     """The fate of the parked rows of one table."""
 
     folder: str
@@ -66,8 +72,8 @@ def unpark(
     names: Collection[str] = (),
     *,
     given: Mapping[str, str] | None = None,
-    told: Callable[[Unparked], None] = lambda _: None,
-) -> list[Unparked]:
+    told: Callable[[ReplayResult], None] = lambda _: None,
+) -> list[ReplayResult]:
     """Apply what is parked.
 
     Parameters
@@ -117,7 +123,7 @@ def unpark(
     return done
 
 
-def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) -> list[Unparked]:
+def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) -> list[ReplayResult]:
     """Forget what is parked, without applying it; what others park meanwhile stays.
 
     Parameters
@@ -135,7 +141,7 @@ def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) ->
         batches = table.parked(folder)
         table.remove(batches)
         rows = sum(each.rows for each in batches)
-        done.append(Unparked(folder=folder, name=name, batches=len(batches), rows=rows, left=0))
+        done.append(ReplayResult(folder=folder, name=name, batches=len(batches), rows=rows, left=0))
         GroupTable(root).note(_with_parked(table, folder), folder)
     return done
 
@@ -164,7 +170,7 @@ def chosen(table: ParkedTable, names: Collection[str]) -> dict[str, str]:
 
 def _unpark_one(
     root: Store, table: ParkedTable, folder: str, name: str, given: Mapping[str, str]
-) -> Unparked:
+) -> ReplayResult:
     batches = rows = 0
     for _ in range(PASSES_MAX):
         waiting = table.parked(folder)
@@ -177,11 +183,11 @@ def _unpark_one(
         table.remove(waiting)
         batches, rows = batches + len(waiting), rows + sum(each.rows for each in waiting)
     left = sum(each.rows for each in table.parked(folder))
-    return Unparked(folder=folder, name=name, batches=batches, rows=rows, left=left)
+    return ReplayResult(folder=folder, name=name, batches=batches, rows=rows, left=left)
 
 
 def _with_batch(
-    parked: Parked, place: TableVersion, left: int
+    parked: DeadLetterRows, place: TableVersion, left: int
 ) -> Callable[[Member | None], Member]:
     def told(before: Member | None) -> Member:
         if before is not None and _is_ahead(before.place, place):
@@ -219,7 +225,7 @@ def _with_parked(table: ParkedTable, folder: str) -> Callable[[Member | None], M
 
 
 def _apply(
-    root: Store, parked_table: ParkedTable, parked: Parked, given: Mapping[str, str]
+    root: Store, parked_table: ParkedTable, parked: DeadLetterRows, given: Mapping[str, str]
 ) -> TableVersion:
     """Return the version of a table that has a parked batch, made by this call or before."""
     table = Table(StoreBelow(root, parked.folder))
@@ -251,7 +257,7 @@ def _apply(
     return TableVersion(table_id=base.table_id, version=commit.version, token=commit.token)
 
 
-def _require_same(root: Store, parked: Parked, head: Manifest | None, url: str) -> None:
+def _require_same(root: Store, parked: DeadLetterRows, head: Manifest | None, url: str) -> None:
     """Refuse a table that is not the one of the group."""
     member = GroupTable(root).at().members.get(parked.folder)
     if member is None:
@@ -262,7 +268,7 @@ def _require_same(root: Store, parked: Parked, head: Manifest | None, url: str) 
         raise OtherTableError.at(url, f"the group's table '{parked.name}'", str(place), found)
 
 
-def _place_of(table: Table, parked: Parked) -> TableVersion:
+def _place_of(table: Table, parked: DeadLetterRows) -> TableVersion:
     """Return the version that has a batch; the newest, if the log does not tell any more."""
     own = (parked.query, parked.batch)
     with table.log.look() as look:
@@ -275,7 +281,7 @@ def _place_of(table: Table, parked: Parked) -> TableVersion:
 
 
 def _planned(
-    table: Table, options: WriteOptions, parked_table: ParkedTable, parked: Parked
+    table: Table, options: WriteOptions, parked_table: ParkedTable, parked: DeadLetterRows
 ) -> tuple[Manifest, Envelope | None]:
     """Return the version upon which a batch is staged, and what its rows mean."""
     schemas = {

@@ -52,7 +52,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutedBatch:
     """A batch of rows, and where each goes."""
 
     batch: pa.RecordBatch
@@ -96,10 +96,10 @@ class Router:
         self._paths = [find_nested(column, schema) for column in template.columns]
         self._kept: LruMap[tuple[str | None, ...], Route] = LruMap(ROUTES_KEPT_MAX)
 
-    def route(self, batch: pa.RecordBatch) -> Routed:
+    def route(self, batch: pa.RecordBatch) -> RoutedBatch:
         """Return where the rows of a batch go."""
         codes, values = _combined([_encoded(batch, path) for path in self._paths])
-        return Routed(batch, tuple(map(self._route, values)), codes)
+        return RoutedBatch(batch, tuple(map(self._route, values)), codes)
 
     def _route(self, values: tuple[str | None, ...]) -> Route:
         found = self._kept.get(values)

@@ -31,14 +31,14 @@ from spark_upsert.routed.plan import RoutedPlan, plan_rows_of, require_room, tab
 from spark_upsert.routed.router import MEMORY_BYTES, Route, Router, Spool
 from spark_upsert.store import Store
 from spark_upsert.store.open import is_remote
-from spark_upsert.table.compaction import Compacted, compact_runs
+from spark_upsert.table.compaction import CompactionResult, compact_runs
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.properties import Caps, OnFull
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.scratch import remove_runs
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import Staged
+from spark_upsert.table.write.write_set import StagedRuns
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -69,13 +69,13 @@ class StagedTable:
     route: Route
     rows: int
     """Rows that came for the table."""
-    staged: Staged | None
+    staged: StagedRuns | None
     """The epoch's runs; None if the table has the batch already."""
     unborn: Manifest | None = None
     """The table that the batch is to make, as this task sees it."""
     parking: Parking | None = None
     """Why the rows are to be parked, if they are."""
-    parked: Staged | None = None
+    parked: StagedRuns | None = None
     """The rows as they are parked."""
     task_index: int = 0
 
@@ -94,7 +94,7 @@ class RoutedStaged:
     terms: str = ""
     """The terms of the batch (`RoutedPlan.terms`)."""
     tables: tuple[StagedTable, ...] = ()
-    compacted: tuple[tuple[str, Compacted], ...] = ()
+    compacted: tuple[tuple[str, CompactionResult], ...] = ()
     """Compactions, each with the folder of its table."""
     visited: tuple[str, ...] = ()
     """Folders of the tables that had their turn to be compacted."""
@@ -325,7 +325,7 @@ class _Upkeep:
         self._tables_max = max(COMPACT_TABLES_MIN, tables_given // COMPACT_SHARE)
         self.visited: list[str] = []
         """Folders of the tables that had their turn, whatever came of it."""
-        self.compacted: list[tuple[str, Compacted]] = []
+        self.compacted: list[tuple[str, CompactionResult]] = []
 
     def work_off(self, due: Sequence[str]) -> None:
         """Compact tables in their order, until this was enough."""

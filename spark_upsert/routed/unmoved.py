@@ -10,13 +10,13 @@ from spark_upsert.table.retention.lag import BacklogCounter
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import Admission
-from spark_upsert.table.write.write_set import Staged, WriteSet
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 
 TRIES_MAX = 100
 """Each try that fails means that another writer succeeded."""
 
 
-def commit_behind(table: Table, chosen: Callable[[], Sequence[Staged]]) -> Sequence[Staged]:
+def commit_behind(table: Table, chosen: Callable[[], Sequence[StagedRuns]]) -> Sequence[StagedRuns]:
     """Commit what is chosen upon the newest version right behind that version.
 
     Parameters
@@ -43,7 +43,7 @@ def commit_behind(table: Table, chosen: Callable[[], Sequence[Staged]]) -> Seque
         with table.log.last_look() as look:
             base = look.at(min(each.base_version for each in staged))
         write_set = WriteSet(base=Snapshot(table.store, base), staged=tuple(staged))
-        guard = _Unmoved(table, head)
+        guard = _VersionAdmission(table, head)
         try:
             table.commit(write_set, admission=guard)
         except ContentionError:
@@ -58,7 +58,7 @@ def commit_behind(table: Table, chosen: Callable[[], Sequence[Staged]]) -> Seque
     )
 
 
-class _Unmoved(Admission):
+class _VersionAdmission(Admission):
     """Lets an epoch in behind one version alone."""
 
     def __init__(self, table: Table, head: Manifest) -> None:

@@ -52,7 +52,7 @@ from spark_upsert.table.retention.expiry import despite_expiry
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.group_commit import commands_of
-from spark_upsert.table.write.guards import Unchanged
+from spark_upsert.table.write.guards import UnchangedRowsGuard
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 
@@ -132,7 +132,7 @@ def _kept_up(
             raise unreadable_column(name, source.schema.columns.field(name).type)
         fields = pa.schema([fields.field(name) for name in wanted.columns])
         head = _made(kept, source, wanted, fields, is_of_all=columns is None)
-        guard = Unchanged(head)
+        guard = UnchangedRowsGuard(head)
         try:
             return _step(table, kept, source, spans, head, wanted, guard)
         except ContentionError:
@@ -249,7 +249,7 @@ def _step(
     spans: Sequence[SchemaSpan],
     head: Manifest,
     wanted: HistoryOptions,
-    guard: Unchanged,
+    guard: UnchangedRowsGuard,
 ) -> Commit | None:
     writer = _writer(source)
     consumer = f"history-{head.table_id}"

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_upsert.table.compaction import Compacted, Job, compact_runs
+from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
 from spark_upsert.table.index.index import Index, check_index
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.published import vacuum_mirrors
 from spark_upsert.table.repair import Repairs
 from spark_upsert.table.repair import repair as repair_log
 from spark_upsert.table.retention import expiry
-from spark_upsert.table.retention.expiry import Expiry, Vacuumed, despite_expiry
+from spark_upsert.table.retention.expiry import Expiry, VacuumResult, despite_expiry
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.state.check import Report
 from spark_upsert.table.state.check import check as check_entries
@@ -33,7 +33,7 @@ ROUND_JOBS_MAX = 256
 def compact(table: Table, *, full: bool, run: Runner | None) -> int:
     """Compact runs until nothing is due (`Table.compact`)."""
 
-    def here(base: Manifest, jobs: Sequence[Job]) -> Iterator[Compacted]:
+    def here(base: Manifest, jobs: Sequence[Job]) -> Iterator[CompactionResult]:
         return (compact_runs(table.store, base, job) for job in jobs)
 
     run = run or here
@@ -104,7 +104,7 @@ def repair(table: Table) -> Repairs:
     return repair_log(table.store, table.log)
 
 
-def vacuum(table: Table, *, grace_ms: int, dry_run: bool) -> Vacuumed:
+def vacuum(table: Table, *, grace_ms: int, dry_run: bool) -> VacuumResult:
     """Remove the files of expired versions of a table, its indexes and mirrors."""
     done = expiry.vacuum(table.store, table.log, grace_ms=grace_ms, dry_run=dry_run)
     for folder, own in table.below(lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from spark_upsert.core.schema import TableSchema
-    from spark_upsert.table.published import Published
-    from spark_upsert.table.retention.expiry import Vacuumed
-    from spark_upsert.table.state.prepared import Ahead
+    from spark_upsert.table.published import PublicationResult
+    from spark_upsert.table.retention.expiry import VacuumResult
+    from spark_upsert.table.state.prepared import PreparedFiles
     from spark_upsert.table.table import Table
 
 
@@ -39,18 +39,18 @@ class CommitObserver(Protocol):
         change_feed: bool | None = None,
         retention: str | None = None,
         storage: Mapping[str, str] | None = None,
-    ) -> Published:
+    ) -> PublicationResult:
         """Publish the newest version of a table."""
         ...
 
-    def follow(self, table: Table, version: int | None, prepared: Iterable[Ahead]) -> None:
+    def follow(self, table: Table, version: int | None, prepared: Iterable[PreparedFiles]) -> None:
         """Follow a commit, as far as that is cheap; called after each one, and raises no error.
 
         ``version`` is None if there may have been several; ``prepared`` is from the tasks.
         """
         ...
 
-    def vacuum(self, table: Table, dry_run: bool) -> Iterator[tuple[str, Vacuumed]]:
+    def vacuum(self, table: Table, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
         """Remove unused files of what was published, and yield what was removed at each place."""
         ...
 

@@ -11,7 +11,7 @@ from spark_upsert.table.log.properties import PUBLISH, PUBLISH_PATH, parse_publi
 from spark_upsert.table.observers import commit_observer
 
 if TYPE_CHECKING:
-    from spark_upsert.table.retention.expiry import Vacuumed
+    from spark_upsert.table.retention.expiry import VacuumResult
     from spark_upsert.table.table import Table
 
 DEFAULT_FOLDER = "_delta"
@@ -19,7 +19,7 @@ DEFAULT_FOLDER = "_delta"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublicationResult:
     """The result of a publication."""
 
     place: str
@@ -59,7 +59,7 @@ def require_place(table: Table, given: Mapping[str, str]) -> None:
         commit_observer().require_place(table, given)
 
 
-def vacuum_mirrors(table: Table, done: Vacuumed) -> Vacuumed:
+def vacuum_mirrors(table: Table, done: VacuumResult) -> VacuumResult:
     """Return what a vacuum removed, and what it removes of the mirrors of its table."""
     has_place = PUBLISH_PATH in table.log.head().properties
     if has_place or DEFAULT_FOLDER in table.store.folders(""):

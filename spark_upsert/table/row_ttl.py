@@ -45,7 +45,7 @@ from spark_upsert.table.state.found import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import GONE
 from spark_upsert.table.write.group_commit import commands_of
-from spark_upsert.table.write.guards import Unchanged
+from spark_upsert.table.write.guards import UnchangedRowsGuard
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 
@@ -280,7 +280,7 @@ def _delete(
             return None
         commands = commands_of(snapshot.manifest, rows, GONE)
         staged = stage(snapshot, commands, threads=table.threads)
-        guard = Unchanged(snapshot.manifest)
+        guard = UnchangedRowsGuard(snapshot.manifest)
         epoch = WriteSet(
             base=snapshot,
             staged=(staged,),

@@ -63,7 +63,7 @@ IndexOf = Callable[[str], Index | None]
 
 
 @dataclass(frozen=True)
-class Where:
+class RowFilter:
     """Which rows are wanted. Travels to the tasks by pickle.
 
     Parameters
@@ -84,7 +84,7 @@ class Where:
     indexed: str | None = None
 
     @classmethod
-    def of(cls, condition: str, schema: pa.Schema) -> Where:
+    def of(cls, condition: str, schema: pa.Schema) -> RowFilter:
         """Check a condition.
 
         Raises
@@ -95,7 +95,7 @@ class Where:
         bind_condition(condition, schema)
         return cls(schema, condition, pins_of(condition, schema))
 
-    def pinned(self, pins: Pins) -> Where:
+    def pinned(self, pins: Pins) -> RowFilter:
         """Return it with more pins, of other types perhaps; what is not known pins nothing."""
         own = {
             name: values_of(values, self.schema.field(name).type)
@@ -105,7 +105,7 @@ class Where:
         known = {name: values for name, values in own.items() if values is not None}
         return replace(self, pins=both(self.pins, known))
 
-    def by_index(self, snapshot: Snapshot, index_of: IndexOf) -> Where:
+    def by_index(self, snapshot: Snapshot, index_of: IndexOf) -> RowFilter:
         """Return it with the index that saves most, if one does at a version."""
         return replace(self, indexed=_choose_index(snapshot, self, index_of))
 
@@ -217,7 +217,7 @@ class Where:
         return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
 
-def _choose_index(snapshot: Snapshot, where: Where, index_of: IndexOf) -> str | None:
+def _choose_index(snapshot: Snapshot, where: RowFilter, index_of: IndexOf) -> str | None:
     """Return the column with the index that proposes fewest keys, if these are few."""
     schema = snapshot.manifest.schema
     if where.keys(schema) is not None or where.prefixes(schema) is not None:
@@ -288,7 +288,7 @@ class ScanPiece:
     snapshot: Snapshot
     names: tuple[str, ...]
     hash_range: HashRange
-    where: Where | None = None
+    where: RowFilter | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -346,7 +346,7 @@ def _batches(
     pins = {} if predicate is None else _pins(predicate, columns)
     if not pins:
         return snapshot.read(names)
-    where = Where(columns, pins=pins).by_index(snapshot, index_of)
+    where = RowFilter(columns, pins=pins).by_index(snapshot, index_of)
     return where.read(snapshot, names, index_of=index_of)
 
 

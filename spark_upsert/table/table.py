@@ -56,7 +56,7 @@ from spark_upsert.table.changelog.render import (
     HistoryOptions,
     ValidBy,
 )
-from spark_upsert.table.compaction import Compacted, Job, commit_compactions, due_jobs
+from spark_upsert.table.compaction import CompactionResult, Job, commit_compactions, due_jobs
 from spark_upsert.table.index import lookup as index_rows
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
@@ -74,7 +74,7 @@ from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.log.storage import Clock
 from spark_upsert.table.observers import commit_observer
 from spark_upsert.table.published import (
-    Published,
+    PublicationResult,
     is_published,
     require_mirrored,
     require_place,
@@ -86,15 +86,15 @@ from spark_upsert.table.retention.expiry import (
     SAFETY_MS,
     WRITERS_MS,
     Expiry,
-    Vacuumed,
+    VacuumResult,
 )
 from spark_upsert.table.retention.lag import BacklogCounter, PressureGauge, PressureReport, reports
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.row_ttl import ExpiredRows
-from spark_upsert.table.scan import ScanPiece, Where, lazy_frame
+from spark_upsert.table.scan import RowFilter, ScanPiece, lazy_frame
 from spark_upsert.table.state.check import Report
 from spark_upsert.table.state.found import ABSENT
-from spark_upsert.table.state.prepared import Ahead
+from spark_upsert.table.state.prepared import PreparedFiles
 from spark_upsert.table.state.quarantine import read_quarantine
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.versions import manifest_at, require_bound, require_ordered
@@ -105,14 +105,14 @@ from spark_upsert.table.write.commit import commit
 from spark_upsert.table.write.contributions import as_collected
 from spark_upsert.table.write.guards import Admission, Guard, Sleep
 from spark_upsert.table.write.truncate import restoration
-from spark_upsert.table.write.write_set import Staged, WriteSet
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 
 if TYPE_CHECKING:
     import polars as pl
 
 T = TypeVar("T")
 
-Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[Compacted]]
+Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[CompactionResult]]
 """Does compactions upon a version, wherever it likes."""
 
 
@@ -613,7 +613,7 @@ class Table:
             self._follow(committed, [each if is_next else each.without_deaths() for each in ahead])
         return committed
 
-    def _follow(self, committed: Commit | None = None, ahead: Iterable[Ahead] = ()) -> None:
+    def _follow(self, committed: Commit | None = None, ahead: Iterable[PreparedFiles] = ()) -> None:
         """Bring up to date what is kept behind the table; none of it is worth a commit."""
         if committed is not None:
             self._indexes.follow(committed)
@@ -647,7 +647,9 @@ class Table:
             self._follow(committed)
         return committed
 
-    def discard(self, staged: Iterable[Staged], compacted: Iterable[Compacted] = ()) -> None:
+    def discard(
+        self, staged: Iterable[StagedRuns], compacted: Iterable[CompactionResult] = ()
+    ) -> None:
         """Remove staged files, unless some version has come to use them.
 
         Only for what no commit can bring in any more: none was tried, or the last one has
@@ -693,11 +695,11 @@ class Table:
         with look:
             return due_jobs(look, self.log.now_ms(), full=full)
 
-    def commit_compactions(self, compacted: Iterable[Compacted]) -> int:
+    def commit_compactions(self, compacted: Iterable[CompactionResult]) -> int:
         """Make compactions visible; returns how many. One with missing runs is dropped."""
-        ahead: list[Ahead | None] = []
+        ahead: list[PreparedFiles | None] = []
 
-        def noted() -> Iterator[Compacted]:
+        def noted() -> Iterator[CompactionResult]:
             for each in compacted:
                 ahead.append(each.ahead)
                 yield each
@@ -747,7 +749,7 @@ class Table:
         """
         return maintenance.repair(self)
 
-    def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> VacuumResult:
         """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
         return maintenance.vacuum(
             self, grace_ms=duration_argument("grace_ms", grace_ms), dry_run=dry_run
@@ -861,7 +863,7 @@ class Table:
 
     # -- mirrors ---------------------------------------------------------------------
 
-    def publish(self, to: str | None = None, **how: Any) -> Published:
+    def publish(self, to: str | None = None, **how: Any) -> PublicationResult:
         """Bring the mirror of the table, a Delta table, to the newest version, by what changed.
 
         Parameters
@@ -931,8 +933,8 @@ class Table:
             batches = self._where(snapshot, filter).read(snapshot, names, index_of=self.index_of)
         return pa.RecordBatchReader.from_batches(fields, batches)
 
-    def _where(self, snapshot: Snapshot, condition: str) -> Where:
-        wanted = Where.of(condition, snapshot.manifest.schema.columns)
+    def _where(self, snapshot: Snapshot, condition: str) -> RowFilter:
+        wanted = RowFilter.of(condition, snapshot.manifest.schema.columns)
         return wanted.by_index(snapshot, self.index_of)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

@@ -19,14 +19,21 @@ from spark_upsert.core.keys import Positions
 from spark_upsert.errors import MemoryLimitError, about
 from spark_upsert.plan.join_keys import NOWHERE, KeyIndex
 from spark_upsert.plan.nodes import Join
-from spark_upsert.task.join_output import SHOWS_RIGHT_ALONE, Joined, Matches, Shape, Side, Widths
+from spark_upsert.task.join_output import (
+    SHOWS_RIGHT_ALONE,
+    JoinOutput,
+    Matches,
+    Shape,
+    Side,
+    Widths,
+)
 from spark_upsert.task.operator import BatchSource, Signal
 
 MEMORY_BYTES_MAX = 256 << 20
 """Bytes that the right side may take, if the plan does not say."""
 
 
-class _Built:
+class _BuildSide:
     """The right side of a set of splits, whole."""
 
     def __init__(self, side: Side, batches: Sequence[pa.RecordBatch]) -> None:
@@ -69,7 +76,7 @@ class HashJoinRows:
         self._memory_bytes_max = (
             MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
         )
-        self._joined: deque[Joined] = deque()
+        self._joined: deque[JoinOutput] = deque()
         self._is_at_end = False
         self._begin()
 
@@ -77,7 +84,7 @@ class HashJoinRows:
         """Forget everything: a barrier is over."""
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._built: _Built | None = None
+        self._built: _BuildSide | None = None
         self._left_is_over = False
         self._is_done = False
         """Whether all has been shown: what is in `_joined` is the rest."""
@@ -133,7 +140,7 @@ class HashJoinRows:
         self._is_done = True
         self._source.close()
 
-    def _build(self) -> _Built | None:
+    def _build(self) -> _BuildSide | None:
         """Return the right side, None if it is not whole yet."""
         while True:
             item = self._source.poll()
@@ -141,7 +148,7 @@ class HashJoinRows:
                 return None
             if isinstance(item, Signal):
                 batches, self._batches, self._bytes = self._batches, [], 0
-                return _Built(self._shape.right, batches)
+                return _BuildSide(self._shape.right, batches)
             self._batches.append(item)
             self._bytes += item.nbytes
             self._require_memory()
@@ -158,7 +165,7 @@ class HashJoinRows:
                     limit=self._memory_bytes_max,
                 )
 
-    def _groups_of(self, built: _Built, batch: pa.RecordBatch) -> Positions:
+    def _groups_of(self, built: _BuildSide, batch: pa.RecordBatch) -> Positions:
         """Return the group of each left row, `NOWHERE` where there is no match."""
         has_key = self._shape.left.has_key(batch)
         keys = self._shape.left.keys_of(batch)
@@ -168,7 +175,7 @@ class HashJoinRows:
         groups[has_key] = built.index.find([key.filter(pa.array(has_key)) for key in keys])
         return groups
 
-    def _show_the_rest(self, built: _Built) -> None:
+    def _show_the_rest(self, built: _BuildSide) -> None:
         """Show the right rows without a match: all left rows were looked up."""
         self._built, self._is_done = None, True
         if self._node.how in SHOWS_RIGHT_ALONE:
@@ -179,10 +186,10 @@ class HashJoinRows:
         self,
         matches: Matches,
         left: pa.RecordBatch,
-        built: _Built,
+        built: _BuildSide,
         order: Positions | None = None,
     ) -> None:
         if len(matches.left):
             self._joined.append(
-                Joined(self._shape.pairs, matches, left, built.rows, order, built.widths)
+                JoinOutput(self._shape.pairs, matches, left, built.rows, order, built.widths)
             )

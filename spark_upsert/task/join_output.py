@@ -8,7 +8,7 @@ The output of a join: its columns, and its rows in batches of bounded size.
 
 A join first says which rows belong together, as *matches*: a row of the left side and a stretch of
 rows of the right one. They may stand for far more rows than there is memory, so that rows are made
-of them one batch at a time (`Joined`).
+of them one batch at a time (`JoinOutput`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_upsert.core.keys import Mask, Positions, Words, is_hashable, is_text
 from spark_upsert.core.names import find_repeated, has_column
 from spark_upsert.errors import PlanError
 from spark_upsert.plan.join_keys import NOWHERE, common_type, in_types, joinable, no_rows, values_at
-from spark_upsert.plan.nodes import How, Join
+from spark_upsert.plan.nodes import Join, JoinType
 
 BATCH_BYTES = 16 << 20
 """Most bytes of a batch of a join, but for one row that has more."""
@@ -59,13 +59,13 @@ class Widths:
         return self._fixed + np.where(places == NOWHERE, 0, self._varying[places])
 
 
-SHOWS_LEFT_ALONE = frozenset({How.LEFT, How.FULL, How.ANTI})
+SHOWS_LEFT_ALONE = frozenset({JoinType.LEFT, JoinType.FULL, JoinType.ANTI})
 """Joins that give left rows without a match."""
 
-SHOWS_RIGHT_ALONE = frozenset({How.RIGHT, How.FULL})
+SHOWS_RIGHT_ALONE = frozenset({JoinType.RIGHT, JoinType.FULL})
 """Joins that give right rows without a match."""
 
-SHOWS_LEFT_ONLY = frozenset({How.SEMI, How.ANTI})
+SHOWS_LEFT_ONLY = frozenset({JoinType.SEMI, JoinType.ANTI})
 """Joins without the columns of the right side, which only ask whether there is a match."""
 
 
@@ -104,7 +104,7 @@ class Side:
 class Shape:
     """Both sides of a join, and the columns that it gives."""
 
-    kind: How
+    kind: JoinType
     left: Side
     right: Side
     pairs: pa.Schema
@@ -165,7 +165,7 @@ class Shape:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def schema_of(kind: How, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+def schema_of(kind: JoinType, left: pa.Schema, right: pa.Schema) -> pa.Schema:
     """Return the columns of a join: those of the left side, then those of the right one."""
     if kind in SHOWS_LEFT_ONLY:
         return left.remove_metadata()
@@ -239,7 +239,7 @@ class Matches:
     counts: Positions
 
     @classmethod
-    def of(cls, kind: How, starts: Positions, counts: Positions) -> Matches:
+    def of(cls, kind: JoinType, starts: Positions, counts: Positions) -> Matches:
         """Return what a join shows of left rows, given where their matches begin and how many.
 
         Parameters
@@ -248,7 +248,7 @@ class Matches:
         """
         has_match = counts > 0
         if kind in SHOWS_LEFT_ONLY:
-            left = np.flatnonzero(has_match if kind is How.SEMI else ~has_match)
+            left = np.flatnonzero(has_match if kind is JoinType.SEMI else ~has_match)
             return cls.alone(left)
         if kind in SHOWS_LEFT_ALONE:
             left = np.arange(len(counts))
@@ -276,7 +276,7 @@ class Matches:
         )
 
 
-class Joined:
+class JoinOutput:
     """The rows of some matches, made one batch at a time.
 
     Parameters
@@ -379,7 +379,7 @@ class Full:
         self._pieces: list[pa.RecordBatch] = []
         self.rows = self._bytes = 0
 
-    def take(self, joined: Joined) -> pa.RecordBatch | None:
+    def take(self, joined: JoinOutput) -> pa.RecordBatch | None:
         """Take rows; return a batch that is full by them, None if none is."""
         piece = joined.next(self._batch_rows - self.rows, bytes_held=self._bytes)
         if piece is not None:

@@ -25,11 +25,11 @@ from spark_upsert.core.keys import Positions
 from spark_upsert.core.names import has_column, names_of
 from spark_upsert.errors import PlanError, about
 from spark_upsert.plan.join_keys import NOWHERE, KeyIndex
-from spark_upsert.plan.nodes import How, IndexLookupJoin
+from spark_upsert.plan.nodes import IndexLookupJoin, JoinType
 from spark_upsert.table.state.found import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.task.join_output import (
-    Joined,
+    JoinOutput,
     Matches,
     Side,
     require_names,
@@ -168,12 +168,12 @@ class LookupJoinRows:
         self._nothing = Side(lookup.schema, ()).nothing
         self._threads: ThreadPoolExecutor | None = None
         self._under_way: deque[_UnderWay] = deque()
-        self._joined: Joined | None = None
+        self._joined: JoinOutput | None = None
         self._is_draining = False
         self._is_at_end = False
 
     def _check(self, left: pa.Schema) -> None:
-        kinds = (How.INNER, How.LEFT)
+        kinds = (JoinType.INNER, JoinType.LEFT)
         if self._node.how not in kinds:
             raise PlanError(
                 f"an index lookup join is inner or left, found {self._node.how.value}: it sees "
@@ -254,7 +254,7 @@ class LookupJoinRows:
         keyed, _ = self._side.split(batch)
         return self._lookup.look_up(self._side.keys_of(keyed)) if keyed.num_rows else None
 
-    def _join(self, batch: pa.RecordBatch, looked: LookupResult | None) -> Joined:
+    def _join(self, batch: pa.RecordBatch, looked: LookupResult | None) -> JoinOutput:
         starts, counts = (np.zeros(batch.num_rows, dtype=np.int64) for _ in range(2))
         rows, order = self._nothing, None
         if looked is not None:
@@ -263,4 +263,4 @@ class LookupJoinRows:
             starts[chosen], counts[chosen] = looked.starts, looked.counts
             rows, order = looked.rows, looked.order
         matches = Matches.of(self._node.how, starts, counts)
-        return Joined(self.schema, matches, batch, rows, order)
+        return JoinOutput(self.schema, matches, batch, rows, order)

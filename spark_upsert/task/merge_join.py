@@ -34,13 +34,13 @@ import pyarrow as pa
 from spark_upsert.core.keys import Mask, Positions, Words
 from spark_upsert.errors import DataError, MemoryLimitError, about
 from spark_upsert.plan.join_keys import first_descent, ranks_of
-from spark_upsert.plan.nodes import How, MergeJoin
+from spark_upsert.plan.nodes import JoinType, MergeJoin
 from spark_upsert.task.join_output import (
     SHOWS_LEFT_ALONE,
     SHOWS_LEFT_ONLY,
     SHOWS_RIGHT_ALONE,
     Full,
-    Joined,
+    JoinOutput,
     Matches,
     Shape,
     Side,
@@ -54,11 +54,11 @@ _STEP_ROWS = 1 << 10
 """Rows that a step gathers of a side, or as many as the other side has, if these are more. So small
 batches of one side do not make the join look at the other side's rows again and again."""
 
-_DROPS_RIGHT = frozenset({How.INNER, How.LEFT, How.ANTI})
-_DROPS_LEFT = frozenset({How.INNER, How.RIGHT})
+_DROPS_RIGHT = frozenset({JoinType.INNER, JoinType.LEFT, JoinType.ANTI})
+_DROPS_LEFT = frozenset({JoinType.INNER, JoinType.RIGHT})
 
 
-def side_to_drop(kind: How, *, left_is_over: bool, right_is_over: bool) -> str | None:
+def side_to_drop(kind: JoinType, *, left_is_over: bool, right_is_over: bool) -> str | None:
     """Return which side is of no use for the rest of the barrier, "left" or "right".
 
     Parameters
@@ -220,7 +220,7 @@ class MergeJoinRows:
         self._right = _Arriving(
             "right", self._shape.right, shows_keyless=node.how in SHOWS_RIGHT_ALONE
         )
-        self._joined: deque[Joined] = deque()
+        self._joined: deque[JoinOutput] = deque()
         self._full = Full(node.batch_rows)
         self._is_at_end = False
         self._begin()
@@ -412,7 +412,7 @@ class MergeJoinRows:
         order: Positions | None = None,
     ) -> None:
         if len(matches.left):
-            self._joined.append(Joined(self.schema, matches, left, right, order))
+            self._joined.append(JoinOutput(self.schema, matches, left, right, order))
 
     def _pass(self, left_count: int, right_count: int, *, matched_rows: int) -> None:
         """Forget rows that have met all that they could."""

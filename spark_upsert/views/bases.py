@@ -12,7 +12,16 @@ import pyarrow as pa
 
 from spark_upsert.errors import PlanError, about
 from spark_upsert.plan.json import read_text
-from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, Project, Scan, Unnest
+from spark_upsert.plan.nodes import (
+    Filter,
+    Group,
+    Join,
+    Node,
+    Project,
+    ProjectedColumn,
+    Scan,
+    Unnest,
+)
 from spark_upsert.table.table import Table
 from spark_upsert.views.group_rows import PLAN, grouping_of
 from spark_upsert.views.grouping import DIGITS, Grouping, Summand
@@ -118,7 +127,7 @@ def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
     }
     if not like:
         return relation
-    columns = tuple(Named(name, quoted(name)) for name in relation.schema.names)
+    columns = tuple(ProjectedColumn(name, quoted(name)) for name in relation.schema.names)
     return ProjectRelation(Project(input=plan.input, columns=columns), relation, like)
 
 

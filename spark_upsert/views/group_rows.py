@@ -41,7 +41,7 @@ from spark_upsert.table.run.rows import Rows as StoredRows
 from spark_upsert.table.state.fold import require_possible
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.state.sums import averages, together
-from spark_upsert.views.grouping import Grouping, Summed
+from spark_upsert.views.grouping import Grouping, SumColumns
 from spark_upsert.views.pairs import Pairs, RelationRows, concat
 
 _LOGGER = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.Recor
     return pa.RecordBatch.from_arrays(arrays, schema=grouping.result)
 
 
-class _Shown(NamedTuple):
+class _ResultColumn(NamedTuple):
     """A column of a result."""
 
     values: pa.Array
@@ -143,18 +143,18 @@ def _shown(
     aggregate: Aggregate,
     groups: pa.RecordBatch,
     ends: Mapping[str, _Ends],
-) -> _Shown:
+) -> _ResultColumn:
     column, kind = aggregate.column, aggregate.kind
     if column is None:
-        return _Shown(groups.column(grouping.multiplicity))
+        return _ResultColumn(groups.column(grouping.multiplicity))
     if kind is AggregateKind.MIN:
-        return _Shown(ends[column][0])
+        return _ResultColumn(ends[column][0])
     if kind is AggregateKind.MAX:
-        return _Shown(ends[column][1])
+        return _ResultColumn(ends[column][1])
     summed = grouping.sum_of(aggregate)
     count = groups.column(summed.count)
     if kind is AggregateKind.COUNT:
-        return _Shown(count)
+        return _ResultColumn(count)
     type_ = grouping.result.field(aggregate.name).type
     is_some = pc.greater(count, 0)
     if kind is AggregateKind.SUM:
@@ -164,11 +164,11 @@ def _shown(
     else:
         # A group without values is divided by one, and then NULL.
         divisor = pc.if_else(is_some, count, 1).cast(pa.float64())
-        found = _Shown(pc.divide(_total(groups, summed, type_).values, divisor))
+        found = _ResultColumn(pc.divide(_total(groups, summed, type_).values, divisor))
     return found._replace(values=pc.if_else(is_some, found.values, pa.scalar(None, type_)))
 
 
-def _total(groups: pa.RecordBatch, summed: Summed, type_: pa.DataType) -> _Shown:
+def _total(groups: pa.RecordBatch, summed: SumColumns, type_: pa.DataType) -> _ResultColumn:
     """Return the sums of a column in the type in which they are shown."""
     total = _whole(groups, summed)
     beyond = pc.and_(pc.is_null(total), pc.greater(groups.column(summed.count), 0))
@@ -184,23 +184,23 @@ def _total(groups: pa.RecordBatch, summed: Summed, type_: pa.DataType) -> _Shown
 
 
 def _quotient(
-    groups: pa.RecordBatch, summed: Summed, count: pa.Array, type_: pa.DataType
-) -> _Shown:
+    groups: pa.RecordBatch, summed: SumColumns, count: pa.Array, type_: pa.DataType
+) -> _ResultColumn:
     """Return averages of decimals, rounded half up as Spark does."""
     return _fitting(averages(_whole(groups, summed), count, type_.scale), type_)
 
 
-def _whole(groups: pa.RecordBatch, summed: Summed) -> pa.Array:
+def _whole(groups: pa.RecordBatch, summed: SumColumns) -> pa.Array:
     """Return the sums of a column, exact."""
     assert summed.total is not None
     total = groups.column(summed.total)
     return total if summed.beyond is None else together(total, groups.column(summed.beyond))
 
 
-def _fitting(column: pa.Array, type_: pa.DataType) -> _Shown:
+def _fitting(column: pa.Array, type_: pa.DataType) -> _ResultColumn:
     """Return values in a type, NULL where one does not fit."""
     values, lost = try_convert(column, type_)
-    return _Shown(values, int(lost.sum()))
+    return _ResultColumn(values, int(lost.sum()))
 
 
 PLAN, RESULT = VIEW_PROPERTIES

@@ -98,7 +98,7 @@ SCALE_MAX = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summed:
+class SumColumns:
     """Columns of the kept table for the values of one column."""
 
     column: str
@@ -196,7 +196,7 @@ class Grouping:
         return self._names.free("n")
 
     @cached_property
-    def sums(self) -> tuple[Summed, ...]:
+    def sums(self) -> tuple[SumColumns, ...]:
         """The kept sums, one for each column and scale."""
         _ = self.multiplicity  # The first to choose its name.
         found = []
@@ -217,7 +217,7 @@ class Grouping:
             is_float = has_total and pa.types.is_floating(type_)
             is_wide = is_float or (pa.types.is_decimal(type_) and type_.precision > NARROW)
             found.append(
-                Summed(
+                SumColumns(
                     column=column,
                     count=free(f"c_{column}"),
                     total=free(f"s_{column}") if has_total else None,
@@ -228,18 +228,18 @@ class Grouping:
             )
         return tuple(found)
 
-    def sum_of(self, aggregate: Aggregate) -> Summed:
+    def sum_of(self, aggregate: Aggregate) -> SumColumns:
         """Return what is kept for a count, a sum or an average of a column."""
         if aggregate.kind is AggregateKind.COUNT:
             return self._first_sums[aggregate.column]
         return self._scaled_sums[aggregate.column, aggregate.scale]
 
     @cached_property
-    def _first_sums(self) -> Mapping[str | None, Summed]:
+    def _first_sums(self) -> Mapping[str | None, SumColumns]:
         return {each.column: each for each in reversed(self.sums)}
 
     @cached_property
-    def _scaled_sums(self) -> Mapping[tuple[str | None, int | None], Summed]:
+    def _scaled_sums(self) -> Mapping[tuple[str | None, int | None], SumColumns]:
         return {(each.column, each.scale): each for each in self.sums}
 
     @cached_property
@@ -571,7 +571,7 @@ def _batch(
 
 
 def _summed(
-    grouping: Grouping, summed: Summed, column: pa.Array, signs: _Signs
+    grouping: Grouping, summed: SumColumns, column: pa.Array, signs: _Signs
 ) -> dict[str, pa.Array]:
     """Return the columns that are kept of one column of the rows."""
     valid = column.is_valid()

@@ -31,13 +31,13 @@ from spark_upsert.plan.join_keys import (
     matches,
     no_rows,
 )
-from spark_upsert.plan.nodes import How, Join, Reverse
+from spark_upsert.plan.nodes import Join, JoinType, Reverse
 from spark_upsert.views.intervals import Spans, Times
 from spark_upsert.views.pairs import RelationRows, columns_of, concat, taken
 from spark_upsert.views.relation import (
     At,
     Driving,
-    Looked,
+    LookedUpRows,
     Relation,
     Source,
     Step,
@@ -114,7 +114,7 @@ class JoinRelation:
         """Raise unless the rows are found that a change of the other side touches."""
         if not self._left_is_whole and self._right.paths:
             self._left.require_findable(self._on_left, node.right.label)
-        if not self._right_is_whole and (self._left.paths or self.how is not How.INNER):
+        if not self._right_is_whole and (self._left.paths or self.how is not JoinType.INNER):
             self._right.require_findable(self._on_right, node.left.label)
 
     def depends_on_one_row(self, path: str) -> bool:
@@ -127,7 +127,7 @@ class JoinRelation:
             return False
         if path in self._left.paths:
             return self._left.depends_on_one_row(path)
-        asks_for_any = not self._right_is_whole and self.how is not How.INNER
+        asks_for_any = not self._right_is_whole and self.how is not JoinType.INNER
         return not asks_for_any and self._right.depends_on_one_row(path)
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
@@ -142,7 +142,7 @@ class JoinRelation:
 
     # -- at a position ---------------------------------------------------------------
 
-    def look_up(self, keys: RelationRows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (`Relation.look_up`)."""
         assert self._left.key is not None
         own = distinct(keys.select(list(self._left.key)))
@@ -204,18 +204,18 @@ class JoinRelation:
         covered, found = _NEVER, []
         for right in partners:
             times, right_at = self._met(left, right)
-            if self.how is not How.INNER:
+            if self.how is not JoinType.INNER:
                 both = Times(*map(np.append, covered, times))
                 covered = left.gaps(left.gaps(both))
             if self._rest:
                 yield self._beside(left, right, times, right_at)
             elif self.how.shows_right:
                 found.append(self._beside(left, right, times, right_at))
-        if self.how is How.SEMI:
+        if self.how is JoinType.SEMI:
             found.append(left.at_times(covered))
-        elif self.how is How.ANTI:
+        elif self.how is JoinType.ANTI:
             found.append(left.at_times(left.gaps(covered)))
-        elif self.how is How.LEFT:
+        elif self.how is JoinType.LEFT:
             found.append(self._alone(left, left.gaps(covered)))
         if found:
             yield Spans.concat(found)
@@ -303,7 +303,7 @@ class JoinRelation:
         """
         times, right_at = self._met(touched, right)
         beside = self._beside(touched, right, times, right_at)
-        if self.how is not How.LEFT:
+        if self.how is not JoinType.LEFT:
             return beside
         alone = touched.gaps(times)
         for others in self._stayed(taken(touched.rows, np.unique(alone.at)), right, step):
@@ -347,7 +347,7 @@ class FullJoinRelation:
         else:
             self._right.require_findable(columns, moving)
 
-    def look_up(self, keys: RelationRows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (`Relation.look_up`)."""
         left = self._left.look_up(keys, at)
         right = self._right.look_up(self._as_right(keys), at)
@@ -409,7 +409,7 @@ class FullJoinRelation:
         alone = left.gaps(both), right.gaps(times)
         nowhere = [np.full(len(each.at), NOWHERE) for each in alone]
         looked = [
-            Looked(taken(spans.rows, places), places != NOWHERE)
+            LookedUpRows(taken(spans.rows, places), places != NOWHERE)
             for spans, places in (
                 (left, np.concatenate([both.at, alone[0].at, nowhere[1]])),
                 (right, np.concatenate([right_at, nowhere[0], alone[1].at])),
@@ -429,7 +429,7 @@ class FullJoinRelation:
         """Return keys under the name of the right side's."""
         return renamed(keys, self.key, [self._on.right])
 
-    def _beside(self, left: Looked, right: Looked) -> Looked:
+    def _beside(self, left: LookedUpRows, right: LookedUpRows) -> LookedUpRows:
         """Return the joined rows of both sides' rows with the same keys."""
         present = left.present | right.present
         key = pc.if_else(
@@ -442,7 +442,7 @@ class FullJoinRelation:
             for name in self._left.schema.names
         ]
         arrays += columns_of(right.rows, self._shown)
-        return Looked(pa.RecordBatch.from_arrays(arrays, schema=self.schema), present)
+        return LookedUpRows(pa.RecordBatch.from_arrays(arrays, schema=self.schema), present)
 
 
 def joined(node: Join, left: Relation, right: Relation) -> Relation:
@@ -455,12 +455,12 @@ def joined(node: Join, left: Relation, right: Relation) -> Relation:
     """
     assert left.key is not None
     assert right.key is not None
-    if node.how is How.RIGHT:
+    if node.how is JoinType.RIGHT:
         raise PlanError("a view has no right join.", hint="swap the sides.")
     _require_columns(node, left, right)
     left_on, right_on = ({on.left for on in node.on}, {on.right for on in node.on})
     left_is_whole, right_is_whole = set(left.key) <= left_on, set(right.key) <= right_on
-    if node.how is How.FULL:
+    if node.how is JoinType.FULL:
         if not len(left.key) == len(right.key) == len(node.on) == 1 or not (
             left_is_whole and right_is_whole
         ):
@@ -493,7 +493,7 @@ def joined(node: Join, left: Relation, right: Relation) -> Relation:
                 hint=f"select it under another name before: select(..., other='{both}').",
                 column=both,
             )
-    return (FullJoinRelation if node.how is How.FULL else JoinRelation)(node, left, right)
+    return (FullJoinRelation if node.how is JoinType.FULL else JoinRelation)(node, left, right)
 
 
 def _require_columns(node: Join, left: Relation, right: Relation) -> None:
@@ -512,7 +512,7 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
             if not has_column(side.schema, name):
                 raise PlanError.missing_column(name, side.schema.names)
         one, other = left.schema.field(on.left).type, right.schema.field(on.right).type
-        may_differ = node.how is not How.FULL and common_type(one, other) is not None
+        may_differ = node.how is not JoinType.FULL and common_type(one, other) is not None
         if one != other and not may_differ:
             sides = ((right, on.right), (left, on.left))
             free = next((name for side, name in sides if name not in (side.key or ())), None)

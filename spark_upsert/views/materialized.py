@@ -43,19 +43,19 @@ from spark_upsert.table.write.moves import recorded_position
 from spark_upsert.views.group_rows import PLAN, RESULT, ShownGroups, grouping_of, whole_groups
 from spark_upsert.views.grouping import Grouping, marker
 from spark_upsert.views.pairs import Pairs, RelationRows, concat
-from spark_upsert.views.relation import Looked, aligned
+from spark_upsert.views.relation import LookedUpRows, aligned
 from spark_upsert.views.scan import require_columns
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class MaterializedView:
     """A table of contributions, and the grouping that says what they mean."""
 
     table: Table
     grouping: Grouping
 
     @classmethod
-    def made(cls, table: Table, grouping: Grouping, plan: str) -> Kept:
+    def made(cls, table: Table, grouping: Grouping, plan: str) -> MaterializedView:
         """Return the table that keeps a view; it is made if there is none.
 
         Parameters
@@ -86,7 +86,7 @@ class Kept:
         return cls(table, grouping)
 
     @classmethod
-    def opened(cls, table: Table) -> Kept:
+    def opened(cls, table: Table) -> MaterializedView:
         """Return a table that keeps a view, as its properties say.
 
         Raises
@@ -216,7 +216,7 @@ class KeptBase:
         differs = every.differs_by_bits()
         return every.where(differs), np.concatenate(versions)[differs]
 
-    def look_up(self, keys: RelationRows, version: int | None) -> Looked:
+    def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
         """Return the rows of groups (`Base.look_up`)."""
         rows = no_rows(self._grouping.result)
         if version is not None and keys.num_rows:
@@ -225,7 +225,7 @@ class KeptBase:
         if not rows.num_rows:
             arrays = [pa.nulls(keys.num_rows, field.type) for field in rows.schema]
             absent = pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
-            return Looked(absent, np.zeros(keys.num_rows, dtype=np.bool_))
+            return LookedUpRows(absent, np.zeros(keys.num_rows, dtype=np.bool_))
         return aligned(rows, keys)
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:

@@ -31,12 +31,12 @@ from spark_upsert.plan.nodes import (
     Filter,
     Formula,
     Group,
-    How,
     Join,
-    Named,
+    JoinKeys,
+    JoinType,
     Node,
-    On,
     Project,
+    ProjectedColumn,
     Reverse,
     Scan,
     Unnest,
@@ -173,8 +173,8 @@ class Plan:
         """
         require_texts("select", "names of columns, and formulas by their names", columns)
         require_texts("select", "formulas", formulas.values())
-        named = [Named(name, name) for name in columns]
-        named += [Named(name, formula) for name, formula in formulas.items()]
+        named = [ProjectedColumn(name, name) for name in columns]
+        named += [ProjectedColumn(name, formula) for name, formula in formulas.items()]
         return self._with(Project(input=self.node, columns=tuple(named)))
 
     def join(
@@ -211,8 +211,8 @@ class Plan:
         join = Join(
             left=self.node,
             right=other.node,
-            on=tuple(On(left, right) for left, right in pairs.items()),
-            how=_one_of(How, "how", how),
+            on=tuple(JoinKeys(left, right) for left, right in pairs.items()),
+            how=_one_of(JoinType, "how", how),
             reverse=_one_of(Reverse, "reverse", reverse),
         )
         return self._with(join)
@@ -222,13 +222,13 @@ class Plan:
         require_texts("unnest", "the name of a column", [column])
         return self._with(Unnest(input=self.node, column=column))
 
-    def group_by(self, *columns: str) -> Grouped[Self]:
+    def group_by(self, *columns: str) -> GroupedRows[Self]:
         """Group the rows that are equal in some columns; all of them without any.
 
         The aggregates follow: ``group_by("country").agg(n=agg.count())``.
         """
         require_texts("group_by", "names of columns", columns)
-        return Grouped(self, columns)
+        return GroupedRows(self, columns)
 
     def at_version(self, version: int) -> Self:
         """Pin a table at a version: its changes change nothing."""
@@ -366,7 +366,7 @@ _Plan = TypeVar("_Plan", bound=Plan)
 
 
 @dataclass(frozen=True)
-class Grouped(Generic[_Plan]):
+class GroupedRows(Generic[_Plan]):
     """Groups of rows without aggregates yet."""
 
     rows: _Plan
@@ -394,7 +394,7 @@ class Grouped(Generic[_Plan]):
         return self.rows._with(Group(input=self.rows.node, keys=self.columns, aggregates=named))
 
 
-_Choice = TypeVar("_Choice", How, Reverse)
+_Choice = TypeVar("_Choice", JoinType, Reverse)
 
 
 def _one_of(choices: type[_Choice], name: str, value: str) -> _Choice:

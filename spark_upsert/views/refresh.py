@@ -12,7 +12,7 @@ from spark_upsert.table.retention.expiry import despite_expiry
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views.grouping import contributions
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.pairs import Pairs, concat
 from spark_upsert.views.relation import At, Step
 from spark_upsert.views.view import View, pairs_by_piece
@@ -44,7 +44,7 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
         A formula has no value for a row (`views.row_errors`).
     """
     assert view.grouping is not None
-    kept = Kept.made(table, view.grouping, view.plan.to_json())
+    kept = MaterializedView.made(table, view.grouping, view.plan.to_json())
     recorded, consumer = kept.position(), f"refresh-{table.log.head().table_id}"
     begun = _begin(view, recorded)
 

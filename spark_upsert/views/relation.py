@@ -75,7 +75,7 @@ class Step:
         return self if self.within == ALL_HASHES else replace(self, within=ALL_HASHES)
 
 
-class Looked(NamedTuple):
+class LookedUpRows(NamedTuple):
     """Rows beside the keys that were looked up."""
 
     rows: RelationRows
@@ -216,7 +216,7 @@ class Relation(Protocol):
         """
         ...
 
-    def look_up(self, keys: RelationRows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (of the columns `key`), in any order; none twice."""
         ...
 
@@ -261,11 +261,11 @@ def whole(pieces: Iterable[RelationRows], schema: pa.Schema) -> RelationRows:
     return concat([no_rows(schema), *pieces])
 
 
-def aligned(looked: RelationRows, keys: RelationRows) -> Looked:
+def aligned(looked: RelationRows, keys: RelationRows) -> LookedUpRows:
     """Return found rows, which hold the columns of their keys, beside the keys."""
     wanted, found = codes(keys.columns, columns_of(looked, keys.schema.names))
     at = places(wanted, found)
-    return Looked(taken(looked, at), at != NOWHERE)
+    return LookedUpRows(taken(looked, at), at != NOWHERE)
 
 
 def among(rows: RelationRows, values: RelationRows) -> Mask:

@@ -23,7 +23,7 @@ from spark_upsert.views.intervals import Spans
 from spark_upsert.views.pairs import RelationRows, taken
 from spark_upsert.views.relation import (
     At,
-    Looked,
+    LookedUpRows,
     Relation,
     Step,
     aligned,
@@ -136,7 +136,7 @@ class FilterRelation:
         for spans in self._input.spans(step):
             yield spans.where(self._holds(spans.rows))
 
-    def look_up(self, keys: RelationRows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (`Relation.look_up`)."""
         found = self._input.look_up(keys, at)
         return self._passing_of(_Side(found.rows, found.present))
@@ -151,9 +151,9 @@ class FilterRelation:
         """Return all rows (`Relation.scan`)."""
         return self._passing(self._input.scan(at, hash_range))
 
-    def _passing_of(self, side: _Side) -> Looked:
+    def _passing_of(self, side: _Side) -> LookedUpRows:
         present = side.spread(self._holds(side.rows))
-        return Looked(taken(side.rows, np.where(present, side.at, NOWHERE)), present)
+        return LookedUpRows(taken(side.rows, np.where(present, side.at, NOWHERE)), present)
 
     def _passing(self, rows: RelationRows) -> RelationRows:
         return rows.filter(pa.array(self._holds(rows)))
@@ -244,13 +244,13 @@ class ProjectRelation:
         for spans in self._input.spans(step):
             yield spans.with_rows(self._projected(spans.rows))
 
-    def look_up(self, keys: RelationRows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (`Relation.look_up`)."""
         assert self.key is not None
         inner = renamed(keys, self.key, [self._sources[name] for name in self.key])
         found = self._input.look_up(inner, at)
         side = _Side(found.rows, found.present)
-        return Looked(taken(self._projected(side.rows), side.at), found.present)
+        return LookedUpRows(taken(self._projected(side.rows), side.at), found.present)
 
     def having(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
@@ -334,7 +334,7 @@ class UnnestRelation:
             found = unnest(self._node, spans.rows, self.schema)
             yield spans.owning(found.rows, found.owners)
 
-    def look_up(self, keys: RelationRows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (`Relation.look_up`)."""
         assert self._input.key is not None
         found = self._input.look_up(distinct(keys.select(list(self._input.key))), at)

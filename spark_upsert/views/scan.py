@@ -41,7 +41,7 @@ from spark_upsert.views.pairs import Pairs, RelationRows, concat, taken
 from spark_upsert.views.relation import (
     At,
     Driving,
-    Looked,
+    LookedUpRows,
     Source,
     Step,
     distinct,
@@ -90,7 +90,7 @@ class BaseTable(Protocol):
         """
         ...
 
-    def look_up(self, keys: RelationRows, version: int | None) -> Looked:
+    def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
         """Return the rows of keys."""
         ...
 
@@ -169,7 +169,7 @@ class ScanRelation:
         assert after is not None
         return self._base.changes(before, after, hash_range, net=True)[0]
 
-    def look_up(self, keys: RelationRows, at: At) -> Looked:
+    def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (`Relation.look_up`)."""
         with about("table", self.node.path):
             return self._base.look_up(keys, self._version(at))
@@ -313,14 +313,14 @@ class TableBase:
         differs = pairs.differs_by_bits()
         return pairs.where(differs), versions[differs]
 
-    def look_up(self, keys: RelationRows, version: int | None) -> Looked:
+    def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
         """Return the rows of keys (`Base.look_up`)."""
         if version is None or not keys.num_rows:
             return self._none_of(keys.num_rows)
         columns = [keys.column(name) for name in self._own.keys]
         found = self._at(version).look_up(columns, self._names)
         rows = pa.RecordBatch.from_arrays(found.rows.columns, schema=self._schema)
-        return Looked(taken(rows, found.at), found.at != ABSENT)
+        return LookedUpRows(taken(rows, found.at), found.at != ABSENT)
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Base.scan`)."""
@@ -352,10 +352,10 @@ class TableBase:
         beside = np.where(hit, np.cumsum(hit) - 1, NOWHERE)
         return rows.take(pa.array(beside, mask=~hit))
 
-    def _none_of(self, count: int) -> Looked:
+    def _none_of(self, count: int) -> LookedUpRows:
         arrays = [pa.nulls(count, field.type) for field in self._schema]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return Looked(rows, np.zeros(count, dtype=np.bool_))
+        return LookedUpRows(rows, np.zeros(count, dtype=np.bool_))
 
 
 def require_columns(scan: Scan, columns: pa.Schema, keys: tuple[str, ...]) -> None:

@@ -28,12 +28,12 @@ from spark_upsert.table.log.view_position import VIEW_RESULT
 from spark_upsert.table.state.check import Finding
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.commands import Decoded, to_commands
+from spark_upsert.table.write.commands import DecodedRows, to_commands
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views.group_rows import ShownGroups, grouping_of
 from spark_upsert.views.grouping import Grouping
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.pairs import Pairs
 
 SETTLED_FOLDER = "_mirror/rows"
@@ -73,7 +73,7 @@ def settle(table: Table) -> Table:
         The settled table shows a version that the kept one does not have.
     """
     head, own = table.log.head(), settled_below(table)
-    kept = Kept.opened(table)
+    kept = MaterializedView.opened(table)
     own.ensure(_schema(kept.grouping), allow_non_empty_path=True)
     at = own.log.head().transactions.get(head.table_id)
     if at is not None and at > head.version:
@@ -118,7 +118,7 @@ def _schema(grouping: Grouping) -> TableSchema:
     return TableSchema.of(grouping.result, keys=grouping.keys, scope=Scope.ARRIVAL, hash_seed=0)
 
 
-def _by_change(kept: Kept, own: Table, at: int, head: Manifest) -> bool:
+def _by_change(kept: MaterializedView, own: Table, at: int, head: Manifest) -> bool:
     """Settle the versions behind one, each by itself; False if they are expired."""
     envelope = _Rows(schema=own.log.head().schema)
     try:
@@ -144,7 +144,7 @@ def _rows(pairs: Pairs) -> pa.Table:
     return pa.Table.from_batches(parts)
 
 
-def _whole(kept: Kept, own: Table, head: Manifest) -> None:
+def _whole(kept: MaterializedView, own: Table, head: Manifest) -> None:
     """Settle all groups, range by range."""
     base = own.at()
     envelope = _Rows(schema=base.manifest.schema)
@@ -182,7 +182,7 @@ class _Rows:
         """Return the commands of a batch (`Envelope.commands`)."""
         names = self.schema.columns.names
         gone = np.asarray(batch.column(_GONE).to_numpy(zero_copy_only=False), dtype=np.bool_)
-        decoded = Decoded(
+        decoded = DecodedRows(
             columns={name: batch.column(name) for name in names},
             order=(),
             tombstones=gone,

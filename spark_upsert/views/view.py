@@ -66,7 +66,7 @@ PIECE_ROWS = 1 << 17
 """Changed rows that are looked at at once, as long as hashes part them."""
 
 
-class Way(Enum):
+class RefreshStrategy(Enum):
     """How it is found out what a step changed."""
 
     LOOK_UPS = "look-ups"
@@ -77,7 +77,7 @@ class Way(Enum):
 class Choice:
     """A way, and why."""
 
-    way: Way = Way.LOOK_UPS
+    way: RefreshStrategy = RefreshStrategy.LOOK_UPS
     share: float = 0.0
     """How many of the rows that may have changed; 0 where it was not asked for."""
     worth_scanning: float = 1.0
@@ -106,12 +106,19 @@ def chosen(relation: Relation, changed: Mapping[str, int], live: Mapping[str, in
     for path, rows in changed.items():
         same *= 1 - min(1.0, rows / max(1, live[path]))
     share = 1 - same
-    way = Way.SNAPSHOTS if share >= relation.worth_scanning else Way.LOOK_UPS
+    way = (
+        RefreshStrategy.SNAPSHOTS if share >= relation.worth_scanning else RefreshStrategy.LOOK_UPS
+    )
     return Choice(way, share, relation.worth_scanning)
 
 
 def pairs_by_piece(
-    relation: Relation, step: Step, way: Way, *, rows: int, hash_range: HashRange = ALL_HASHES
+    relation: Relation,
+    step: Step,
+    way: RefreshStrategy,
+    *,
+    rows: int,
+    hash_range: HashRange = ALL_HASHES,
 ) -> Iterator[Pairs]:
     """Yield what a step changed in a range of hashes (`timed_pairs_by_piece`)."""
     found = timed_pairs_by_piece(relation, step, way, rows=rows, hash_range=hash_range)
@@ -119,7 +126,12 @@ def pairs_by_piece(
 
 
 def timed_pairs_by_piece(
-    relation: Relation, step: Step, way: Way, *, rows: int, hash_range: HashRange = ALL_HASHES
+    relation: Relation,
+    step: Step,
+    way: RefreshStrategy,
+    *,
+    rows: int,
+    hash_range: HashRange = ALL_HASHES,
 ) -> Iterator[tuple[Pairs, Positions]]:
     """Yield what a step changed in a range of hashes, so much at once as fits in memory.
 
@@ -140,7 +152,7 @@ def timed_pairs_by_piece(
     if not step.before:
         for piece in relation.driving.chunks(step.after, hash_range):
             yield _at_the_end(step, Pairs.of_inserts(relation.scan(step.after, piece)))
-    elif way is Way.SNAPSHOTS:
+    elif way is RefreshStrategy.SNAPSHOTS:
         for pairs in _compared(relation, step, hash_range):
             yield _at_the_end(step, pairs)
     else:
@@ -169,7 +181,7 @@ def _compared(relation: Relation, step: Step, hash_range: HashRange) -> Iterator
         yield Pairs.aligned(old, new, relation.key).changed()
 
 
-class Moved(NamedTuple):
+class TableEpoch(NamedTuple):
     """An epoch of a table, in the order of the steps."""
 
     time_ms: int
@@ -179,7 +191,7 @@ class Moved(NamedTuple):
     path: str
 
 
-class Timed(NamedTuple):
+class TimedStep(NamedTuple):
     """A step, and what its rows say about it."""
 
     step: Step
@@ -196,15 +208,15 @@ class StepStretch(NamedTuple):
 
     step: Step
     """From where the first begins to where the last ends."""
-    steps: tuple[Timed, ...]
+    steps: tuple[TimedStep, ...]
 
     @property
-    def way(self) -> Way:
+    def way(self) -> RefreshStrategy:
         """How it is computed."""
         return self.steps[0].choice.way
 
 
-def in_stretches(found: Sequence[Timed]) -> list[StepStretch]:
+def in_stretches(found: Sequence[TimedStep]) -> list[StepStretch]:
     """Return steps as few stretches: those that are looked up, one behind the other, are one."""
     return [
         stretch
@@ -213,16 +225,16 @@ def in_stretches(found: Sequence[Timed]) -> list[StepStretch]:
     ]
 
 
-def _is_looked_up(timed: Timed) -> bool:
-    return bool(timed.step.before) and timed.choice.way is Way.LOOK_UPS
+def _is_looked_up(timed: TimedStep) -> bool:
+    return bool(timed.step.before) and timed.choice.way is RefreshStrategy.LOOK_UPS
 
 
-def alone(timed: Timed) -> StepStretch:
+def alone(timed: TimedStep) -> StepStretch:
     """Return a step as a stretch of its own."""
     return StepStretch(timed.step, (timed,))
 
 
-def _stretch(found: tuple[Timed, ...]) -> StepStretch:
+def _stretch(found: tuple[TimedStep, ...]) -> StepStretch:
     if len(found) == 1:
         return alone(found[0])
     epochs = [
@@ -236,12 +248,12 @@ def _stretch(found: tuple[Timed, ...]) -> StepStretch:
     return StepStretch(step, found)
 
 
-def in_order(moved: Iterable[Moved]) -> list[Moved]:
+def in_order(moved: Iterable[TableEpoch]) -> list[TableEpoch]:
     """Return epochs in the order in which steps take them."""
     return sorted(moved)
 
 
-def steps(before: At, moved: Sequence[Moved], times_ms: Mapping[str, int]) -> list[Timed]:
+def steps(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) -> list[TimedStep]:
     """Return the steps from a position on, one for each epoch.
 
     Parameters
@@ -258,17 +270,17 @@ def steps(before: At, moved: Sequence[Moved], times_ms: Mapping[str, int]) -> li
     for each in moved:
         start, at = at, {**at, each.path: each.version}
         time_ms = max(time_ms, each.time_ms)
-        found.append(Timed(Step(start, at), sum(at.values()), time_ms))
+        found.append(TimedStep(Step(start, at), sum(at.values()), time_ms))
     return found
 
 
-def netted(before: At, moved: Sequence[Moved], times_ms: Mapping[str, int]) -> list[Timed]:
+def netted(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) -> list[TimedStep]:
     """Return the one step that goes all the way; none if nothing moved."""
     every = steps(before, moved, times_ms)
     if not every:
         return []
     last = every[-1]
-    return [Timed(Step(before, last.step.after), last.version, last.time_ms)]
+    return [TimedStep(Step(before, last.step.after), last.version, last.time_ms)]
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -278,7 +290,7 @@ _LOGGER = logging.getLogger(__name__)
 class MovedBy:
     """An epoch of a table, and how much it is."""
 
-    moved: Moved
+    moved: TableEpoch
     rows: int
     bytes: int
 
@@ -569,7 +581,7 @@ class View:
             log.require_changes(before + 1)
         for commit in log.commits(before + 1, after + 1):
             if commit.is_epoch:
-                moved = Moved(
+                moved = TableEpoch(
                     log.head().time_ms(commit.version, commit.timestamp_ms),
                     place,
                     commit.version,

@@ -28,7 +28,7 @@ from spark_upsert.errors import TableFullError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.changelog.render import ChangeOptions, ValidBy
-from spark_upsert.table.compaction import Compacted, Job, compact_runs
+from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.properties import EPOCHS, INDEX_BY, ON_FULL, PROPERTY, LateRows
@@ -267,7 +267,7 @@ class Life:
         except BrokenError:
             return action()
 
-    def _compact(self, head: Manifest, job: Job) -> Compacted:
+    def _compact(self, head: Manifest, job: Job) -> CompactionResult:
         return compact_runs(self.table.store, head, job)
 
     def _compact_apart(self) -> None:

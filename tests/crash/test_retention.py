@@ -33,7 +33,7 @@ def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "CHECKPOINT_EVERY", EVERY)
 
 
-class Prepared:
+class PreparationCache:
     """A table with expired versions, orphans, a compaction, a lease, and a log to be cut."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ def paths(store: ClockedStore, folder: str) -> set[str]:
 
 
 def test_an_undisturbed_night() -> None:
-    prepared = Prepared()
+    prepared = PreparationCache()
     store, steps = prepared.copy(), Steps()
     night(store, steps)
     table = prepared.verify(store)
@@ -113,7 +113,7 @@ def test_an_undisturbed_night() -> None:
 @pytest.mark.parametrize("kind", [KilledError, BrokenError], ids=["a kill", "an error"])
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
 def test_a_night_that_is_struck_at_any_step_by(moment: Moment, kind: type[BaseException]) -> None:
-    prepared = Prepared()
+    prepared = PreparationCache()
     whole = prepared.copy()
     night(whole, Steps())
     quiet_nights(whole, 3)
@@ -123,7 +123,7 @@ def test_a_night_that_is_struck_at_any_step_by(moment: Moment, kind: type[BaseEx
     assert step > 50
 
 
-def _strike(prepared: Prepared, whole: ClockedStore, fault: Fault) -> bool:
+def _strike(prepared: PreparationCache, whole: ClockedStore, fault: Fault) -> bool:
     """Let one step fail, look, and let other nights pass; False if there is no such step."""
     store, steps = prepared.copy(), Steps(fault)
     with contextlib.suppress(KilledError, BrokenError):

@@ -22,7 +22,7 @@ from spark_upsert.streams.inputs.view import ViewInput
 from spark_upsert.streams.reads.views import split_from_json, split_to_json
 from spark_upsert.table.log.codec import manifest_to_json
 from spark_upsert.table.table import Table
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
@@ -132,7 +132,7 @@ def build() -> Seen:
         if number == 0:
             view = View(plan, {})
             assert view.grouping is not None
-            Kept.made(Table(open_store(PUT_OFF)), view.grouping, plan.to_json())
+            MaterializedView.made(Table(open_store(PUT_OFF)), view.grouping, plan.to_json())
         refresh_all()
         query = Keeping(plan.to_json(), offset, number)
         records.append(query.run())
@@ -186,7 +186,7 @@ def _tables() -> Seen:
     found: Seen = {}
     for path in _paths():
         table = Table.open(path)
-        kept = Kept.opened(table)
+        kept = MaterializedView.opened(table)
         head = table.log.head()
         versions = range(max(1, head.since), head.version + 1)
         found[path] = {

@@ -20,7 +20,7 @@ from spark_upsert.table.log.codec import manifest_to_json
 from spark_upsert.table.table import Table
 from tests.golden.case import Case, Seen, log_text, plain, sorted_rows
 from tests.support.envelopes import KAFKA
-from tests.support.group_worlds import Routed
+from tests.support.group_worlds import RoutedBatch
 from tests.support.routed_worlds import transaction
 from tests.support.streams import Query
 
@@ -71,14 +71,14 @@ READS: dict[str, dict[str, Any]] = {
 
 def query(name: str, noted: list[str]) -> Query:
     """Return a query over the group, in a process that has seen nothing."""
-    found = Routed(GROUP).query(**READS[name])
+    found = RoutedBatch(GROUP).query(**READS[name])
     found.noted = list(noted)
     return found
 
 
 def build_group() -> Seen:
     """Write three batches, and begin a fourth; streams are at the second."""
-    world = Routed(GROUP)
+    world = RoutedBatch(GROUP)
     world.batch(a={1: 1, 2: 2}, b={1: 3})
     queries = {name: query(name, []) for name in READS}
     for each in queries.values():
@@ -94,7 +94,7 @@ def build_group() -> Seen:
 
 def see_group(kept: Seen) -> Seen:
     """Return what reads of whole batches find, and the batches of streams."""
-    world = Routed(GROUP)
+    world = RoutedBatch(GROUP)
     return {
         "now": world.read(),
         "each by itself": world.read(consistent=None),
@@ -113,7 +113,7 @@ def _replayed(found: Query) -> list[list[str]]:
 
 def go_on_with_group(kept: Seen) -> Seen:
     """Make the batch whole that is under way, and write one more; streams run on."""
-    world = Routed(GROUP, number=3)
+    world = RoutedBatch(GROUP, number=3)
     world.batch(**UNDER_WAY)
     world.batch(b={1: 9})
     queries = {name: query(name, noted[-1:]) for name, noted in kept.items()}

@@ -90,7 +90,7 @@ WRITES: tuple[tuple[str, Write, Mapping[str, Write]], ...] = (
         },
     ),
     (
-        "envelopes.kafka:Written.parse",
+        "envelopes.kafka:PayloadFormat.parse",
         (ROWS_OF_KAFKA, {**KAFKA, "valueSchemaId": "3"}),
         {
             "drop the option": (ROWS_OF_KAFKA, KAFKA),

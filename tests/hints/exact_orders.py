@@ -196,7 +196,7 @@ replayed(
 )
 
 
-@follows("streams.inputs.inputs:Removed.steps")
+@follows("streams.inputs.inputs:RemovedInput.steps")
 def _(told: Told) -> None:
     paths = lake(told.folder, "east", "west")
     given = inputs_of(paths, **TURNS)

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from spark_upsert.flow import (
     ArrowSource,
-    Collected,
+    CollectSink,
     Edge,
     Flow,
-    Given,
     Graph,
+    InputRows,
     LogicalOperator,
     Manual,
     OperatorKind,
@@ -37,7 +37,7 @@ from spark_upsert.flow.local import collect, run
 from spark_upsert.flow.rescale import changed_width, remember
 from spark_upsert.flow.validate import DEPTH_MAX
 from spark_upsert.table.table import Table
-from spark_upsert.task import ArrowScan, Filter, HashJoin, How, On
+from spark_upsert.task import ArrowScan, Filter, HashJoin, JoinKeys, JoinType
 from tests.hints.hint import Told, follows
 from tests.support import flow_runs
 
@@ -45,7 +45,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("x", pa.list_(pa.int
 ROWS = pa.table({"k": [1, 2], "t": ["a", "b"], "x": [[1], []]}, schema=SCHEMA)
 NARROW = pa.schema([("k", pa.int32())])
 SAME = PythonFunction(iter, SCHEMA)
-KEPT = Collected()
+KEPT = CollectSink()
 
 Member = LogicalOperator | Composite
 
@@ -63,8 +63,8 @@ def same(name: str = "A", *ports: str, **more: Any) -> LogicalOperator:
         id="both",
         left=ArrowScan(id="left", schema=SCHEMA),
         right=ArrowScan(id="right", schema=SCHEMA),
-        how=How.SEMI,
-        on=On.pairs(("k",), ("k",)),
+        how=JoinType.SEMI,
+        on=JoinKeys.pairs(("k",), ("k",)),
     )
     operator = LogicalOperator(
         name=name,
@@ -580,15 +580,15 @@ def read_here() -> Iterator[pa.RecordBatch]:
 @follows("flow.local:_reads")
 def _(told: Told) -> None:
     with told:
-        simple(source(work=Given(SCHEMA)))
+        simple(source(work=InputRows(SCHEMA)))
     told("make it Given(schema), and give what reads it: given={'Src': ...}")
-    found = simple(source(work=Given(SCHEMA)), given={"Src": read_here})
+    found = simple(source(work=InputRows(SCHEMA)), given={"Src": read_here})
     assert found["Snk"].equals(ROWS)
 
 
 @follows("flow.validate:require_sources")
 def _(told: Told) -> None:
-    rows = source("rows", work=Given(SCHEMA))
+    rows = source("rows", work=InputRows(SCHEMA))
     with told:
         ran([rows, sink()], "rows > Snk", given={"rows": read_here, "rosw": read_here})
     ran([rows, sink()], "rows > Snk", given={told.meant: read_here})
@@ -611,7 +611,7 @@ def _(told: Told) -> None:
         return collect(chain(work=work))
 
     with told:
-        between(Collected())
+        between(CollectSink())
     told("a PythonFunction")
     between(SAME)
     told("give it a plan")
@@ -693,8 +693,8 @@ def _(told: Told) -> None:
         id="both",
         left=ArrowScan(id="left", schema=many.schema),
         right=ArrowScan(id="right", schema=many.schema),
-        how=How.SEMI,
-        on=On.pairs(("k",), ("k",)),
+        how=JoinType.SEMI,
+        on=JoinKeys.pairs(("k",), ("k",)),
     )
 
     def held(rows: pa.Table, *, width: int) -> None:
@@ -729,7 +729,7 @@ def _(told: Told) -> None:
     with told:
         simple(source(work=TableSource(path, {"readChangeFeed": "true"}), schema=None))
     told("give the rows: make it Given(schema)")
-    rows = source(work=Given(FLAT.schema), schema=FLAT.schema)
+    rows = source(work=InputRows(FLAT.schema), schema=FLAT.schema)
     found = simple(rows, given={"Src": lambda: iter(FLAT.to_batches())})
     assert found["Snk"].equals(FLAT)
 

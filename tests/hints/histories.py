@@ -26,7 +26,7 @@ from spark_upsert.merge.graph import (
     SourceNode,
     Transform,
     TransformWork,
-    Unmapped,
+    UnmappedPolicy,
 )
 from spark_upsert.merge.readers import OneSchema
 from spark_upsert.merge.spill import MemoryPressure, Relief, SpillingStore
@@ -294,10 +294,10 @@ def _(told: Told) -> None:
 
 @follows("merge.graph:_check_that_inputs_agree")
 def _(told: Told) -> None:
-    one = SourceNode(name="a", unmapped=Unmapped.DROP)
+    one = SourceNode(name="a", unmapped=UnmappedPolicy.DROP)
     merge = MergeNode(name="m", inputs=("a", "b"))
     with told:
-        MergeGraph([one, SourceNode(name="b", unmapped=Unmapped.REJECT), merge])
+        MergeGraph([one, SourceNode(name="b", unmapped=UnmappedPolicy.REJECT), merge])
     told("declare them alike in all inputs")
     MergeGraph([one, replace(one, name="b"), merge])
 

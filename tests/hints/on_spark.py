@@ -17,7 +17,15 @@ from pyspark_upsertflow import flow as flows
 from pyspark_upsertflow.python_source import KINDS, find_source
 from pyspark_upsertflow.readers import read_schema
 from pyspark_upsertflow.views import _require_own_checkpoint
-from spark_upsert.flow import ArrowSource, Collected, Flow, Given, Graph, PythonFunction, TableSink
+from spark_upsert.flow import (
+    ArrowSource,
+    CollectSink,
+    Flow,
+    Graph,
+    InputRows,
+    PythonFunction,
+    TableSink,
+)
 from spark_upsert.flow.graph import Work
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.views import ViewOptions, put_off_text
@@ -47,7 +55,7 @@ from tests.unit.test_python_input import world_of
 ROWS = pa.table({"k": [1, 2], "v": [3, 4]})
 
 
-def flow_of(source: Work, *works: Work, sinks: tuple[Work, ...] = (Collected(),)) -> Graph:
+def flow_of(source: Work, *works: Work, sinks: tuple[Work, ...] = (CollectSink(),)) -> Graph:
     flow = Flow()
     rows = flow.source("rows", source)
     for number, work in enumerate(works):
@@ -80,18 +88,18 @@ def _(told: Told, spark: SparkSession) -> None:
         if "_sources" in told.site.name:
             started(flow_of(ArrowSource(ROWS), sinks=(to,)))
         else:
-            started(flow_of(Given(ROWS.schema), sinks=(to,)), {"rows": still})
+            started(flow_of(InputRows(ROWS.schema), sinks=(to,)), {"rows": still})
     if "_sources" in told.site.name:
         told("make it Given(schema), and give a streaming frame")
     else:
         told("give spark.readStream to `start`")
-    started(flow_of(Given(ROWS.schema), sinks=(to,)), {"rows": moving})
+    started(flow_of(InputRows(ROWS.schema), sinks=(to,)), {"rows": moving})
     assert Table.open(to.path).snapshot().num_rows == 2
 
 
 @follows_on_spark("pyspark_upsertflow.flow:_sources:2")
 def _(told: Told, spark: SparkSession) -> None:
-    graph = flow_of(Given(ROWS.schema))
+    graph = flow_of(InputRows(ROWS.schema))
     with told:
         flows.frames(spark, graph)
     told("give it a frame: given={'rows': frame}")
@@ -102,7 +110,7 @@ def _(told: Told, spark: SparkSession) -> None:
 @follows_on_spark("pyspark_upsertflow.flow:_sources:3")
 def _(told: Told, spark: SparkSession) -> None:
     with told:
-        flows.frames(spark, flow_of(Collected(), PythonFunction(iter, ROWS.schema)))
+        flows.frames(spark, flow_of(CollectSink(), PythonFunction(iter, ROWS.schema)))
     told("an ArrowSource")
     assert flows.frames(spark, flow_of(ArrowSource(ROWS)))["to0"].count() == 2
 
@@ -111,7 +119,7 @@ def _(told: Told, spark: SparkSession) -> None:
 def _(told: Told, spark: SparkSession) -> None:
     moving = frame_of(spark, told.folder, is_stream=True)
     sinks = tuple(TableSink(str(told.folder / name), {"keys": "k"}) for name in "ab")
-    graph = flow_of(Given(ROWS.schema), sinks=sinks)
+    graph = flow_of(InputRows(ROWS.schema), sinks=sinks)
     with told:
         flows.start(spark, graph, "hdfs://name/checkpoint", {"rows": moving}, available_now=True)
     told("put it where tables can lie")
@@ -127,7 +135,7 @@ def _(told: Told, spark: SparkSession) -> None:
     moving = frame_of(spark, told.folder, is_stream=True)
     checkpoint = str(told.folder / "checkpoint")
     with told:
-        graph = flow_of(Given(ROWS.schema), few, sinks=(to,))
+        graph = flow_of(InputRows(ROWS.schema), few, sinks=(to,))
         flows.start(spark, graph, checkpoint, {"rows": moving}, available_now=True)
     told("run the flow as a batch")
     flows.run(spark, flow_of(ArrowSource(ROWS), few, sinks=(to,)))

@@ -792,13 +792,13 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.below:Below.of_named",
+        "options.below:DiscoveryOptions.of_named",
         reads,
         {"path": "/lake", "inputs": "a", "consistent": "true", "input.a.path": "/pond/a"},
         {"give the root as 'path', and 'input.a.path' = '/lake/...'": {"input.a.path": "/lake/a"}},
     ),
     (
-        "options.below:Below.parse",
+        "options.below:DiscoveryOptions.parse",
         reads,
         {"inputsPattern": "*", "metadata": "epochs"},
         {"drop 'inputsPattern', and give the 'path'": {"inputsPattern": None}},

@@ -21,7 +21,7 @@ from spark_upsert.payloads.decoder import PARTS_MAX, RawDecoder
 from spark_upsert.payloads.embedded_schema import ByRegistry, Inline, OwnDecoder, fields_in
 from spark_upsert.payloads.json import JsonDecoder
 from spark_upsert.payloads.schema_registry import (
-    Registered,
+    RegisteredSchema,
     _fetch_of,
     forget_schemas,
     latest_schema,
@@ -379,7 +379,7 @@ def _(told: Told) -> None:
 def _(told: Told) -> None:
     row, more = record_of("R", v="string"), record_of("R", v="string", w="string")
 
-    def read(double: RegistryDouble, newest: Registered) -> None:
+    def read(double: RegistryDouble, newest: RegisteredSchema) -> None:
         schemas = ByRegistry(settings(double.url), "AVRO", "value", is_connect=False, newest=newest)
         payloads = [avro_of(double.register("t-value", more), more, {"v": "a", "w": "b"})]
         assert [part.own for part in schemas.parts(pa.array(payloads))]

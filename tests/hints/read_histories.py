@@ -16,7 +16,7 @@ from spark_upsert.store.open import open_store
 from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.guards import Unchanged
+from spark_upsert.table.write.guards import UnchangedRowsGuard
 from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 from tests.hints.reads import Query, batch, inputs_of, lake
@@ -138,13 +138,13 @@ def _source(told: Told, name: str = "table") -> tuple[Table, Table]:
 @follows("table.keep_history:_kept_up")
 def _(told: Told) -> None:
     table, kept = _source(told)
-    with told, patch.object(Unchanged, "__call__", _never):
+    with told, patch.object(UnchangedRowsGuard, "__call__", _never):
         keep_history(table, kept)
     told("let one process keep the history")
     assert keep_history(table, kept) is not None
 
 
-def _never(guard: Unchanged, head: object) -> ContentionError:
+def _never(guard: UnchangedRowsGuard, head: object) -> ContentionError:
     guard.has_changed = True
     return ContentionError("other rows came between.")
 

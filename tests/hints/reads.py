@@ -32,11 +32,11 @@ from tests.hints.options import Change, changed
 from tests.hints.tables import ROW, write
 from tests.support.notebooks import few_are_many
 
-Given = Mapping[str, str]
+InputRows = Mapping[str, str]
 Rows = list[dict[str, Any]]
 
 
-def batch(given: Given) -> Rows:
+def batch(given: InputRows) -> Rows:
     """Return the rows of a batch read, as Spark's reader would."""
     plan = ReadPlan.parse(given)
     columns = plan_columns(plan)
@@ -46,7 +46,7 @@ def batch(given: Given) -> Rows:
     return [row for work in read.splits() for each in read.read(work) for row in each.to_pylist()]
 
 
-def stream_of(given: Given) -> Stream:
+def stream_of(given: InputRows) -> Stream:
     """Return the stream of some options, as a process has it that has just begun."""
     plan = ReadPlan.parse(given)
     columns = plan_columns(plan)
@@ -66,7 +66,7 @@ class Query:
     def __init__(self) -> None:
         self.checkpoint: str | None = None
 
-    def run(self, given: Given, *, batches_max: int = 9) -> Rows:
+    def run(self, given: InputRows, *, batches_max: int = 9) -> Rows:
         """Live once: deliver what there is, and return it."""
         stream = stream_of(given)
         rows: Rows = []
@@ -80,13 +80,13 @@ class Query:
             stream.stop()
         return rows
 
-    def planned(self, given: Given, *, everything: bool = False) -> tuple[Any, Any]:
+    def planned(self, given: InputRows, *, everything: bool = False) -> tuple[Any, Any]:
         """Plan a batch and deliver nothing of it; return its offsets."""
         stream = stream_of(given)
         start = self._start(stream)
         return start, json.loads(json.dumps(stream.latest(start, everything=everything)))
 
-    def replay(self, given: Given, start: Any, end: Any) -> Rows:
+    def replay(self, given: InputRows, start: Any, end: Any) -> Rows:
         """Return the rows of a batch that was planned, in another life."""
         stream = stream_of(given)
         works = stream.splits(start, end)
@@ -123,7 +123,7 @@ def of_read(
     site: str,
     wrong: Change,
     advice: Mapping[str, Change],
-    read: Callable[[Given], Rows] = batch,
+    read: Callable[[InputRows], Rows] = batch,
 ) -> None:
     """Follow a hint about a read of one table with a row."""
 
@@ -137,7 +137,7 @@ def of_read(
             read(changed(given, change))
 
 
-def stream(given: Given) -> Rows:
+def stream(given: InputRows) -> Rows:
     return Query().run(given)
 
 
@@ -154,7 +154,7 @@ of_read(
 def _(told: Told) -> None:
     path = lake(told.folder, "table")["table"]
 
-    def explained(given: Given) -> str:
+    def explained(given: InputRows) -> str:
         plan = ReadPlan.parse(given)
         return explain_read(plan)
 

@@ -13,8 +13,8 @@ from spark_upsert.task import (
     ArrowScan,
     Group,
     HashJoin,
-    How,
-    On,
+    JoinKeys,
+    JoinType,
     Values,
     bind,
     bind_condition,
@@ -242,8 +242,8 @@ def _(told: Told) -> None:
         id="of",
         left=ArrowScan(id="rows", schema=ROWS.schema),
         right=Values(id="values", rows=pa.table({"value": values})),
-        how=How.SEMI,
-        on=On.pairs(("n",), ("value",)),
+        how=JoinType.SEMI,
+        on=JoinKeys.pairs(("n",), ("value",)),
     )
     assert len(rows_of(plan, {"rows": [ROWS]})) == 2
 

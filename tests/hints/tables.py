@@ -29,7 +29,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 from tests.support.column_types import ROWS, TYPES, earlier_release, in_struct
-from tests.support.group_worlds import Routed
+from tests.support.group_worlds import RoutedBatch
 from tests.support.stores import forget_runs_and_logs
 
 Rows = Mapping[str, Any]
@@ -755,7 +755,7 @@ def _(told: Told) -> None:
 
 @follows("table.log.codec:no_table")
 def _(told: Told) -> None:
-    Routed(told.folder / "lake").batch(a={1: 1})
+    RoutedBatch(told.folder / "lake").batch(a={1: 1})
     with told:
         plan_columns(ReadPlan.parse({"path": str(told.folder / "lake")}))
     told("read one of them by its own path")

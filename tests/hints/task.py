@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_upsert.plan.aggregates import AggregateKind
-from spark_upsert.plan.nodes import NODES_MAX, Named, On
+from spark_upsert.plan.nodes import NODES_MAX, JoinKeys, ProjectedColumn
 from spark_upsert.task import (
     Aggregate,
     ArrowLookup,
@@ -20,8 +20,8 @@ from spark_upsert.task import (
     Filter,
     Group,
     HashJoin,
-    How,
     IndexLookupJoin,
+    JoinType,
     LocalPartition,
     MergeJoin,
     MixedUnion,
@@ -64,7 +64,7 @@ def project(input: Node, *names: str, **columns: Any) -> Project:
     return Project(
         id=f"p{len(input.id)}",
         input=input,
-        columns=tuple(map(Named, *zip(*named.items(), strict=True))),
+        columns=tuple(map(ProjectedColumn, *zip(*named.items(), strict=True))),
     )
 
 
@@ -75,12 +75,14 @@ def grouped(*aggregates: Aggregate, input: Node = SCAN, **more: Any) -> Group:
 
 def flat(name: str, **renamed: str) -> Project:
     scan = ArrowScan(id=name, schema=SCHEMA)
-    columns = tuple(Named(new, old) for old, new in {"k": "k", "t": "t", **renamed}.items())
+    columns = tuple(
+        ProjectedColumn(new, old) for old, new in {"k": "k", "t": "t", **renamed}.items()
+    )
     return Project(id=f"of_{name}", input=scan, columns=columns)
 
 
 def joined(kind: type[HashJoin | MergeJoin], left: Node, right: Node, **more: Any) -> Node:
-    how, on = more.pop("how", How.INNER), more.pop("on", On.pairs(("k",), ("k2",)))
+    how, on = more.pop("how", JoinType.INNER), more.pop("on", JoinKeys.pairs(("k",), ("k2",)))
     return kind(id="both", left=left, right=right, how=how, on=on, **more)
 
 
@@ -95,11 +97,11 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
         {"give 'batch_rows' as such a number": grouped(Aggregate.of("n", "count"), batch_rows=1)},
     ),
     (
-        "plan.nodes:On.pairs",
-        lambda: joined(HashJoin, LEFT, RIGHT, on=On.pairs(("k", "t"), ("k2",))),
+        "plan.nodes:JoinKeys.pairs",
+        lambda: joined(HashJoin, LEFT, RIGHT, on=JoinKeys.pairs(("k", "t"), ("k2",))),
         {
             "give the columns of both sides in the same order": joined(
-                HashJoin, LEFT, RIGHT, on=On.pairs(("k", "t"), ("k2", "t2"))
+                HashJoin, LEFT, RIGHT, on=JoinKeys.pairs(("k", "t"), ("k2", "t2"))
             )
         },
     ),
@@ -172,13 +174,13 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
     ),
     (
         "task.join_output:require_types",
-        joined(HashJoin, LEFT, RIGHT, on=On.pairs(("k",), ("t2",))),
+        joined(HashJoin, LEFT, RIGHT, on=JoinKeys.pairs(("k",), ("t2",))),
         {
             "cast one of them in a projection below the join": joined(
                 HashJoin,
                 project(LEFT, k="CAST(k AS STRING)", t="t"),
                 RIGHT,
-                on=On.pairs(("k",), ("t2",)),
+                on=JoinKeys.pairs(("k",), ("t2",)),
             )
         },
     ),
@@ -188,7 +190,7 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
             HashJoin,
             SCAN,
             project(ArrowScan(id="other", schema=SCHEMA), x2="x"),
-            on=On.pairs(("x",), ("x2",)),
+            on=JoinKeys.pairs(("x",), ("x2",)),
         ),
         {
             "cast both sides in a projection below the join": joined(
@@ -197,21 +199,21 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
                 Project(
                     id="other_texts",
                     input=ArrowScan(id="other", schema=SCHEMA),
-                    columns=(Named("x2", "CAST(k AS STRING)"),),
+                    columns=(ProjectedColumn("x2", "CAST(k AS STRING)"),),
                 ),
-                on=On.pairs(("x",), ("x2",)),
+                on=JoinKeys.pairs(("x",), ("x2",)),
             )
         },
     ),
     (
         "task.join_output:require_names",
-        joined(HashJoin, LEFT, flat("right", k="k2"), on=On.pairs(("k",), ("k2",))),
+        joined(HashJoin, LEFT, flat("right", k="k2"), on=JoinKeys.pairs(("k",), ("k2",))),
         {
             "rename it": joined(HashJoin, LEFT, RIGHT),
             "leave it out": joined(
                 HashJoin,
                 LEFT,
-                Project(id="less", input=flat("right"), columns=(Named("k2", "k"),)),
+                Project(id="less", input=flat("right"), columns=(ProjectedColumn("k2", "k"),)),
             ),
         },
     ),
@@ -268,10 +270,10 @@ PLANS: tuple[tuple[str, Node | Callable[[], Node], Mapping[str, Node]], ...] = (
     ),
     (
         "task.pipelines:_project",
-        Project(id="p", input=SCAN, columns=(Named("k", "k"), Named("k", "t"))),
+        Project(id="p", input=SCAN, columns=(ProjectedColumn("k", "k"), ProjectedColumn("k", "t"))),
         {
             "rename one of them": Project(
-                id="p", input=SCAN, columns=(Named("k", "k"), Named("l", "t"))
+                id="p", input=SCAN, columns=(ProjectedColumn("k", "k"), ProjectedColumn("l", "t"))
             )
         },
     ),
@@ -367,17 +369,17 @@ LOOKUP = ArrowLookup(pa.table({"id": [1], "name": ["one"]}), ["id"])
 
 
 def looked_up(**more: Any) -> IndexLookupJoin:
-    given = {"how": How.LEFT, "keys": ("k",), **more}
+    given = {"how": JoinType.LEFT, "keys": ("k",), **more}
     return IndexLookupJoin(id="names", input=flat("rows"), **given)
 
 
 @follows("task.lookup_join:LookupJoinRows._check")
 def _(told: Told) -> None:
     with told:
-        rows_of(looked_up(how=How.FULL), lookups={"names": LOOKUP})
+        rows_of(looked_up(how=JoinType.FULL), lookups={"names": LOOKUP})
     for kind, how in ((MergeJoin, "use a merge join"), (HashJoin, "or a hash join")):
         told(how)
-        assert rows_of(joined(kind, LEFT, RIGHT, how=How.FULL))
+        assert rows_of(joined(kind, LEFT, RIGHT, how=JoinType.FULL))
 
 
 @follows("task.lookup_join:LookupJoinRows._check:2")

@@ -17,7 +17,7 @@ from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import DEPTH_MAX, Filter, Limit, Node, Unnest
 from spark_upsert.table.table import Table
 from spark_upsert.views.grouping import Grouping
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.plan_builder import Plan
 from tests.hints.hint import Told, follows
 from tests.hints.reads import Query, batch
@@ -341,7 +341,7 @@ def _(told: Told) -> None:
     assert len(world.rows(world.orders.group_by("amount").agg(n=agg.count()))) == 2
 
 
-@follows("views.materialized:Kept.made")
+@follows("views.materialized:MaterializedView.made")
 def _(told: Told) -> None:
     world = World(told.folder)
     some = count(world.orders.filter("amount > 10"), "customer")
@@ -352,16 +352,16 @@ def _(told: Told) -> None:
     assert len(world.rows(world.kept(some, "other"))) == 1
 
 
-@follows("views.materialized:Kept.opened")
+@follows("views.materialized:MaterializedView.opened")
 def _(told: Told) -> None:
     world = World(told.folder)
     with told:
-        Kept.opened(Table.open(str(told.folder / "orders")))
+        MaterializedView.opened(Table.open(str(told.folder / "orders")))
     told("read it as any table")
     assert Table.open(str(told.folder / "orders")).snapshot().num_rows == 2
     told("keep a view in another path")
     world.kept(count(world.orders, "customer"))
-    Kept.opened(Table.open(str(told.folder / "kept")))
+    MaterializedView.opened(Table.open(str(told.folder / "kept")))
 
 
 @follows("views.rowwise:ProjectRelation.require_findable")

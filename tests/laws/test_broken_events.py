@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from spark_upsert.core.schema import ERROR, PUT, TOMBSTONE, ErrorPolicy, TableSchema
 from spark_upsert.envelopes.debezium_records import record_form
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions
-from spark_upsert.payloads.logical_types import DecimalForm, TimeUnit, Unsaid
+from spark_upsert.payloads.logical_types import DecimalForm, SchemalessDefaults, TimeUnit
 from spark_upsert.table.write.commands import Envelope
 from tests.support.envelopes import KAFKA, records
 
@@ -32,7 +32,7 @@ OPTIONS = EnvelopeOptions(
     kind=EnvelopeKind.DEBEZIUM,
     payloads=GIVEN,
     schema_ids={"key": None, "value": None},
-    unsaid=Unsaid(unit=TimeUnit.MICROS, decimals=DecimalForm.PRECISE),
+    unsaid=SchemalessDefaults(unit=TimeUnit.MICROS, decimals=DecimalForm.PRECISE),
 )
 
 

@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 
 from spark_upsert.payloads.connect import ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.logical_types import DecimalForm, TimeUnit, Unsaid, decode_base64
+from spark_upsert.payloads.logical_types import (
+    DecimalForm,
+    SchemalessDefaults,
+    TimeUnit,
+    decode_base64,
+)
 from tests.support.fuzz import FUZZ_TIMES
 from tests.support.seeds import seeds
 
@@ -27,7 +32,7 @@ FIELDS, _ = parse_schema(
     "s STRUCT<n: DECIMAL(20, 3), b: BINARY>",
     bare_name="v",
 )
-UNSAID = Unsaid(unit=TimeUnit.MICROS, decimals=DecimalForm.PRECISE)
+UNSAID = SchemalessDefaults(unit=TimeUnit.MICROS, decimals=DecimalForm.PRECISE)
 DECODER = ConnectJsonDecoder(FIELDS, UNSAID)
 
 
@@ -213,7 +218,7 @@ def test_a_decimal_is_the_number_that_was_written_or_bad(seed: int) -> None:
             type_ = said("struct", "io.debezium.data.VariableScaleDecimal", fields=parts)
         schema = {"type": "struct", "fields": [{**type_, "field": "n"}]}
         head = f'{{"schema":{json.dumps(schema)},"payload":'
-        read = ConnectJsonDecoder(fields.remove(1), Unsaid()).decode(
+        read = ConnectJsonDecoder(fields.remove(1), SchemalessDefaults()).decode(
             pa.array([f"{head}{each}}}".encode() for each in payloads])
         )
         assert read.columns[0].to_pylist() == expected, (writer, scale, digits, places)

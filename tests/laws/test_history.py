@@ -23,9 +23,9 @@ from tests.support.histories import (
     CONDITIONS,
     HISTORIES,
     Conditions,
+    PayloadFormat,
     Played,
     Step,
-    Written,
     play,
     under,
 )
@@ -36,7 +36,7 @@ SCOPES = pytest.mark.parametrize("scope", Scope, ids=lambda scope: f"with scope 
 WANTED = HistoryOptions(columns=("k", "v"))
 
 
-class Held(NamedTuple):
+class BatchDelay(NamedTuple):
     """A row of a history, as a person would write it down."""
 
     key: Any
@@ -59,9 +59,12 @@ def at_of(played: Played, by: ValidBy, version: int, key: Any) -> Any:
             return played.entries[version][key].order
 
 
-def written_down(played: Played, by: ValidBy, lower: int, upper: int) -> Iterator[Held]:
+def written_down(played: Played, by: ValidBy, lower: int, upper: int) -> Iterator[BatchDelay]:
     """Yield what a person writes down that looks at the table at each version, row by row."""
-    held = {k: Held(k, v, at_of(played, by, lower, k), None) for k, v in played.rows[lower].items()}
+    held = {
+        k: BatchDelay(k, v, at_of(played, by, lower, k), None)
+        for k, v in played.rows[lower].items()
+    }
     for version in range(lower + 1, upper):
         before, now = played.rows[version - 1], played.rows[version]
         for key in before.keys() | now.keys():
@@ -71,7 +74,7 @@ def written_down(played: Played, by: ValidBy, lower: int, upper: int) -> Iterato
             if key in held:
                 yield held.pop(key)._replace(ends=at)
             if key in now:
-                held[key] = Held(key, now[key], at, None)
+                held[key] = BatchDelay(key, now[key], at, None)
     yield from held.values()
 
 
@@ -108,7 +111,7 @@ def test_a_history_is_what_is_seen_at_each_version(
 
 
 @example(
-    history=[Written([[[Command(1, 5, 2)]]]), Written([[[Command(1, None, 4)]]])],
+    history=[PayloadFormat([[[Command(1, 5, 2)]]]), PayloadFormat([[[Command(1, None, 4)]]])],
     conditions=Conditions(hash_values=None, are_pieces_tiny=False),
 )
 @given(history=HISTORIES, conditions=CONDITIONS)

@@ -20,7 +20,7 @@ from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.table.compaction import choose, compact_runs
 from spark_upsert.table.table import Table
 from spark_upsert.views.grouping import Grouping, contributions
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from tests.support.grouped import Row, expected, kept_in_memory, pairs_of, position, shown
 
 ROWS = pa.schema({"g": pa.int64(), "x": pa.float64(), "y": pa.decimal128(38, 0)})
@@ -89,7 +89,7 @@ def expire(play: Play) -> None:
 
 
 def restart(play: Play) -> None:
-    play.kept = Kept(Table(play.kept.table.store), GROUPING)
+    play.kept = MaterializedView(Table(play.kept.table.store), GROUPING)
 
 
 def deliver_again(play: Play) -> None:

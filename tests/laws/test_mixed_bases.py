@@ -16,7 +16,7 @@ from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import Staged, WriteSet
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 from tests.support.stores import MemoryStore
 
 STRETCH = 40
@@ -42,7 +42,7 @@ def rows_of(rng: random.Random) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ROWS)
 
 
-def staged_upon(table: Table, rows: pa.Table, late_rows: LateRows) -> Staged:
+def staged_upon(table: Table, rows: pa.Table, late_rows: LateRows) -> StagedRuns:
     """Stage the rows of one task upon what is the newest version to it."""
     head = table.log.head()
     envelope = envelope_of_rows(head.schema, rows.schema, deletes="gone")
@@ -50,7 +50,7 @@ def staged_upon(table: Table, rows: pa.Table, late_rows: LateRows) -> Staged:
     return stage(Snapshot(table.store, head), commands, late_rows=late_rows)
 
 
-def committed(table: Table, staged: Sequence[Staged], late_rows: LateRows) -> Commit:
+def committed(table: Table, staged: Sequence[StagedRuns], late_rows: LateRows) -> Commit:
     """Commit what tasks staged, each upon its own version."""
     places = {each.base.version: each.base for each in staged}
     bases = {v: Snapshot(table.store, table.log.at(v)) for v in sorted(places)}

@@ -17,13 +17,13 @@ import pytest
 
 from spark_upsert.errors import DataError
 from spark_upsert.plan.nodes import (
-    How,
     IndexLookupJoin,
     Join,
-    Named,
+    JoinKeys,
+    JoinType,
     Node,
-    On,
     Project,
+    ProjectedColumn,
     Reverse,
     Scan,
 )
@@ -116,10 +116,12 @@ def play_look_up(seed: int) -> int:
     assert isinstance(found, Scan)
     column = chance.choice([c.name for c in rows.columns if c.type == "int64"])
     names = [name for name in found.schema.names if name not in (*found.key, *rows.schema.names)]
-    how = chance.choice([How.INNER, How.LEFT])
+    how = chance.choice([JoinType.INNER, JoinType.LEFT])
     at = {path: chance.choice(world.known_versions(path)[-3:]) for path in (left, right)}
-    shown = Project(input=found, columns=tuple(Named(name, name) for name in ("id", *names)))
-    on = (On(column, "id"),)
+    shown = Project(
+        input=found, columns=tuple(ProjectedColumn(name, name) for name in ("id", *names))
+    )
+    on = (JoinKeys(column, "id"),)
     joined = Join(left=rows, right=shown, how=how, on=on, reverse=Reverse.SCAN)
     looked_up = rows_by_task(
         IndexLookupJoin(input=rows, how=how, keys=(column,)),

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.core.schema import Scope
-from tests.support.histories import CONDITIONS, Compacted, Conditions, Step, Written, play, under
+from tests.support.histories import (
+    CONDITIONS,
+    CompactionResult,
+    Conditions,
+    PayloadFormat,
+    Step,
+    play,
+    under,
+)
 from tests.support.model import Command, Model
 from tests.support.tables import apply_epoch, plan_epoch, rows_at
 
@@ -38,9 +46,9 @@ def scattered(commands: Sequence[Command], dice: random.Random) -> list[Step]:
             [[pending.pop() for _ in range(min(len(pending), dice.randrange(4)))] for _ in range(2)]
             for _ in range(dice.randrange(4))
         ]
-        steps.append(Written(tasks))
+        steps.append(PayloadFormat(tasks))
         if dice.random() < 0.2:
-            steps.append(Compacted())
+            steps.append(CompactionResult())
     return steps
 
 

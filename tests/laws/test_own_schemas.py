@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from spark_upsert.errors import SchemaError
 from spark_upsert.payloads import embedded_schema
 from spark_upsert.payloads.embedded_schema import ByRegistry, Inline, OwnDecoder, Schemas, fields_in
-from spark_upsert.payloads.schema_registry import Registered, RegistrySettings, UnknownSchema
+from spark_upsert.payloads.schema_registry import RegisteredSchema, RegistrySettings, UnknownSchema
 from tests.support.own_schemas import DECIMAL, avro, inline, record
 
 NAMES = ("a", "b", "c")
@@ -148,10 +148,10 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
     """The schemas of a registry that is asked by a call."""
     found: dict[int, Any] = {}
 
-    def ask(settings: RegistrySettings, number: int) -> Registered:
+    def ask(settings: RegistrySettings, number: int) -> RegisteredSchema:
         if number not in found:
             raise UnknownSchema
-        return Registered("AVRO", json.dumps(found[number]))
+        return RegisteredSchema("AVRO", json.dumps(found[number]))
 
     monkeypatch.setattr(embedded_schema, "schema_of_id", ask)
     return found

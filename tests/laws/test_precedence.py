@@ -90,7 +90,7 @@ OF_MANY_TASKS = st.lists(
 """At most one entry of each task and epoch, in the order of these."""
 
 
-class Asked:
+class PublicationSettings:
     """The rule, asked about entries by their places."""
 
     def __init__(self, rule: Precedence, entries: Sequence[Entry]) -> None:
@@ -134,7 +134,7 @@ def test_two_entries_compare_as_their_ranks_do(
     rule = Precedence(scope, *rest)
     ranks = [rank(rule, entry) for entry in entries]
     expected = [[(a > b) - (a < b) for b in ranks] for a in ranks]
-    assert Asked(rule, entries).compared().tolist() == expected
+    assert PublicationSettings(rule, entries).compared().tolist() == expected
 
 
 @BY_SCOPE
@@ -163,7 +163,7 @@ def grouped(
     places = data.draw(st.permutations(range(len(entries))))
     cuts = data.draw(st.sets(st.integers(1, len(entries)), max_size=3))
     bounds = sorted({0, len(entries), *cuts})
-    asked = Asked(rule, entries)
+    asked = PublicationSettings(rule, entries)
     groups = [places[low:high] for low, high in itertools.pairwise(bounds)]
     best = asked.best([asked.best(groups, is_one_task=is_one_task)], is_one_task=is_one_task)
     return entries[best[0]]

@@ -13,7 +13,7 @@ import pytest
 from spark_upsert.core.key_hash import hash_keys
 from spark_upsert.core.keys import Words
 from spark_upsert.plan import join_keys
-from spark_upsert.plan.nodes import HashJoin, How, Join, MergeJoin
+from spark_upsert.plan.nodes import HashJoin, Join, JoinType, MergeJoin
 from spark_upsert.task.task import Task
 from tests.support.chains import rows_of
 from tests.support.join_worlds import World, hash_joined, lookup_joined, merge_joined
@@ -33,16 +33,16 @@ def few_hashes(original: Callable[..., Words]) -> Callable[..., Words]:
 
 
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["at once", "with waits"])
-@pytest.mark.parametrize("kind", How, ids=lambda kind: kind.value)
-def test_a_merge_join_is_that_of_nested_loops(kind: How, is_waiting: bool) -> None:
+@pytest.mark.parametrize("kind", JoinType, ids=lambda kind: kind.value)
+def test_a_merge_join_is_that_of_nested_loops(kind: JoinType, is_waiting: bool) -> None:
     for seed in range(SEEDS):
         world = World(seed)
         found = merge_joined(world, kind, is_waiting=is_waiting)
         assert [alike(rows) for rows in found] == [*world.expected(kind), []], seed
 
 
-@pytest.mark.parametrize("kind", How, ids=lambda kind: kind.value)
-def test_a_hash_join_is_that_of_nested_loops(kind: How) -> None:
+@pytest.mark.parametrize("kind", JoinType, ids=lambda kind: kind.value)
+def test_a_hash_join_is_that_of_nested_loops(kind: JoinType) -> None:
     for seed in range(SEEDS):
         world = World(seed)
         found = hash_joined(world, kind)
@@ -57,12 +57,12 @@ def test_a_hash_join_is_right_where_nearly_all_hashes_are_equal() -> None:
     ):
         for seed in range(SEEDS):
             world = World(seed)
-            found = hash_joined(world, How.FULL)
-            assert [alike(rows) for rows in found] == [*world.expected(How.FULL), []], seed
+            found = hash_joined(world, JoinType.FULL)
+            assert [alike(rows) for rows in found] == [*world.expected(JoinType.FULL), []], seed
 
 
-@pytest.mark.parametrize("kind", [How.INNER, How.LEFT], ids=lambda kind: kind.value)
-def test_an_index_lookup_join_is_that_of_nested_loops(kind: How) -> None:
+@pytest.mark.parametrize("kind", [JoinType.INNER, JoinType.LEFT], ids=lambda kind: kind.value)
+def test_an_index_lookup_join_is_that_of_nested_loops(kind: JoinType) -> None:
     for seed in range(SEEDS):
         world = World(seed)
         right = world.sets[0][1]
@@ -74,8 +74,8 @@ def test_an_index_lookup_join_is_that_of_nested_loops(kind: How) -> None:
             assert [row["id"] for row in rows] == sorted(row["id"] for row in rows), seed
 
 
-@pytest.mark.parametrize("kind", How, ids=lambda kind: kind.value)
-def test_the_same_sets_of_splits_give_the_same_rows_in_the_same_order(kind: How) -> None:
+@pytest.mark.parametrize("kind", JoinType, ids=lambda kind: kind.value)
+def test_the_same_sets_of_splits_give_the_same_rows_in_the_same_order(kind: JoinType) -> None:
     for seed in range(SEEDS // 4):
         once, again = (merge_joined(World(seed), kind, is_waiting=False) for _ in range(2))
         assert repr(once) == repr(again), seed
@@ -86,14 +86,14 @@ def test_the_same_sets_of_splits_give_the_same_rows_in_the_same_order(kind: How)
 def test_a_task_joins_as_nested_loops_do(node: type[Join], drivers: int) -> None:
     for seed in range(max(4, SEEDS // 4)):
         world = World(seed)
-        kind = list(How)[seed % len(How)]
+        kind = list(JoinType)[seed % len(JoinType)]
         with Task(world.join(node, kind), drivers=drivers) as task:
             found = [joined_by(task, *world.ordered(rows)) for rows in world.sets]
         assert [alike(rows) for rows in found] == world.expected(kind), seed
 
 
-@pytest.mark.parametrize("kind", How, ids=lambda kind: kind.value)
-def test_a_join_of_a_view_gives_one_column_for_the_keys_of_both_sides(kind: How) -> None:
+@pytest.mark.parametrize("kind", JoinType, ids=lambda kind: kind.value)
+def test_a_join_of_a_view_gives_one_column_for_the_keys_of_both_sides(kind: JoinType) -> None:
     for seed in range(SEEDS):
         world = World(seed)
         with Task(world.join(Join, kind)) as task:

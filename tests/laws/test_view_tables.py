@@ -42,7 +42,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views import view
 from spark_upsert.views.bases import bind
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.view import View, last_epoch
 from tests.laws.test_views import (
     SLICES,
@@ -401,7 +401,7 @@ class Groups(Play):
         """The query that brought the table to where it is, if one did."""
 
     def position(self) -> At | None:
-        recorded = Kept.opened(self.table).position()
+        recorded = MaterializedView.opened(self.table).position()
         if recorded == NOTHING or (found := KeptPosition.read(recorded)).snapshot is not None:
             return None
         return {path: place.version for path, place in found.at.items()}
@@ -413,7 +413,9 @@ class Groups(Play):
         return Contents(canonical((*key, *values)) for key, values in groups.items())
 
     def held(self, version: int | None = None) -> Contents:
-        return contents_of(Kept.opened(self.table).rows(version).to_pylist(), self.names)
+        return contents_of(
+            MaterializedView.opened(self.table).rows(version).to_pylist(), self.names
+        )
 
     def step(self) -> bool:
         way = self.chance.random()

@@ -32,7 +32,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views import view
 from spark_upsert.views.bases import bind
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from tests.support.grouped import expected, shown
@@ -140,7 +140,7 @@ class Groups:
         self.chance, self.world = chance, world
         relation, self.grouping, self.node = random_group(chance, world.open, world.known_versions)
         self.paths = relation.paths
-        self.kept = Kept.made(Table(MemoryStore()), self.grouping, self.node.to_json())
+        self.kept = MaterializedView.made(Table(MemoryStore()), self.grouping, self.node.to_json())
         self.query: Query | None = None
 
     @property

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import ErrorPolicy, Scope
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.table.compaction import Compacted, compact_runs
+from spark_upsert.table.compaction import CompactionResult, compact_runs
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.write.stage import stage
@@ -171,13 +171,13 @@ class AnyTableAgreesWithItsRules(RuleBasedStateMachine):
         self.world.observer.compact(self.table, full=full)
 
     @rule(target=planned, full=st.booleans())
-    def compact_runs(self, full: bool) -> list[Compacted]:
+    def compact_runs(self, full: bool) -> list[CompactionResult]:
         head = self.table.log.head()
         jobs = self.table.compaction_jobs(full=full)
         return [compact_runs(self.table.store, head, job) for job in jobs]
 
     @rule(merges=consumes(planned))
-    def commit_compactions(self, merges: list[Compacted]) -> None:
+    def commit_compactions(self, merges: list[CompactionResult]) -> None:
         self.table.commit_compactions(merges)
 
     @rule(back=st.integers(1, 4))

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.streams.inputs.inputs import NamedInputs, Removed
+from spark_upsert.streams.inputs.inputs import NamedInputs, RemovedInput
 from spark_upsert.streams.planner import ordered
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_order_promises as order_promises
@@ -84,7 +84,7 @@ def _() -> Patch:
     order_promises.test_p5_rows_that_an_exact_order_has_counted_do_not_go_with_their_input,
 )
 def _() -> Patch:
-    return patch.object(Removed, "steps", lambda self, start, end: iter(()))
+    return patch.object(RemovedInput, "steps", lambda self, start, end: iter(()))
 
 
 OTHER_OPTIONS = (

@@ -10,7 +10,7 @@ from spark_upsert.table.log.reader import LogReader
 from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.log.storage import StoredLog
 from spark_upsert.table.retention import expiry as retention
-from spark_upsert.table.retention.expiry import Unnamed
+from spark_upsert.table.retention.expiry import UnreferencedFiles
 from spark_upsert_sink import writers
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_identity_promises as identity_promises
@@ -57,13 +57,15 @@ def _() -> Patch:
     identity_promises.test_p1_a_put_that_lands_behind_a_vacuum_creates_nothing,
 )
 def _() -> Patch:
-    def before(original: Any, self: Unnamed, fence: Any) -> Any:
+    def before(original: Any, self: UnreferencedFiles, fence: Any) -> Any:
         return self.orphans
 
     def leave(original: Any, *args: Any) -> None:
         """Raise no frontier."""
 
-    return together(wrapped(Unnamed, "before", before), wrapped(retention, "_raise_fence", leave))
+    return together(
+        wrapped(UnreferencedFiles, "before", before), wrapped(retention, "_raise_fence", leave)
+    )
 
 
 @bug(

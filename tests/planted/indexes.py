@@ -92,7 +92,7 @@ CHOSEN = promises.test_p3_a_condition_finds_the_rows_of_every_version
 
 @bug("rows that the pins leave are not judged by the condition", CHOSEN)
 def _() -> Patch:
-    return patch.object(scan.Where, "filter", lambda self, rows: rows)
+    return patch.object(scan.RowFilter, "filter", lambda self, rows: rows)
 
 
 @bug("an OR pins what its left side pins", CHOSEN)

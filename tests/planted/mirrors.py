@@ -23,7 +23,7 @@ from spark_upsert.delta.deletion_vectors import Vector
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import Kind
 from spark_upsert.table.run.rows import RunPart
-from spark_upsert.table.state.prepared import Ahead
+from spark_upsert.table.state.prepared import PreparedFiles
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_mirror_promises as promises
 
@@ -230,7 +230,7 @@ def _() -> Patch:
 
 @bug("deaths of before an overwrite are counted behind it", OVERWRITTEN)
 def _() -> Patch:
-    return patch.object(Ahead, "without_deaths", lambda self: self)
+    return patch.object(PreparedFiles, "without_deaths", lambda self: self)
 
 
 @bug("a twin of older columns is named", PREPARED)
@@ -241,7 +241,7 @@ def _() -> Patch:
             found |= original(self, place, each.columns)
         return found
 
-    return wrapped(prepared_files.Prepared, "twins", any_columns)
+    return wrapped(prepared_files.PreparationCache, "twins", any_columns)
 
 
 @bug("a twin has the values of deleted rows where they live", PREPARED)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from spark_upsert.plan.join_keys import joinable
-from spark_upsert.plan.nodes import How
+from spark_upsert.plan.nodes import JoinType
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.task import join_output
 from spark_upsert.task.aggregation import GroupComputation
@@ -34,7 +34,7 @@ ROWS = test_p2_a_task_gives_the_rows_of_a_view
 @bug("a key that only the right side of a full join has is NULL in a task", ROWS)
 def _() -> Patch:
     def as_left(original: Any, self: Shape, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return original(replace(self, kind=How.LEFT), rows)
+        return original(replace(self, kind=JoinType.LEFT), rows)
 
     return wrapped(Shape, "shown", as_left)
 

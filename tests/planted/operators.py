@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from spark_upsert.core.keys import Positions
 from spark_upsert.plan import join_keys
 from spark_upsert.plan.join_keys import KeyIndex
-from spark_upsert.plan.nodes import How
+from spark_upsert.plan.nodes import JoinType
 from spark_upsert.task import accumulators, aggregation, hash_join, merge_join
 from spark_upsert.task.accumulators import Average, ExactSum, Extreme
 from spark_upsert.task.aggregation import HashAggregation, StreamingAggregation
 from spark_upsert.task.hash_join import HashJoinRows
-from spark_upsert.task.join_output import Joined, Shape, Side
+from spark_upsert.task.join_output import JoinOutput, Shape, Side
 from spark_upsert.task.lookup_join import LookupJoinRows
 from spark_upsert.task.merge_join import MergeJoinRows
 from tests.planted.bug import Patch, bug, together, wrapped
@@ -52,7 +52,7 @@ def test_p2_averages_of_decimals() -> None:
 
 @bug("wide rows of a join are counted and not weighed", test_p7_a_batch_of_a_join_is_of_some_bytes)
 def _() -> Patch:
-    return patch.object(Joined, "_fitting", lambda self, left, right, room: len(left))
+    return patch.object(JoinOutput, "_fitting", lambda self, left, right, room: len(left))
 
 
 @bug("null joins null", JOINS)
@@ -97,13 +97,13 @@ def _() -> Patch:
 
 @bug("the last rows of a match are lost where a batch is full", JOINS)
 def _() -> Patch:
-    def next_(original: Any, self: Joined, rows_max: int, **held: int) -> Any:
+    def next_(original: Any, self: JoinOutput, rows_max: int, **held: int) -> Any:
         found = original(self, rows_max, **held)
         if found is not None and found.num_rows == rows_max:
             self._given += 1
         return found
 
-    return wrapped(Joined, "next", next_)
+    return wrapped(JoinOutput, "next", next_)
 
 
 @bug("a hash join shows no lone right rows", JOINS)
@@ -268,7 +268,7 @@ def _() -> Patch:
     promises.test_p7_a_side_that_is_of_no_use_is_read_no_further,
 )
 def _() -> Patch:
-    return patch.object(merge_join, "_DROPS_RIGHT", frozenset(How))
+    return patch.object(merge_join, "_DROPS_RIGHT", frozenset(JoinType))
 
 
 @bug("groups may take all memory", promises.test_p7_what_is_held_has_a_bound)

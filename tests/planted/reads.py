@@ -120,7 +120,7 @@ def _() -> Patch:
     def grouped(original: Any, epochs: Any) -> Any:
         groups: list[Any] = []
         for cut, commits in original(epochs):
-            if cut is epoch_ranges.Cut.BEHIND_OVERWRITE:
+            if cut is epoch_ranges.RangeBoundary.BEHIND_OVERWRITE:
                 groups[-1][1].extend(commits)
             else:
                 groups.append((cut, commits))

@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_upsert.table import row_ttl
 from spark_upsert.table.retention import expiry
 from spark_upsert.table.row_ttl import RowTtl
-from spark_upsert.table.write.guards import Unchanged
+from spark_upsert.table.write.guards import UnchangedRowsGuard
 from tests.laws import test_row_ttl as laws
 from tests.planted.bug import Patch, bug, wrapped
 
@@ -33,7 +33,7 @@ def test_p2_an_expiry_is_repeated() -> None:
 
 @bug("an expiry is put behind rows that came since it looked", test_p1_fresh_rows_stay)
 def _() -> Patch:
-    return patch.object(Unchanged, "__call__", lambda *_: None)
+    return patch.object(UnchangedRowsGuard, "__call__", lambda *_: None)
 
 
 @bug("an expiry deletes what it saw first, without another look", test_p1_fresh_rows_stay)

@@ -211,7 +211,7 @@ def _() -> Patch:
 def _() -> Patch:
     def none_fits(column: Any, type_: Any) -> Any:
         try:
-            return group_rows._Shown(column.cast(type_))
+            return group_rows._ResultColumn(column.cast(type_))
         except pa.ArrowInvalid as error:
             raise DataError("a sum does not fit.") from error
 
@@ -267,4 +267,4 @@ def test_p6_each_view_has_a_task_of_its_own() -> None:
 
 @bug("a task that is kept is lent whatever view is read", test_p6_each_view_has_a_task_of_its_own)
 def _() -> Patch:
-    return patch.object(views, "_Read", lambda plan, storage: "a view")
+    return patch.object(views, "_ReadBinding", lambda plan, storage: "a view")

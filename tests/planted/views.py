@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.plan import join_keys
-from spark_upsert.plan.nodes import How, Join, Scan
+from spark_upsert.plan.nodes import Join, JoinType, Scan
 from spark_upsert.streams.inputs import view as view_input
 from spark_upsert.views import join, plan_builder, relation, rowwise, view
 from spark_upsert.views.intervals import Spans, Times
@@ -114,7 +114,7 @@ def _() -> Patch:
 @bug("a left join gives no rows without a partner", FOLDED)
 def _() -> Patch:
     def inner(original: Any, self: Any, left: Any, right: Any) -> Any:
-        how = How.INNER if self.how is How.LEFT else self.how
+        how = JoinType.INNER if self.how is JoinType.LEFT else self.how
         with patch.object(self, "how", how):
             yield from original(self, left, right)
 

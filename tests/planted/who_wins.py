@@ -19,7 +19,7 @@ from spark_upsert.table.compaction import worker
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.state import lookup, reduce, resolve
 from spark_upsert.table.state.counters import Counters
-from spark_upsert.table.state.found import ABSENT, Found
+from spark_upsert.table.state.found import ABSENT, EntryMatches
 from spark_upsert.table.write import outcomes, stash, write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
 from tests.promises import test_promises as promises
@@ -49,11 +49,11 @@ def _() -> Patch:
     promises.test_p5_every_row_is_counted_under_its_reason,
 )
 def _() -> Patch:
-    def latest(found: Any, rows: Any, epochs: Any, hits: Any, count: int) -> Found:
+    def latest(found: Any, rows: Any, epochs: Any, hits: Any, count: int) -> EntryMatches:
         at = np.full(count, ABSENT, dtype=np.int64)
         for hit in hits:
             at[hit.probes] = hit.rows
-        return Found(rows, at)
+        return EntryMatches(rows, at)
 
     return patch.object(reduce.Choosing, "gather", latest)
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_upsert.flow import (
     ArrowSource,
-    Collected,
+    CollectSink,
     Flow,
     Legacy,
     PythonFunction,
@@ -46,7 +46,7 @@ def test_p6_a_sum_over_nothing_is_a_row(other: bool) -> None:
     with flow.parallel("wide", 3):
         rows = flow.operator("total", total, rows)
         rows = flow.operator("again", PythonFunction(iter, COUNT), rows)
-    flow.sink("kept", Collected(), rows)
+    flow.sink("kept", CollectSink(), rows)
     plan = fused(expanded(flow.graph()), Legacy())
     for found in (
         collect(plan),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_upsert.flow import (
     ArrowSource,
-    Collected,
+    CollectSink,
     Flow,
     Physical,
     Splitter,
@@ -156,7 +156,7 @@ def test_p4_each_channel_of_an_outer_region_takes_turns_of_its_own() -> None:
     flow = Flow()
     rows = flow.source("Src", ArrowSource(SCHEMA.empty_table()))
     with flow.parallel("R", 2, partition_by=["k"]), flow.parallel("S", 3):
-        flow.sink("A", Collected(), rows)
+        flow.sink("A", CollectSink(), rows)
     [splitter] = expanded(flow.graph()).splitters
     found = list(iter_deliveries(splitter, [[(0, ""), (0, "")], [(1, "")], [(0, ""), (1, "")]]))
     assert [name for [name] in found] == [f"R.S.A[{channel}]" for channel in (0, 1, 3, 2, 4)]

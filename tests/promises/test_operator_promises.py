@@ -14,7 +14,7 @@ import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError
 from spark_upsert.plan.aggregates import Aggregate
-from spark_upsert.plan.nodes import ArrowScan, Group, HashJoin, How, MergeJoin, On
+from spark_upsert.plan.nodes import ArrowScan, Group, HashJoin, JoinKeys, JoinType, MergeJoin
 from spark_upsert.task import aggregation as aggregations
 from spark_upsert.task.aggregation import aggregation
 from spark_upsert.task.hash_join import HashJoinRows
@@ -47,7 +47,7 @@ by_seeds = pytest.mark.parametrize("seed", range(2), ids="seed {}".format)
 @pytest.mark.sweep(1)
 def test_p2_a_join_is_that_of_nested_loops_over_one_set_of_splits(seed: int) -> None:
     for number in worlds(seed):
-        for kind in How:
+        for kind in JoinType:
             expected = [*World(number).expected(kind), []]
             merged = merge_joined(World(number), kind, is_waiting=True)
             assert [alike(rows) for rows in merged] == expected
@@ -60,9 +60,9 @@ def test_p2_rows_that_are_looked_up_are_those_of_nested_loops(seed: int) -> None
     for number in worlds(seed):
         world = World(number)
         right = world.sets[0][1]
-        found = lookup_joined(world, How.LEFT, right)
+        found = lookup_joined(world, JoinType.LEFT, right)
         for rows, (left, _) in zip(found, world.sets, strict=False):
-            expected = joined_rows(How.LEFT, left, right, world.keys, world.right.names)
+            expected = joined_rows(JoinType.LEFT, left, right, world.keys, world.right.names)
             assert alike(rows) == alike(expected)
 
 
@@ -96,13 +96,13 @@ def test_p2_many_groups_keep_their_sums_and_their_order() -> None:
         assert [(row["k"], row["s"]) for row in rows_of(given)] == [(k, 2 * k) for k in keys]
 
 
-def merge(kind: How, right: Scripted, **settings: Any) -> MergeJoinRows:
+def merge(kind: JoinType, right: Scripted, **settings: Any) -> MergeJoinRows:
     plan = MergeJoin(
         id="join",
         left=LEFT_SCAN,
         right=RIGHT_SCAN,
         how=kind,
-        on=On.pairs(("a",), ("b",)),
+        on=JoinKeys.pairs(("a",), ("b",)),
         **settings,
     )
     return MergeJoinRows(plan, LEFT, right, Dropping(right=right).drop_input)
@@ -112,15 +112,15 @@ def test_p5_rows_out_of_order_are_refused() -> None:
     for left, right in (([2, 1], [1, 2]), ([1, 2], [2, 1])):
         side = Scripted(RIGHT, [of(RIGHT, *right)])
         with pytest.raises(DataError, match="must ascend"):
-            Chain([merge(How.FULL, side)], [side]).run([of(LEFT, *left)])
+            Chain([merge(JoinType.FULL, side)], [side]).run([of(LEFT, *left)])
 
 
 def test_p7_a_side_that_is_of_no_use_is_read_no_further() -> None:
     for kind, is_read in (
-        (How.INNER, False),
-        (How.LEFT, False),
-        (How.ANTI, False),
-        (How.FULL, True),
+        (JoinType.INNER, False),
+        (JoinType.LEFT, False),
+        (JoinType.ANTI, False),
+        (JoinType.FULL, True),
     ):
         side = Scripted(RIGHT, [of(RIGHT, *range(2, 50))])
         Chain([merge(kind, side)], [side]).run([of(LEFT, 1, 2)], is_ended=False)
@@ -134,14 +134,14 @@ def test_p7_what_is_held_has_a_bound() -> None:
 
     bound = 64
     side = Scripted(RIGHT, [of(RIGHT, *[1] * 50)])
-    fails(Chain([merge(How.INNER, side, memory_bytes_max=bound)], [side]), of(LEFT, 1))
+    fails(Chain([merge(JoinType.INNER, side, memory_bytes_max=bound)], [side]), of(LEFT, 1))
     side = Scripted(RIGHT, [of(RIGHT, *range(50))])
     plan = HashJoin(
         id="join",
         left=LEFT_SCAN,
         right=RIGHT_SCAN,
-        how=How.INNER,
-        on=On.pairs(("a",), ("b",)),
+        how=JoinType.INNER,
+        on=JoinKeys.pairs(("a",), ("b",)),
         memory_bytes_max=bound,
     )
     fails(Chain([HashJoinRows(plan, LEFT, side)], [side]), of(LEFT, 1))

@@ -29,7 +29,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.table.changelog.render import Deduplication
-from spark_upsert.table.compaction import Compacted, choose, compact_runs
+from spark_upsert.table.compaction import CompactionResult, choose, compact_runs
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.log import Log
@@ -41,7 +41,7 @@ from spark_upsert.table.versions import first_wanted, manifest_at, upper_wanted
 from spark_upsert.table.write import stash as stash_module
 from spark_upsert.table.write.stash import Stash
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
-from tests.support.histories import Written
+from tests.support.histories import PayloadFormat
 from tests.support.model import Change, Command, Model, fold, visible
 from tests.support.stores import (
     BrokenError,
@@ -112,7 +112,7 @@ def merge_neighbours(table: Table) -> None:
         table.commit_compactions([compact_runs(table.store, head, job)])
 
 
-def merge_due(table: Table) -> list[Compacted]:
+def merge_due(table: Table) -> list[CompactionResult]:
     head = table.log.head()
     return [compact_runs(table.store, head, job) for job in table.compaction_jobs()]
 
@@ -309,7 +309,7 @@ def test_p2_folding_the_changelog_gives_every_snapshot(seed: int) -> None:
                     snapshots.append(snapshots[-1])
                     model.version += 1
                 continue
-            step = Written(tasks_of(dice), overwrite=dice.random() < 0.15)
+            step = PayloadFormat(tasks_of(dice), overwrite=dice.random() < 0.15)
             apply_epoch(table, step.tasks, overwrite=step.overwrite)
             changes += model.append(step.commands, overwrite=step.overwrite)[0]
             snapshots.append(model.rows())
@@ -628,7 +628,7 @@ def test_p5_every_row_is_counted_under_its_reason(seed: int) -> None:
                     model.version = table.log.head().version
             commit = table.commit(epoch)
             assert commit is not None
-            written = Written(tasks, overwrite=overwrite)
+            written = PayloadFormat(tasks, overwrite=overwrite)
             changes, tally = model.append(written.commands, overwrite=overwrite)
             assert tally_of(commit) == tally
             assert commit.live_rows == len(model.rows())

@@ -12,7 +12,7 @@ import pytest
 from spark_upsert.errors import DataLossError
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.log import cut
-from tests.support.group_worlds import Routed, folds, present, some_rows
+from tests.support.group_worlds import RoutedBatch, folds, present, some_rows
 
 SEEDS = pytest.mark.parametrize("seed", range(2))
 
@@ -26,7 +26,7 @@ def test_p3_a_consistent_read_is_that_of_one_batch_in_all_tables(seed: int) -> N
     """A query that dies between its commits, a compactor and another writer; folds as well."""
     dice = random.Random(f"one batch {seed}")
     with tempfile.TemporaryDirectory() as folder:
-        world = Routed(Path(folder))
+        world = RoutedBatch(Path(folder))
         world.batch(a={1: 1})
         query = world.query()
         for _ in range(STEPS):
@@ -58,7 +58,7 @@ def test_p3_a_consistent_read_is_that_of_one_batch_in_all_tables(seed: int) -> N
 def test_p3_a_consistent_stream_with_a_limit_ends_behind_whole_batches(seed: int) -> None:
     dice = random.Random(f"limited {seed}")
     with tempfile.TemporaryDirectory() as folder:
-        world = Routed(Path(folder))
+        world = RoutedBatch(Path(folder))
         world.batch(a={1: 1})
         query = world.query(maxRowsPerTrigger=str(dice.randrange(1, 6)))
         for _ in range(STEPS):
@@ -85,7 +85,7 @@ def test_p3_a_table_at_rest_is_read_however_its_past_is_given_up(seed: int) -> N
     """Others compact, expire and cut at any time, and batches and processes go on between."""
     dice = random.Random(f"at rest {seed}")
     with tempfile.TemporaryDirectory() as folder, patch.object(storage, "CHECKPOINT_EVERY", 2):
-        world = Routed(Path(folder))
+        world = RoutedBatch(Path(folder))
         world.batch(a={1: 1}, b={1: 1}, c={1: 1})
         query = world.query()
         cuts = 0

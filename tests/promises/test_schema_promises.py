@@ -29,7 +29,7 @@ from spark_upsert.table.write.group_commit import commands_of
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views import view as view_module
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from tests.simulation.schema_changes import live
@@ -199,7 +199,9 @@ def test_p5_a_kept_view_is_right_or_asks_for_another_plan(alter: Callable[[Table
                 assert "make the plan anew" in message
                 refused += 1
                 continue
-        found = {row["c"]: row["rows"] for row in Kept.opened(Table(kept)).rows().to_pylist()}
+        found = {
+            row["c"]: row["rows"] for row in MaterializedView.opened(Table(kept)).rows().to_pylist()
+        }
         newest = Counter(Table(raw).snapshot(columns=["c"]).column("c").to_pylist())
         assert found in ({"a": 1, "b": 1, "z": 1}, newest)
     assert bool(refused) is (alter is not added)

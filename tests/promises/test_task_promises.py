@@ -14,14 +14,14 @@ import pytest
 from spark_upsert.task import (
     AssignUniqueId,
     Filter,
-    How,
+    JoinKeys,
+    JoinType,
     Limit,
     LocalPartition,
     MergeJoin,
     MixedUnion,
-    Named,
-    On,
     Project,
+    ProjectedColumn,
     Task,
     Unnest,
     bind,
@@ -71,7 +71,7 @@ def test_p2_what_comes_before_a_barrier_is_made_of_the_splits_before_it(seed: in
         plan = Project(
             id="made",
             input=Filter(id="some", input=parts, where="n <> 1"),
-            columns=(Named("m", "n + 1"),),
+            columns=(ProjectedColumn("m", "n + 1"),),
         )
         expected = [
             in_order(
@@ -131,13 +131,13 @@ def test_p2_places_in_lists_begin_anew_in_each() -> None:
 
 
 def test_p2_a_side_that_was_given_up_is_read_again_behind_the_barrier() -> None:
-    right = Project(id="renamed", input=scan("b"), columns=(Named("m", "n"),))
+    right = Project(id="renamed", input=scan("b"), columns=(ProjectedColumn("m", "n"),))
     plan = MergeJoin(
         id="joined",
         left=scan("a"),
         right=right,
-        how=How.INNER,
-        on=On.pairs(("n",), ("m",)),
+        how=JoinType.INNER,
+        on=JoinKeys.pairs(("n",), ("m",)),
     )
     reader = Watched()
     with Task(plan, readers={"b": reader}) as task:

@@ -19,7 +19,7 @@ from spark_upsert.views.bases import bind
 from spark_upsert.views.pairs import Pairs, RelationRows
 from spark_upsert.views.plan_builder import pruned
 from spark_upsert.views.relation import Relation, Step, changes_of, timed_changes_of
-from spark_upsert.views.view import Way, pairs_by_piece
+from spark_upsert.views.view import RefreshStrategy, pairs_by_piece
 from tests.support.seeds import seeds
 from tests.support.view_cases import Row, between
 from tests.support.view_plays import (
@@ -91,7 +91,9 @@ def delta(chance: random.Random, relation: Relation, step: Step) -> Pairs:
         compared = [
             pairs
             for piece in pieces
-            for pairs in pairs_by_piece(relation, step, Way.SNAPSHOTS, rows=0, hash_range=piece)
+            for pairs in pairs_by_piece(
+                relation, step, RefreshStrategy.SNAPSHOTS, rows=0, hash_range=piece
+            )
         ]
         return Pairs.concat([Pairs.none(relation.schema), *compared])
     if len(moved) == 1 and relation.depends_on_one_row(moved[0]) and chance.random() < 0.5:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.streams.planner.pressure import StreamGauge
-from spark_upsert.streams.planner.stream import Debounce, Held, Stream
+from spark_upsert.streams.planner.stream import BatchDelay, Debounce, Stream
 from spark_upsert.table.log.properties import Caps, OnFull
 from spark_upsert.table.retention import lag
 from spark_upsert.table.retention.lag import BacklogCounter
@@ -84,7 +84,7 @@ def rows_held_for_ever() -> Patch:
     def hold(original: Any, self: Debounce, backlogs: Any) -> Any:
         found = original(self, backlogs)
         is_few = self._count(backlogs)[0] < self._rows_min
-        return Held(inf) if is_few else found
+        return BatchDelay(inf) if is_few else found
 
     return wrapped(Debounce, "hold", hold)
 

@@ -31,7 +31,7 @@ REPORT_S_MAX = 60.0
 
 
 @dataclass
-class Said:
+class ConnectSchema:
     """A report of pressure that refuses writers, as somebody beside the query has put it."""
 
     data: bytes
@@ -49,7 +49,7 @@ class Gate:
     """Lets writers ask, and judges what they are told."""
 
     ground: Ground
-    said: dict[str, list[Said]] = field(default_factory=dict)
+    said: dict[str, list[ConnectSchema]] = field(default_factory=dict)
     """By table, the last one last."""
     _said_before: set[bytes] = field(default_factory=set)
     """The reports of processes of the query before this one."""
@@ -171,7 +171,7 @@ class Gate:
     def _now_ms(self) -> int:
         return int(self.ground.now() * 1000)
 
-    def replaces(self, name: str, said: Said | None) -> None:
+    def replaces(self, name: str, said: ConnectSchema | None) -> None:
         """Take note of what another reader says instead of what it said last; None: no refusal."""
         for each in self.said.get(name, [])[-1:]:
             each.until_s = min(each.until_s, self.ground.now())

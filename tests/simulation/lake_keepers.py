@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.store.records import encode
-from spark_upsert.table.compaction import Compacted, compact_runs
+from spark_upsert.table.compaction import CompactionResult, compact_runs
 from spark_upsert.table.retention.lag import PressureReport, report_path
-from tests.simulation.lake_gate import Gate, Said
+from tests.simulation.lake_gate import ConnectSchema, Gate
 from tests.simulation.lake_ground import Ground
 from tests.simulation.lake_inputs import TableModel
 from tests.simulation.lake_options import PRIORITIES
@@ -37,7 +37,7 @@ class Keepers:
         self._random = ground.random
         self._writers = writers
         self._reader = reader
-        self._merged: list[tuple[str, Compacted]] = []
+        self._merged: list[tuple[str, CompactionResult]] = []
 
     # -- inputs come and go ----------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Keepers:
             data, path = dice.choice(none), report_path(dice.choice([OTHER, "lake"]))
         is_refusing = (data, path, rung) == (encode(record), report_path(OTHER), 4)
         if path == report_path(OTHER):
-            known = Said(data, said.reported_ms, ttl_ms) if is_refusing else None
+            known = ConnectSchema(data, said.reported_ms, ttl_ms) if is_refusing else None
             self._gate.replaces(name, known)
         self._ground.objects.put(f"{name}/{path}", data)
         self._ground.tell(f"at {path} of {name} another reader says {data!r}")

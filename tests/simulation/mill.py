@@ -27,7 +27,7 @@ import pyarrow as pa
 from examples.flow.latest import LATEST, READINGS, newest, parsed
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.flow import Flow, Graph, PythonFunction, TableSink, local, rescale
-from spark_upsert.flow.graph import Given
+from spark_upsert.flow.graph import InputRows
 from spark_upsert.flow.rescale import remember
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow
@@ -145,7 +145,7 @@ class Mill:
     def _graph(self) -> Graph:
         draw = self._random
         flow = Flow()
-        rows = flow.source("rows", Given(READINGS))
+        rows = flow.source("rows", InputRows(READINGS))
         with flow.parallel("parse", draw.randint(1, 3)):
             rows = flow.operator("parsed", PythonFunction(parsed, LATEST), rows)
         with flow.parallel("decide", draw.randint(1, 3), partition_by=["device"]):

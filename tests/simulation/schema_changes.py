@@ -49,7 +49,7 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views import plan_builder
 from spark_upsert.views import view as view_module
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
@@ -966,7 +966,9 @@ class Grouper:
             assert "plan anew" in message, message
             self.begin()
             return
-        found = {row["c"]: row["rows"] for row in Kept.opened(self.kept).rows().to_pylist()}
+        found = {
+            row["c"]: row["rows"] for row in MaterializedView.opened(self.kept).rows().to_pylist()
+        }
         states = map(self.history.at, range(first, self.history.head + 1))
         counts = [Counter(row["c"] for row in state.rows.values()) for state in states]
         assert found in counts, f"{found} is none of {counts}"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.options.below import Below
+from spark_upsert.options.below import DiscoveryOptions
 from spark_upsert.options.inputs import InputOptions
 from spark_upsert.options.read import Merge
 from spark_upsert.streams.inputs import table
@@ -266,10 +266,10 @@ def time_begins_late() -> AbstractContextManager[Any]:
 
 
 def joins_at_latest() -> AbstractContextManager[Any]:
-    def told(original: Any, self: Below, name: str, *, joins: bool = False) -> Any:
+    def told(original: Any, self: DiscoveryOptions, name: str, *, joins: bool = False) -> Any:
         return original(self, name)
 
-    return wrapped(Below, "told", told)
+    return wrapped(DiscoveryOptions, "told", told)
 
 
 def turn_by_number() -> AbstractContextManager[Any]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.table.write.commands import Decoded, to_commands
+from spark_upsert.table.write.commands import DecodedRows, to_commands
 from tests.support.reference import NO_ORDER, Command, Identity
 
 BAD_KEY = "the key is undecodable"
@@ -61,7 +61,7 @@ class Wire:
         """Return the commands of a batch (`Envelope.commands`)."""
         raw, error = batch.column("raw"), batch.column("error")
         is_bad = pc.is_valid(raw)
-        decoded = Decoded(
+        decoded = DecodedRows(
             columns={name: batch.column(name) for name in (*self.schema.keys, *self.columns)},
             order=[batch.column("order")] if self.schema.order else [],
             tombstones=np.asarray(batch.column("gone")),

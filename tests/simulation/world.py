@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.table.compaction import Compacted, choose
+from spark_upsert.table.compaction import CompactionResult, choose
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.table.log.properties import INDEX_BY, PROPERTY, PUBLISH, PUBLISH_FEED
@@ -121,7 +121,7 @@ class WatchedTable(Table):
         finally:
             self._network.proposal = None
 
-    def commit_compactions(self, merges: Iterable[Compacted]) -> int:
+    def commit_compactions(self, merges: Iterable[CompactionResult]) -> int:
         planned = list(merges)
         if self.merges_left is not None:
             self.merges_left -= len(planned)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ORDER = "order"
 """The column that orders the rows of a writer."""
 
-Given = dict[str, str]
+InputRows = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class WriterLife:
         else:
             raise AssertionError(f"P4: a writer may give another '{name}': {change}")
 
-    def _plan(self, table: Table, given: Given) -> WritePlan:
+    def _plan(self, table: Table, given: InputRows) -> WritePlan:
         world, names = self._world, [*self._world.schema.keys, *self._world.columns]
         fields = [(name, pa.int32()) for name in names]
         if "note" in given.get("columnList", ""):
@@ -83,7 +83,7 @@ class WriterLife:
 
     # -- what is drawn ---------------------------------------------------------------
 
-    def _fixed(self) -> Given:
+    def _fixed(self) -> InputRows:
         """Draw which of those are named that the first write has fixed."""
         schema, draw = self._world.schema, self._dice
         names = [*schema.keys, *self._world.columns, *(["note"] if draw.random() < 0.03 else [])]
@@ -99,7 +99,7 @@ class WriterLife:
         # The tables of these worlds gain columns at any time.
         return {"path": "/unused", "columnList": ",".join(names), "mergeSchema": "true", **found}
 
-    def _drawn(self) -> Given:
+    def _drawn(self) -> InputRows:
         world, draw = self._world, self._dice
         rare: dict[str, list[str]] = {
             "maxBacklogEpochs": ["8", "50"],
@@ -124,7 +124,7 @@ class WriterLife:
         is_for_ever = TombstoneRetention.parse(own).is_for_ever
         return [own] if is_for_ever else [own, "0 epochs", "2 epochs"]
 
-    def _forbidden(self) -> list[tuple[str, Given]]:
+    def _forbidden(self) -> list[tuple[str, InputRows]]:
         """Return the changes that are refused."""
         schema, columns = self._world.schema, self._world.columns
         others = {

@@ -17,9 +17,9 @@ import pyarrow as pa
 from spark_upsert.flow import (
     ArrowSource,
     Automatic,
-    Collected,
+    CollectSink,
     Flow,
-    Fused,
+    FusedGraph,
     Graph,
     Influence,
     Legacy,
@@ -37,7 +37,16 @@ from spark_upsert.flow import (
 from spark_upsert.flow import placement as partitions
 from spark_upsert.flow.builder import Output
 from spark_upsert.flow.local import collect
-from spark_upsert.task import Aggregate, ArrowScan, Filter, Group, HashJoin, How, Node, On
+from spark_upsert.task import (
+    Aggregate,
+    ArrowScan,
+    Filter,
+    Group,
+    HashJoin,
+    JoinKeys,
+    JoinType,
+    Node,
+)
 from tests.support.flow_runs import (
     ROWS,
     Rows,
@@ -66,8 +75,8 @@ KNOWN = HashJoin(
     id="known",
     left=ArrowScan(id="left", schema=ROWS),
     right=ArrowScan(id="right", schema=ROWS),
-    how=How.SEMI,
-    on=On.pairs(("k",), ("k",)),
+    how=JoinType.SEMI,
+    on=JoinKeys.pairs(("k",), ("k",)),
 )
 """The left rows whose key the right ones have: needs both of a key together, or all right ones."""
 
@@ -152,7 +161,7 @@ SinkOf: TypeAlias = Callable[[str], Work]
 
 def _collected(name: str) -> Work:
     del name
-    return Collected()
+    return CollectSink()
 
 
 def graph_of(
@@ -220,7 +229,7 @@ def _works(flow: Flow, name: str, step: Step, inputs: list[Output]) -> Output:
     return flow.operator(f"{name}_then", WORKS[step.then], given, schema=ROWS)
 
 
-def plan_of(graph: Graph, draw: Random) -> Fused:
+def plan_of(graph: Graph, draw: Random) -> FusedGraph:
     """Draw a plan of a graph: one of a scheme, or any."""
     physical = expanded(graph)
     influence = draw.choice(list(Influence))
@@ -231,7 +240,7 @@ def plan_of(graph: Graph, draw: Random) -> Fused:
     return fused(physical, draw.choice(schemes), influence)
 
 
-def drawn_plan(physical: Physical, draw: Random, influence: Influence) -> Fused:
+def drawn_plan(physical: Physical, draw: Random, influence: Influence) -> FusedGraph:
     """Draw any plan that is allowed: PEs of one for each are joined at random."""
     finest = fused(physical, Manual(len(physical.replicas)), influence)
     units = fusion._shared_out(physical, placement.units_of(physical), influence)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.flow import Fused
+from spark_upsert.flow import FusedGraph
 from spark_upsert.flow.fusion import RowTransfer
 from spark_upsert.flow.partitioner import Parcel, by_address
 from spark_upsert.flow.passes import Pass
@@ -47,7 +47,7 @@ def sorted_rows(table: pa.Table) -> Rows:
 
 
 def by_stages(
-    plan: Fused,
+    plan: FusedGraph,
     sources: Mapping[str, pa.Table],
     *,
     parts: int = 2,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_upsert.flow import ArrowSource, Collected, Flow, Graph, Placement, PythonFunction
+from spark_upsert.flow import ArrowSource, CollectSink, Flow, Graph, Placement, PythonFunction
 from spark_upsert.flow.builder import Output
 
 ROWS = pa.table({"k": pa.array([], pa.int64()), "t": pa.array([], pa.string())})
 SOURCE = ArrowSource(ROWS)
-SINK = Collected()
+SINK = CollectSink()
 SAME = PythonFunction(iter, ROWS.schema)
 NOWHERE = Placement()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spark_upsert.flow import (
     Flow,
-    Fused,
+    FusedGraph,
     Graph,
     Influence,
     Parallel,
@@ -264,7 +264,7 @@ def partitions(names: tuple[str, ...]) -> Iterator[Partition]:
 # -- plans -----------------------------------------------------------------------------------
 
 
-def partition_of(plan: Fused) -> frozenset[frozenset[str]]:
+def partition_of(plan: FusedGraph) -> frozenset[frozenset[str]]:
     """Return the names in each PE of a plan."""
     return frozenset(frozenset(pe.names) for pe in plan.pes)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from spark_upsert.flow.graph import (
-    Collected,
+    CollectSink,
     Composite,
     Edge,
     Graph,
@@ -171,7 +171,7 @@ def _graph(
         return LogicalOperator(
             name=leaf.name.rpartition(".")[2],
             kind=kinds.get((bool(leaf.ports), is_sink), OperatorKind.SOURCE),
-            work=Collected() if is_sink else work,
+            work=CollectSink() if is_sink else work,
             inputs=tuple(leaf.ports),
             schema=None if is_sink else SCHEMA,
             parallel=parallel(leaf.name, own),

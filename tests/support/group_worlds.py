@@ -35,7 +35,7 @@ Tables = dict[str, Rows]
 
 
 @dataclass
-class Routed:
+class RoutedBatch:
     """Tables below a root, the query that writes them, and what each should hold at each batch."""
 
     root: Path

@@ -14,18 +14,18 @@ from spark_upsert.table.log.manifest import TableVersion
 from spark_upsert.table.log.view_position import KeptPosition
 from spark_upsert.table.table import Table
 from spark_upsert.views.grouping import Grouping
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.pairs import Pairs
 from tests.support.stores import MemoryStore
 
 Row = tuple[Any, ...]
 
 
-def kept_in_memory(grouping: Grouping) -> Kept:
+def kept_in_memory(grouping: Grouping) -> MaterializedView:
     """Make a kept table in a store of its own."""
     table = Table(MemoryStore())
     table.ensure(grouping.kept)
-    return Kept(table, grouping)
+    return MaterializedView(table, grouping)
 
 
 def position(epoch: int) -> str:

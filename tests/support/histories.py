@@ -95,7 +95,7 @@ def tiny_pieces() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class PayloadFormat:
     """One epoch."""
 
     tasks: Sequence[Task]
@@ -113,18 +113,18 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """A merge of all runs; changes no answer."""
 
 
-Step = Written | Compacted
+Step = PayloadFormat | CompactionResult
 
 EPOCHS = st.builds(
-    Written,
+    PayloadFormat,
     tasks=st.lists(TASKS, max_size=3),
     overwrite=st.sampled_from([False] * 5 + [True]),
 )
-HISTORIES = st.lists(EPOCHS | st.builds(Compacted), max_size=6)
+HISTORIES = st.lists(EPOCHS | st.builds(CompactionResult), max_size=6)
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ def play(scope: Scope, history: Sequence[Step]) -> Played:
     """Do to a fresh table, and to a model, what a history says."""
     played = Played(make_table(MemoryStore(), schema_of(scope)), Model(scope))
     for step in history:
-        if isinstance(step, Compacted):
+        if isinstance(step, CompactionResult):
             before = played.table.log.head().version
             played.table.compact(full=True)
             merges = played.table.log.head().version - before

@@ -9,7 +9,15 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.plan.nodes import ArrowScan, HashJoin, How, IndexLookupJoin, Join, MergeJoin, On
+from spark_upsert.plan.nodes import (
+    ArrowScan,
+    HashJoin,
+    IndexLookupJoin,
+    Join,
+    JoinKeys,
+    JoinType,
+    MergeJoin,
+)
 from spark_upsert.task import merge_join
 from spark_upsert.task.hash_join import HashJoinRows
 from spark_upsert.task.lookup_join import ArrowLookup, LookupJoinRows
@@ -48,14 +56,14 @@ class World:
     def scan(self, name: str) -> ArrowScan:
         return ArrowScan(id=name, schema=getattr(self, name))
 
-    def join(self, node: type[AnyJoin], kind: How) -> AnyJoin:
+    def join(self, node: type[AnyJoin], kind: JoinType) -> AnyJoin:
         """Return a plan that joins both sides."""
         return node(
             id="join",
             left=self.scan("left"),
             right=self.scan("right"),
             how=kind,
-            on=On.pairs(self.left_keys, self.right_keys),
+            on=JoinKeys.pairs(self.left_keys, self.right_keys),
             batch_rows=self.random.choice([1, 2, 100]),
         )
 
@@ -69,7 +77,7 @@ class World:
             cut(self.random, self.right, sorted_by(right, self.right_keys)),
         )
 
-    def expected(self, kind: How) -> list[list[str]]:
+    def expected(self, kind: JoinType) -> list[list[str]]:
         return [
             alike(joined_rows(kind, *rows, self.keys, self.right.names, self.left.names))
             for rows in self.sets
@@ -86,7 +94,7 @@ def sorted_by(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     return [keyed.pop() if None not in [row[name] for name in names] else row for row in rows]
 
 
-def merge_joined(world: World, kind: How, *, is_waiting: bool) -> list[list[Row]]:
+def merge_joined(world: World, kind: JoinType, *, is_waiting: bool) -> list[list[Row]]:
     lefts, rights = [], list[list[Any]]()
     for rows in world.sets:
         left, right = world.ordered(rows)
@@ -104,7 +112,7 @@ def merge_joined(world: World, kind: How, *, is_waiting: bool) -> list[list[Row]
     return [rows_of(batches) for batches in given]
 
 
-def hash_joined(world: World, kind: How) -> list[list[Row]]:
+def hash_joined(world: World, kind: JoinType) -> list[list[Row]]:
     lefts = [cut(world.random, world.left, rows) for rows, _ in world.sets]
     rights = [
         with_waits(world.random, cut(world.random, world.right, rows)) for _, rows in world.sets
@@ -117,7 +125,7 @@ def hash_joined(world: World, kind: How) -> list[list[Row]]:
     return [rows_of(batches) for batches in given]
 
 
-def lookup_joined(world: World, kind: How, right: list[Row]) -> list[list[Row]]:
+def lookup_joined(world: World, kind: JoinType, right: list[Row]) -> list[list[Row]]:
     """Look rows up in Arrow rows; the key of what is found is shown, too."""
     rows = pa.Table.from_batches(cut(world.random, world.right, right), world.right)
     lookup = ArrowLookup(rows, world.right_keys, world.right.names)

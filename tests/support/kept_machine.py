@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.plan.nodes import Group, How, Join, On, Scan
+from spark_upsert.plan.nodes import Group, Join, JoinKeys, JoinType, Scan
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.properties import INDEX_BY
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import NOTHING
 from spark_upsert.views import view as view_module
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from tests.support.grouped import expected, shown
@@ -53,8 +53,8 @@ PLAN = Group(
     input=Join(
         left=Scan.of("orders", ORDERS.columns, ORDERS.keys),
         right=Scan.of("customers", CUSTOMERS.columns, CUSTOMERS.keys),
-        on=(On("customer", "no"),),
-        how=How.LEFT,
+        on=(JoinKeys("customer", "no"),),
+        how=JoinType.LEFT,
     ),
     keys=("country",),
     aggregates=(
@@ -161,7 +161,7 @@ def kept_by_query(machine: Machine) -> None:
     """
     view = View(PLAN)
     assert view.grouping is not None
-    kept = Kept.made(machine.table("kept"), view.grouping, PLAN.to_json())
+    kept = MaterializedView.made(machine.table("kept"), view.grouping, PLAN.to_json())
     options = {"consumerId": "view", "maxEpochsPerTrigger": "1", "splits": "2"}
     if kept.position() != NOTHING:
         options["startingPosition"] = kept.position()
@@ -211,7 +211,7 @@ def require_right(machine: Machine) -> None:
     found = orders.rows_having("customer", [7, 9]).to_pylist()
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
     refreshed(machine)
-    kept = Kept.opened(Table(machine.stores["kept"]))
+    kept = MaterializedView.opened(Table(machine.stores["kept"]))
     assert shown(kept.grouping, kept.rows()) == expected(kept.grouping, rows_of(machine))
     assert kept.table.check().is_sound
 

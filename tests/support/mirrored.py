@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.log import Asked
+from spark_upsert.delta.log import PublicationSettings
 from spark_upsert.delta.place import place_of
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.store import Store
@@ -102,7 +102,7 @@ class MirroredTable:
         feed = seed % 2 == 1 if has_feed is None else has_feed
         self.publishes = publishes
         self.varies = varies
-        self.manner = Asked(change_feed=feed)
+        self.manner = PublicationSettings(change_feed=feed)
         """What publications ask for."""
         properties = {"tombstoneRetention": "0 epochs"}
         if publishes:
@@ -182,7 +182,9 @@ class MirroredTable:
         """Change what the Delta table is: its feed, its guard, how long it can be read."""
         feed, guard = self.dice.random() < 0.5, self.dice.random() < 0.5
         hours = self.dice.choice([1, 6, 48])
-        self.manner = Asked(change_feed=feed, guard=guard, retention_ms=hours * 3_600_000)
+        self.manner = PublicationSettings(
+            change_feed=feed, guard=guard, retention_ms=hours * 3_600_000
+        )
         if self.publishes:
             changed = {
                 "publishChangeFeed": f"{feed}".lower(),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.plan.nodes import How
+from spark_upsert.plan.nodes import JoinType
 from spark_upsert.task.operator import Signal
 
 Row = dict[str, Any]
@@ -89,7 +89,7 @@ def with_waits(
 
 
 def joined_rows(
-    kind: How,
+    kind: JoinType,
     left: Sequence[Row],
     right: Sequence[Row],
     keys: Sequence[tuple[str, str]],
@@ -107,13 +107,13 @@ def joined_rows(
     found: list[Row] = []
     for one in left:
         others = [other for other in right if matches(one, other)]
-        if kind is How.SEMI or kind is How.ANTI:
-            found += [one] if bool(others) is (kind is How.SEMI) else []
+        if kind is JoinType.SEMI or kind is JoinType.ANTI:
+            found += [one] if bool(others) is (kind is JoinType.SEMI) else []
         else:
             found += [one | other for other in others]
-            if not others and kind in (How.LEFT, How.FULL):
+            if not others and kind in (JoinType.LEFT, JoinType.FULL):
                 found.append(one | dict.fromkeys(right_names))
-    if kind in (How.RIGHT, How.FULL):
+    if kind in (JoinType.RIGHT, JoinType.FULL):
         found += [
             dict.fromkeys(left_names) | other
             for other in right

@@ -272,12 +272,12 @@ def json_read(payload: Payload) -> Any:
     except UnicodeDecodeError as error:
         raise Bad("no text") from error
     plain = MISSPELT.sub(lambda match: match[1] or "NaN", text)
-    for given, constant in ((text, Written), (plain, lambda _: Written("misspelt"))):
+    for given, constant in ((text, PayloadFormat), (plain, lambda _: PayloadFormat("misspelt"))):
         try:
             return json.loads(
                 given,
-                parse_int=Written,
-                parse_float=Written,
+                parse_int=PayloadFormat,
+                parse_float=PayloadFormat,
                 parse_constant=constant,
                 object_pairs_hook=Pairs,
             )
@@ -286,7 +286,7 @@ def json_read(payload: Payload) -> Any:
     raise Bad("no JSON")
 
 
-class Written(str):
+class PayloadFormat(str):
     """A number as it is written."""
 
 
@@ -316,7 +316,7 @@ def declared(found: Any, type_: pa.DataType) -> Any:
         return only(found, bool)
     if pa.types.is_decimal128(type_):
         return decimal_of(only(found, str), type_)
-    is_number = isinstance(found, Written)
+    is_number = isinstance(found, PayloadFormat)
     if pa.types.is_integer(type_) or pa.types.is_floating(type_):
         if not is_number:
             raise Bad("kind")

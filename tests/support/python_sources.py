@@ -131,7 +131,7 @@ class ForgetfulReader(StreamReader):
         return {"line": min(next(self.calls), self.lines.count())}
 
 
-class Held(InputPartition):
+class BatchDelay(InputPartition):
     """Rows that were read already."""
 
     def __init__(self, rows: list[tuple[int, str]]) -> None:
@@ -151,7 +151,7 @@ class HoldingReader(StreamReader):
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [Held(self.held)]
+        return [BatchDelay(self.held)]
 
     def read(self, partition: Any) -> Rows:
         return iter(partition.rows)

@@ -24,7 +24,7 @@ from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import Staged, WriteSet
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 from tests.support.model import Change, Command, Tally
 
 
@@ -124,7 +124,7 @@ def _empty(schema: TableSchema) -> pa.RecordBatch:
 
 def stage_tasks(
     snapshot: Snapshot, tasks: Sequence[Sequence[Sequence[Command]]], *, overwrite: bool = False
-) -> tuple[Staged, ...]:
+) -> tuple[StagedRuns, ...]:
     """Stage the batches of several tasks."""
     schema = snapshot.manifest.schema
     return tuple(

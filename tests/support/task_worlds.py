@@ -25,16 +25,16 @@ from spark_upsert.task import (
     Filter,
     Group,
     HashJoin,
-    How,
     IndexLookupJoin,
+    JoinKeys,
+    JoinType,
     Limit,
     LocalPartition,
     MergeJoin,
     MixedUnion,
-    Named,
     Node,
-    On,
     Project,
+    ProjectedColumn,
     Task,
     Values,
     lookup_join,
@@ -134,7 +134,7 @@ class TaskWorld:
         """Return the first columns under other names."""
         name = self.name()
         names = [f"{name}_{letter}" for letter in NAMES[: min(most, len(side.names))]]
-        columns = tuple(map(Named, names, side.names))
+        columns = tuple(map(ProjectedColumn, names, side.names))
         return Side(Project(id=name, input=side.node, columns=columns), names, side.is_sorted)
 
     def numbered(self, depth: int, is_sorted: bool) -> Side:
@@ -154,21 +154,21 @@ class TaskWorld:
     def join(
         self, kind: type[HashJoin | MergeJoin], left: Side, right: Side, is_sorted: bool
     ) -> Side:
-        kinds = [How.INNER, How.LEFT, How.SEMI, How.ANTI]
+        kinds = [JoinType.INNER, JoinType.LEFT, JoinType.SEMI, JoinType.ANTI]
         if not is_sorted:
-            kinds += [How.RIGHT, How.FULL]
+            kinds += [JoinType.RIGHT, JoinType.FULL]
         join = self.random.choice(kinds)
         node = kind(
             id=self.name(),
             left=left.node,
             right=right.node,
             how=join,
-            on=(On(left.names[0], right.names[0]),),
+            on=(JoinKeys(left.names[0], right.names[0]),),
             batch_rows=self.batch_rows(),
         )
-        is_alone = join in (How.SEMI, How.ANTI)
+        is_alone = join in (JoinType.SEMI, JoinType.ANTI)
         names = left.names if is_alone else [*left.names, *right.names]
-        return Side(node, names, left.is_sorted and join not in (How.RIGHT, How.FULL))
+        return Side(node, names, left.is_sorted and join not in (JoinType.RIGHT, JoinType.FULL))
 
     def looked_up(self, depth: int, is_sorted: bool) -> Side:
         side = self.side(depth, is_sorted=is_sorted)
@@ -181,7 +181,7 @@ class TaskWorld:
         node = IndexLookupJoin(
             id=name,
             input=side.node,
-            how=self.random.choice([How.INNER, How.LEFT]),
+            how=self.random.choice([JoinType.INNER, JoinType.LEFT]),
             keys=(side.names[0],),
             prefetch=self.random.choice([1, 3]),
             batch_rows=self.batch_rows(),
@@ -222,7 +222,7 @@ class TaskWorld:
             Project(
                 id=self.name(),
                 input=each.node,
-                columns=tuple(map(Named, names, each.names)),
+                columns=tuple(map(ProjectedColumn, names, each.names)),
             )
             for each in sides
         )
@@ -298,7 +298,7 @@ class Model:
             case Group():
                 return bool(node.keys) and self.is_over(node.input)
             case HashJoin() | MergeJoin():
-                shows = node.how in (How.RIGHT, How.FULL)
+                shows = node.how in (JoinType.RIGHT, JoinType.FULL)
                 return not shows and self.is_over(node.left)
             case _:
                 return False
@@ -390,7 +390,7 @@ class Model:
                 matched.update(others)
                 given += _shown(node.how, row, [right[at] for at in others], width)
             found += _cut(given, node.batch_rows)
-        if node.how in (How.RIGHT, How.FULL):
+        if node.how in (JoinType.RIGHT, JoinType.FULL):
             nothing = (None,) * len(_names(node.left))
             alone = [nothing + row for at, row in enumerate(right) if at not in matched]
             found += _cut(alone, node.batch_rows)
@@ -408,7 +408,7 @@ class Model:
             others = _matches(row[left_at], right, right_at)
             matched.update(others)
             given.append((rank, 0, _shown(node.how, row, [right[at] for at in others], width)))
-        if node.how in (How.RIGHT, How.FULL):
+        if node.how in (JoinType.RIGHT, JoinType.FULL):
             nothing = (None,) * len(_names(node.left))
             for at, (rank, row) in enumerate(_ranked(right, right_at)):
                 if at not in matched:
@@ -447,7 +447,7 @@ def _names(node: Node) -> list[str]:
         case Group():
             return [*node.keys, *(each.name for each in node.aggregates)]
         case HashJoin() | MergeJoin():
-            is_alone = node.how in (How.SEMI, How.ANTI)
+            is_alone = node.how in (JoinType.SEMI, JoinType.ANTI)
             return _names(node.left) + ([] if is_alone else _names(node.right))
         case IndexLookupJoin():
             return [*_names(node.input), f"{node.id}_value"]
@@ -477,11 +477,11 @@ def _matches(key: int | None, rows: list[Row], at: int) -> list[int]:
     return [] if key is None else [place for place, row in enumerate(rows) if row[at] == key]
 
 
-def _shown(kind: How, row: Row, others: list[Row], width: int) -> list[Row]:
+def _shown(kind: JoinType, row: Row, others: list[Row], width: int) -> list[Row]:
     """Return what a join shows of a left row, given its matches."""
-    if kind in (How.SEMI, How.ANTI):
-        return [row] if bool(others) is (kind is How.SEMI) else []
-    if not others and kind in (How.LEFT, How.FULL):
+    if kind in (JoinType.SEMI, JoinType.ANTI):
+        return [row] if bool(others) is (kind is JoinType.SEMI) else []
+    if not others and kind in (JoinType.LEFT, JoinType.FULL):
         return [row + (None,) * width]
     return [row + other for other in others]
 

@@ -97,7 +97,7 @@ class Contribution:
     sums: tuple[tuple[str, Any], ...]
 
 
-Given = tuple[tuple[Changed, ...], ...] | tuple[tuple[Contribution, ...], ...]
+InputRows = tuple[tuple[Changed, ...], ...] | tuple[tuple[Contribution, ...], ...]
 """What each step of a micro-batch gives, or the whole of it as one."""
 
 
@@ -112,7 +112,7 @@ class Case:
     """``""``, ``net`` or ``raw``."""
     batches: tuple[tuple[Epoch, ...], ...] = ()
     """The epochs of each micro-batch."""
-    given: tuple[Given, ...] = ()
+    given: tuple[InputRows, ...] = ()
     """For each micro-batch."""
     refused: str = ""
     """What the refusal says, if the plan is refused."""

@@ -20,19 +20,19 @@ from spark_upsert.core.keys import Positions, Words
 from spark_upsert.plan.join_keys import no_rows
 from spark_upsert.plan.nodes import (
     Filter,
-    How,
     Join,
-    Named,
+    JoinKeys,
+    JoinType,
     Node,
-    On,
     Project,
+    ProjectedColumn,
     Reverse,
     Scan,
     Unnest,
 )
 from spark_upsert.table.index.index import Index
 from spark_upsert.views.pairs import Pairs
-from spark_upsert.views.relation import Looked
+from spark_upsert.views.relation import LookedUpRows
 from spark_upsert.views.scan import BaseTable
 from tests.support.view_cases import TABLES, Epoch, Row, Shape
 
@@ -105,8 +105,8 @@ class P:
         return P(Filter(input=self.node, where=FORMULAS[where][0]))
 
     def project(self, *plain: str, **named: str) -> P:
-        columns = [Named(name, name) for name in plain]
-        columns += [Named(name, FORMULAS.get(f, (f,))[0]) for name, f in named.items()]
+        columns = [ProjectedColumn(name, name) for name in plain]
+        columns += [ProjectedColumn(name, FORMULAS.get(f, (f,))[0]) for name, f in named.items()]
         return P(Project(input=self.node, columns=tuple(columns)))
 
     def unnest(self, column: str) -> P:
@@ -118,8 +118,8 @@ class P:
             Join(
                 left=self.node,
                 right=other.node,
-                on=tuple(On(left, right) for left, right in pairs),
-                how=How(how),
+                on=tuple(JoinKeys(left, right) for left, right in pairs),
+                how=JoinType(how),
                 reverse=Reverse(reverse),
             )
         )
@@ -203,13 +203,13 @@ def _joined(node: Join, left: Sequence[Record], right: Sequence[Record]) -> list
     for row in left:
         met = partners(row)
         if not node.how.shows_right:
-            if bool(met) == (node.how is How.SEMI):
+            if bool(met) == (node.how is JoinType.SEMI):
                 found.append(row)
             continue
         found += [beside(row, other) for other in met]
-        if not met and node.how is not How.INNER:
+        if not met and node.how is not JoinType.INNER:
             found.append(beside(row, None))
-    if node.how is How.FULL:
+    if node.how is JoinType.FULL:
         [on] = node.on
         known = {canonical(row[on.left]) for row in left} - {None}
         empty = dict.fromkeys(names_of(node.left))
@@ -330,12 +330,12 @@ class DictBase:
         own = pairs.keys(self.shape.key)
         return pairs.where(self._within(own, hash_range)) if len(pairs) else pairs
 
-    def look_up(self, keys: pa.RecordBatch, version: int | None) -> Looked:
+    def look_up(self, keys: pa.RecordBatch, version: int | None) -> LookedUpRows:
         rows = {} if version is None else self.contents[version]
         wanted = [canonical(tuple(key.values())) for key in keys.to_pylist()]
         absent = (None,) * len(self.shape.columns)
         found = table_of(self.shape, [rows.get(key, absent) for key in wanted])
-        return Looked(found, np.array([key in rows for key in wanted], dtype=np.bool_))
+        return LookedUpRows(found, np.array([key in rows for key in wanted], dtype=np.bool_))
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> pa.RecordBatch:
         if version is None:

@@ -28,10 +28,10 @@ from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.commands import Decoded, to_commands
+from spark_upsert.table.write.commands import DecodedRows, to_commands
 from spark_upsert.views.bases import open_base
 from spark_upsert.views.grouping import Grouping
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.refresh import refresh
 from spark_upsert.views.scan import BaseTable, TableBase
 from spark_upsert.views.view import View, last_epoch
@@ -98,7 +98,7 @@ class _Wire:
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands of a batch (`Envelope.commands`)."""
         bad = batch.column("bad")
-        decoded = Decoded(
+        decoded = DecodedRows(
             columns={
                 name: batch.column(name)
                 for name in self.schema.columns.names
@@ -328,7 +328,9 @@ class KeptGroups:
             keys=(group,),
             aggregates=(Aggregate(value, AggregateKind.MAX, value),),
         )
-        self._kept = Kept.made(table, self._view().grouping_of_rows, self._plan.to_json())
+        self._kept = MaterializedView.made(
+            table, self._view().grouping_of_rows, self._plan.to_json()
+        )
 
     def _view(self) -> _ViewOfOne:
         return _ViewOfOne(self._plan, self._source)

@@ -12,7 +12,7 @@ from spark_upsert.core.keys import is_hashable
 from spark_upsert.errors import PlanError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.join_keys import common_type
-from spark_upsert.plan.nodes import Group, How, Node, Scan
+from spark_upsert.plan.nodes import Group, JoinType, Node, Scan
 from spark_upsert.views.bases import bind, bind_below_group, bind_group
 from spark_upsert.views.grouping import Grouping
 from spark_upsert.views.relation import Relation
@@ -155,7 +155,7 @@ def _grown(
     fresh = {name: f"{name}{len(names)}" for name in below.schema.names}
     other = other.project(**{new: old for old, new in fresh.items()})
     on = _on(chance, relation, below)
-    how = chance.choice([how.value for how in How])
+    how = chance.choice([how.value for how in JoinType])
     reverse = "scan" if chance.random() < 0.2 else "index"
     return plan.join(other, ",".join(f"{a}={fresh[b]}" for a, b in on), how, reverse)
 

@@ -47,7 +47,7 @@ class Meeting:
 
 
 @dataclass
-class Asked:
+class PublicationSettings:
     """What a kind makes of an input that has one row; each question is a meeting."""
 
     told: Told
@@ -86,7 +86,7 @@ class AskedKind:
         return Told(options.name, [1])
 
     def batch(self, options: InputOptions, columns: pa.Schema) -> Any:
-        return Asked(Told(options.name, [1]), self.meeting.wait)
+        return PublicationSettings(Told(options.name, [1]), self.meeting.wait)
 
 
 def plan_of(**more: str) -> ReadPlan:

@@ -21,7 +21,7 @@ from spark_upsert.table.changelog.changes import (
 )
 from spark_upsert.table.changelog.render import ChangeOptions, Deduplication, render
 from spark_upsert.table.run.rows import BatchPart
-from spark_upsert.table.state.found import ABSENT, Found
+from spark_upsert.table.state.found import ABSENT, EntryMatches
 from spark_upsert.table.state.lookup import find
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of
@@ -54,7 +54,7 @@ def changed(
     """Return what epochs change in a state."""
     before = entries(schema, {0: state} if state else {})
 
-    def look_up(hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Found:
+    def look_up(hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> EntryMatches:
         return find(schema, before, hashes, keys)
 
     return changes_of_commands(entries(schema, epochs), look_up, schema=schema, net=net)
@@ -153,10 +153,10 @@ def test_an_overwrite_of_nothing_or_by_nothing(empty: int) -> None:
 
 TIMES_MS = {4: 40, 5: 50, 6: 60}
 
-Shown = list[tuple[int | None, str, int, int, int]]
+MirroredVersion = list[tuple[int | None, str, int, int, int]]
 
 
-def shown(changes: Changes, key: int, **how: bool | Deduplication) -> Shown:
+def shown(changes: Changes, key: int, **how: bool | Deduplication) -> MirroredVersion:
     """Return what is shown of a key: value, kind, epoch, milliseconds, diff."""
     options = ChangeOptions(columns=("k", "v"), **how)  # type: ignore[arg-type]
     batch = render(changes, TIMES_MS, options)

@@ -14,7 +14,7 @@ import pytest
 from integration.pages import code_of
 from spark_upsert.errors import PlanError, SchemaError
 from spark_upsert.table import scan
-from spark_upsert.table.scan import Where
+from spark_upsert.table.scan import RowFilter
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 
@@ -147,7 +147,7 @@ def test_only_the_keys_are_looked_up(pairs: Table, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_wanted_travels_to_tasks(pairs: Table) -> None:
-    wanted = Where.of("region = 'eu' AND id = 2", pairs.schema.columns)
+    wanted = RowFilter.of("region = 'eu' AND id = 2", pairs.schema.columns)
     assert wanted.filter(next(iter(pairs.scan()))).num_rows == 1  # Bound, and sent as it was.
     sent = pickle.loads(pickle.dumps(wanted))
     assert [b.num_rows for b in sent.read(pairs.at(), ["n"])] == [1]

@@ -18,7 +18,7 @@ from spark_upsert.routed.replay import drop
 from spark_upsert.store import LocalStore
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
-from tests.support.group_worlds import Routed
+from tests.support.group_worlds import RoutedBatch
 from tests.support.routed_worlds import routed_options, transaction, write
 
 TEMPLATE = Template.parse("/l/{db}.{table}")
@@ -28,7 +28,7 @@ ORDERS, ODD = ("shop", "orders"), ("größe", "a.b")
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A root with two tables of batch 7, and two that the group does not know."""
-    world = Routed(tmp_path)
+    world = RoutedBatch(tmp_path)
     writer, folders = "query:one", {TEMPLATE.folder(values): values for values in (ORDERS, ODD)}
     for folder in (*folders, "new.table", "by=hand"):
         world.write(folder, {1: 1})
@@ -124,7 +124,7 @@ def test_people_see_a_grid(root: Path) -> None:
 
 
 def test_before_the_first_whole_batch_the_template_finds_tables(tmp_path: Path) -> None:
-    Routed(tmp_path).write("a=2Fb", {1: 1})
+    RoutedBatch(tmp_path).write("a=2Fb", {1: 1})
     whole, line = lines(f"{tmp_path}/{{topic}}")
     assert (whole["batch"], whole["tables"]) == (None, 1)
     assert (line["name"], line["values"]) == ("a/b", ["a/b"])
@@ -150,7 +150,7 @@ def test_a_bad_template_is_a_sentence(tmp_path: Path) -> None:
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """A root with two tables of the group, one of which has had four batches."""
-    world = Routed(tmp_path)
+    world = RoutedBatch(tmp_path)
     world.batch(busy={1: 0}, quiet={1: 0})
     for value in range(1, 4):
         world.batch(busy={1: value})

@@ -121,7 +121,7 @@ def test_every_long_command_shows_progress() -> None:
 def test_files_and_merges_are_told(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 
-    class Shown:
+    class MirroredVersion:
         def __init__(self, doing: str, *, as_json: bool) -> None:
             told.append(doing)
 
@@ -131,7 +131,7 @@ def test_files_and_merges_are_told(path: str, monkeypatch: pytest.MonkeyPatch) -
         def __exit__(self, *_: object) -> None:
             told.append("end")
 
-    monkeypatch.setattr(maintenance, "progress", Shown)
+    monkeypatch.setattr(maintenance, "progress", MirroredVersion)
     (done,) = lines("check", path)
     assert told == ["check", *(f"file {n} of 3" for n in (1, 2, 3)), "end"]
     assert done["file_count"] == 3

@@ -193,7 +193,7 @@ def observed(name: str, folder: Path, asked: Sequence[History]) -> page.Result:
 @pytest.mark.slow
 def test_our_tables_are_right_in_all_histories(tmp_path: Path) -> None:
     found = observed("upsertflow", tmp_path, [*NAMED, *DRAWN])["histories"]
-    right: page.Found = {"rows": "", "changes": "", "has_feed": True, "refused": ""}
+    right: page.EntryMatches = {"rows": "", "changes": "", "has_feed": True, "refused": ""}
     assert found == dict.fromkeys(found, right)
 
 
@@ -228,7 +228,7 @@ def test_the_command_runs_one_history_and_keeps_the_results_of_the_others(
     kept = page.load(HOME / "results" / "upsertflow.json")
     results = tmp_path / "results"
     results.mkdir()
-    wrong: page.Found = {"rows": "wrong", "changes": "", "has_feed": True, "refused": ""}
+    wrong: page.EntryMatches = {"rows": "wrong", "changes": "", "has_feed": True, "refused": ""}
     kept["histories"] |= {"late_row": wrong, "late_delete": wrong}
     (results / "upsertflow.json").write_text(json.dumps(kept), encoding="utf-8")
     told = ["--only", "late_row", "--results", str(results), "--out", str(tmp_path / "page.md")]

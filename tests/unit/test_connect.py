@@ -15,17 +15,22 @@ import pytest
 from spark_upsert.payloads import wrapped
 from spark_upsert.payloads.connect import ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.logical_types import DecimalForm, TimeUnit, Unsaid, decode_base64
+from spark_upsert.payloads.logical_types import (
+    DecimalForm,
+    SchemalessDefaults,
+    TimeUnit,
+    decode_base64,
+)
 
 UTC = dt.UTC
 NOON = dt.datetime(2018, 6, 20, 12, 0, 0)
 NOON_S = 1529496000
 
-PRECISE = Unsaid(decimals=DecimalForm.PRECISE)
-TEXTS = Unsaid(decimals=DecimalForm.STRING)
-NUMBERS = Unsaid(decimals=DecimalForm.DOUBLE)
-MILLIS = Unsaid(unit=TimeUnit.MILLIS)
-NANOS = Unsaid(unit=TimeUnit.NANOS)
+PRECISE = SchemalessDefaults(decimals=DecimalForm.PRECISE)
+TEXTS = SchemalessDefaults(decimals=DecimalForm.STRING)
+NUMBERS = SchemalessDefaults(decimals=DecimalForm.DOUBLE)
+MILLIS = SchemalessDefaults(unit=TimeUnit.MILLIS)
+NANOS = SchemalessDefaults(unit=TimeUnit.NANOS)
 
 
 def b64(number: int) -> str:
@@ -35,11 +40,14 @@ def b64(number: int) -> str:
 
 
 def decoded(
-    ddl: str, sent: Any, said: dict[str, Any] | None = None, unsaid: Unsaid | None = None
+    ddl: str,
+    sent: Any,
+    said: dict[str, Any] | None = None,
+    unsaid: SchemalessDefaults | None = None,
 ) -> tuple[Any, str | None]:
     """Decode the member ``v`` of one object among others; returns it, or why it is bad."""
     fields, _ = parse_schema("valueSchema", f"v {ddl}", bare_name="v")
-    decoder = ConnectJsonDecoder(fields, unsaid or Unsaid())
+    decoder = ConnectJsonDecoder(fields, unsaid or SchemalessDefaults())
     message: Any = {"v": sent}
     if said is not None:
         schema = {"type": "struct", "fields": [{"optional": True, "field": "v", **said}]}
@@ -226,7 +234,9 @@ def test_the_schema_of_a_message_says_what_its_values_mean(
     ddl, sent, said, expected = case
     assert decoded(ddl, sent, said) == (expected, None)
     # What options say of messages without a schema is not asked.
-    other = Unsaid(unit=TimeUnit.NANOS, units={"v": TimeUnit.NANOS}, decimals=DecimalForm.DOUBLE)
+    other = SchemalessDefaults(
+        unit=TimeUnit.NANOS, units={"v": TimeUnit.NANOS}, decimals=DecimalForm.DOUBLE
+    )
     assert decoded(ddl, sent, said, other) == (expected, None)
     assert decoded(ddl, None, said) == (None, None)
 
@@ -316,13 +326,13 @@ def test_what_the_declared_type_cannot_hold_is_bad(
     assert reason in found
 
 
-WITHOUT_SCHEMA: dict[str, tuple[str, Any, Unsaid, Any]] = {
-    "a date": ("DATE", 17702, Unsaid(), dt.date(2018, 6, 20)),
+WITHOUT_SCHEMA: dict[str, tuple[str, Any, SchemalessDefaults, Any]] = {
+    "a date": ("DATE", 17702, SchemalessDefaults(), dt.date(2018, 6, 20)),
     "milliseconds": ("TIMESTAMP_NTZ", NOON_S * 1000, MILLIS, NOON),
     "the unit of the column": (
         "TIMESTAMP_NTZ",
         NOON_S * 10**6,
-        Unsaid(unit=TimeUnit.MILLIS, units={"v": TimeUnit.MICROS}),
+        SchemalessDefaults(unit=TimeUnit.MILLIS, units={"v": TimeUnit.MICROS}),
         NOON,
     ),
     "a zoned timestamp is a text": (
@@ -334,21 +344,26 @@ WITHOUT_SCHEMA: dict[str, tuple[str, Any, Unsaid, Any]] = {
     "but for a column that has a unit": (
         "TIMESTAMP",
         NOON_S * 1000,
-        Unsaid(units={"v": TimeUnit.MILLIS}),
+        SchemalessDefaults(units={"v": TimeUnit.MILLIS}),
         NOON.replace(tzinfo=UTC),
     ),
-    "a text without a unit": ("TIMESTAMP_NTZ", "2018-06-20T12:00:00", Unsaid(), NOON),
+    "a text without a unit": ("TIMESTAMP_NTZ", "2018-06-20T12:00:00", SchemalessDefaults(), NOON),
     "precise": ("DECIMAL(10, 2)", b64(1234), PRECISE, Decimal("12.34")),
     "string": ("DECIMAL(10, 2)", "1234", TEXTS, Decimal("1234.00")),
     "double": ("DECIMAL(10, 2)", 0.1, NUMBERS, Decimal("0.10")),
-    "bytes": ("BINARY", "AQID", Unsaid(), b"\1\2\3"),
-    "geometry": ("STRUCT<wkb: BINARY>", {"wkb": "AQID", "srid": 1}, Unsaid(), {"wkb": b"\1\2\3"}),
+    "bytes": ("BINARY", "AQID", SchemalessDefaults(), b"\1\2\3"),
+    "geometry": (
+        "STRUCT<wkb: BINARY>",
+        {"wkb": "AQID", "srid": 1},
+        SchemalessDefaults(),
+        {"wkb": b"\1\2\3"},
+    ),
 }
 
 
 @pytest.mark.parametrize("case", WITHOUT_SCHEMA.values(), ids=WITHOUT_SCHEMA.keys())
 def test_without_a_schema_the_declared_type_and_the_options_decide(
-    case: tuple[str, Any, Unsaid, Any],
+    case: tuple[str, Any, SchemalessDefaults, Any],
 ) -> None:
     ddl, sent, unsaid, expected = case
     assert decoded(ddl, sent, None, unsaid) == (expected, None)
@@ -358,22 +373,22 @@ def test_without_a_schema_the_declared_type_and_the_options_decide(
 @pytest.mark.parametrize(
     ("ddl", "sent", "unsaid", "reason"),
     [
-        ("DECIMAL(10, 2)", b64(1234), Unsaid(), "the option 'decimalHandling' does"),
-        ("DECIMAL(10, 2)", 12.34, Unsaid(), "the option 'decimalHandling' does"),
+        ("DECIMAL(10, 2)", b64(1234), SchemalessDefaults(), "the option 'decimalHandling' does"),
+        ("DECIMAL(10, 2)", 12.34, SchemalessDefaults(), "the option 'decimalHandling' does"),
         ("DECIMAL(10, 2)", "12.34", PRECISE, "type or range"),
         ("TIMESTAMP_NTZ", 1001, NANOS, "time.precision.mode=microseconds"),
         ("DECIMAL(10, 2)", "BNI=", TEXTS, "type or range"),
         ("DECIMAL(10, 2)", "1.234", TEXTS, "type or range"),
         ("DECIMAL(10, 2)", "NaN", TEXTS, "type or range"),
         ("DECIMAL(10, 2)", "-.", TEXTS, "type or range"),
-        ("TIMESTAMP_NTZ", NOON_S, Unsaid(), "found number"),
+        ("TIMESTAMP_NTZ", NOON_S, SchemalessDefaults(), "found number"),
         ("TIMESTAMP", NOON_S, MILLIS, "found number"),
         ("TIMESTAMP_NTZ", "2018-06-20T12:00:00", MILLIS, "found string"),
-        ("DATE", "2018-06-20", Unsaid(), "found string"),
+        ("DATE", "2018-06-20", SchemalessDefaults(), "found string"),
     ],
 )
 def test_what_could_mean_several_things_is_bad(
-    ddl: str, sent: Any, unsaid: Unsaid, reason: str
+    ddl: str, sent: Any, unsaid: SchemalessDefaults, reason: str
 ) -> None:
     value, found = decoded(ddl, sent, None, unsaid)
     assert value is None
@@ -387,7 +402,7 @@ def test_a_member_that_the_schema_does_not_have_must_not_be_there() -> None:
     schema = {"type": "struct", "fields": [{"type": "int64", "field": "v"}]}
     messages = [{"v": 1}, {"v": 1, "w": "a"}, {"v": 1, "w": 2}]
     payloads = [json.dumps({"schema": schema, "payload": m}).encode() for m in messages]
-    found = ConnectJsonDecoder(fields, Unsaid()).decode(pa.array(payloads))
+    found = ConnectJsonDecoder(fields, SchemalessDefaults()).decode(pa.array(payloads))
     assert found.columns[0].to_pylist() == [1, None, None]
     assert found.reasons is not None
     assert [reason is None for reason in found.reasons.to_pylist()] == [True, False, False]
@@ -404,7 +419,9 @@ def test_each_schema_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wrapped, "_head", counted)
     schema = {"type": "struct", "fields": [{"type": "int64", "field": "v"}]}
     payloads = [json.dumps({"schema": schema, "payload": {"v": n}}).encode() for n in range(100)]
-    found = ConnectJsonDecoder(pa.schema({"v": pa.int64()}), Unsaid()).decode(pa.array(payloads))
+    found = ConnectJsonDecoder(pa.schema({"v": pa.int64()}), SchemalessDefaults()).decode(
+        pa.array(payloads)
+    )
     assert found.columns[0].to_pylist() == list(range(100))
     assert len(read) == 1
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.below import Below
+from spark_upsert.options.below import DiscoveryOptions
 from spark_upsert.options.declare import (
     FREE,
-    Only,
+    AppliesTo,
     Option,
     Options,
     at_least,
@@ -32,7 +32,7 @@ from spark_upsert.options.scopes import SCOPES
 from spark_upsert.options.write import EnvelopeOptions, WriteOptions
 
 CLASSES = (
-    Below,
+    DiscoveryOptions,
     EnvelopeOptions,
     InputOptions,
     MergeOptions,
@@ -47,7 +47,7 @@ CLASSES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:
-    limit: int | None = Option("limit", at_least(2), FREE, only=Only.STREAM).held("A bound.")
+    limit: int | None = Option("limit", at_least(2), FREE, only=AppliesTo.STREAM).held("A bound.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +86,9 @@ def test_what_excludes_another_is_refused_and_told_to_one_input_alone() -> None:
 
 
 def test_what_is_for_streams_alone_is_found_if_it_is_given() -> None:
-    assert given_only(parsed(), Only.STREAM) == []
-    assert given_only(parsed(limit="2"), Only.STREAM) == ["limit"]
-    assert given_only(parsed(limit="2"), Only.BATCH) == []
+    assert given_only(parsed(), AppliesTo.STREAM) == []
+    assert given_only(parsed(limit="2"), AppliesTo.STREAM) == ["limit"]
+    assert given_only(parsed(limit="2"), AppliesTo.BATCH) == []
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -23,13 +23,13 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.views import ViewOptions, put_off_text
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.plan.nodes import How
+from spark_upsert.plan.nodes import JoinType
 from spark_upsert.store.open import open_store
 from spark_upsert.streams.planner.formats import plan_columns
 from spark_upsert.streams.reads.views import ViewSplit, split_from_json, split_to_json
 from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.table import Table
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.view import Choice, View
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
 from spark_upsert_sink.deferred import SPLIT, put_off, rows_behind
@@ -46,7 +46,7 @@ class Keeping:
     def __init__(self, shop: KeptShop, path: Path, **options: str) -> None:
         assert shop.grouping is not None
         self.table = Table(open_store(str(path)))
-        self.kept = Kept.made(self.table, shop.grouping, shop.view.to_json())
+        self.kept = MaterializedView.made(self.table, shop.grouping, shop.view.to_json())
         given = {"plan": shop.view.to_json(), **options}
         self.schema = read_schema({**given, **DEFERRED})
         self.reader = LimitedStreamReader({**given, **DEFERRED}, self.schema)
@@ -125,7 +125,7 @@ def test_an_offset_that_was_begun_with_rows_is_gone_on_with(tmp_path: Path) -> N
 
 def test_a_deferred_read_is_of_streams_of_a_view_and_of_a_sink_that_knows(tmp_path: Path) -> None:
     shop = KeptShop(tmp_path)
-    plan, path = {"plan": shop.plan(How.LEFT).to_json()}, {"path": str(tmp_path / "orders")}
+    plan, path = {"plan": shop.plan(JoinType.LEFT).to_json()}, {"path": str(tmp_path / "orders")}
     schema = read_schema({**plan, **DEFERRED})
     with pytest.raises(OptionError, match="'deferred' has no meaning in a batch read"):
         batch_reader({**plan, **DEFERRED}, schema)
@@ -157,7 +157,7 @@ def test_secrets_of_the_storage_do_not_stand_in_the_option_of_a_read() -> None:
 
 def test_columns_of_a_deferred_read_may_all_be_null(tmp_path: Path) -> None:
     shop = KeptShop(tmp_path)
-    given = {"plan": shop.plan(How.LEFT).to_json(), "readChangeFeed": "true"}
+    given = {"plan": shop.plan(JoinType.LEFT).to_json(), "readChangeFeed": "true"}
     assert not read_schema(given)["_diff"].nullable
     schema = read_schema({**given, **DEFERRED})
     assert all(field.nullable for field in schema)

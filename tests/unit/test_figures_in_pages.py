@@ -12,7 +12,7 @@ import pytest
 from spark_upsert.options.read import DELAY_MS
 from spark_upsert.payloads.decoder import PARTS_MAX
 from spark_upsert.payloads.schema_registry import ANSWER_BYTES_MAX
-from spark_upsert.plan.nodes import How
+from spark_upsert.plan.nodes import JoinType
 from spark_upsert.routed.fence import ASK_EVERY
 from spark_upsert.store.object_store import RANGE_BYTES, RANGES_AT_ONCE
 from spark_upsert.streams.planner.heads import LOOKED_AT_MAX
@@ -63,7 +63,7 @@ EXACT: tuple[Figure, ...] = (
         lambda: 2 + number("docs/tutorial.md", r"IN 1\.\.(\d+)"),
     ),
     ("docs/delta.md", "lives of {} kinds of tables", lambda: len(KINDS)),
-    ("docs/tasks.md", "{} kinds of joins", lambda: len(How)),
+    ("docs/tasks.md", "{} kinds of joins", lambda: len(JoinType)),
     ("docs/envelopes.md", "{} types in it", lambda: PARTS_MAX),
     ("docs/envelopes.md", "a registry has {} MiB", lambda: ANSWER_BYTES_MAX >> 20),
     ("docs/many-tables.md", "Up to {} inputs a query", lambda: LOOKED_AT_MAX),

@@ -13,7 +13,7 @@ from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
     ArrowSource,
     ChannelPath,
-    Collected,
+    CollectSink,
     Edge,
     Flow,
     Graph,
@@ -56,7 +56,7 @@ def same(name: str, *ports: str, parallel: Any = None) -> LogicalOperator:
 
 
 def sink(name: str) -> LogicalOperator:
-    return LogicalOperator(name=name, kind=OperatorKind.SINK, work=Collected(), inputs=("input",))
+    return LogicalOperator(name=name, kind=OperatorKind.SINK, work=CollectSink(), inputs=("input",))
 
 
 def graph(members: Sequence[LogicalOperator | Composite], *streams: str) -> Graph:
@@ -342,19 +342,19 @@ def both_ways_to_feed(flow: Flow, rows: Output) -> None:
 
 def an_open_composite(flow: Flow, rows: Output) -> None:
     with flow.composite("C"):
-        flow.sink("Snk", Collected(), rows)
+        flow.sink("Snk", CollectSink(), rows)
         flow.graph()
 
 
 def nothing_to_partition(flow: Flow, rows: Output) -> None:
     with flow.parallel("R", 2, partition_by=["k"]):
-        flow.sink("Two", Collected(), flow.source("One", ArrowSource(ROWS)))
-    flow.sink("Snk", Collected(), rows)
+        flow.sink("Two", CollectSink(), flow.source("One", ArrowSource(ROWS)))
+    flow.sink("Snk", CollectSink(), rows)
     flow.graph()
 
 
 def not_fed(flow: Flow, rows: Output) -> None:
-    flow.sink("Snk", Collected())
+    flow.sink("Snk", CollectSink())
 
 
 def no_function(flow: Flow, rows: Output) -> None:
@@ -402,7 +402,7 @@ def test_what_fails_within_a_composite_leaves_nothing_of_it() -> None:
         flow.operator("A", SAME, flow.operator("A", SAME, rows))
     with flow.parallel("R", 3):
         rows = flow.operator("B", SAME, rows)
-    flow.sink("Snk", Collected(), rows)
+    flow.sink("Snk", CollectSink(), rows)
     found = flow.graph()
     assert list(found.places) == ["Src", "R.B", "Snk"]
     assert found.regions["R"].parallel == Parallel(width=3)
@@ -418,7 +418,7 @@ def test_what_a_plan_counts_on_is_state() -> None:
     flow, rows = flow_with_rows()
     for index, plan in enumerate(plans):
         flow.operator(f"p{index}", plan, rows)
-    flow.sink("Snk", Collected(), *[Output(f"p{index}", flow) for index in range(len(plans))])
+    flow.sink("Snk", CollectSink(), *[Output(f"p{index}", flow) for index in range(len(plans))])
     places = flow.graph().places
     assert [places[f"p{index}"].operator.keeps_state for index in range(3)] == [False, True, True]
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_upsert.flow import ArrowSource, Collected, Flow, Legacy, PythonFunction, expanded, fused
+from spark_upsert.flow import (
+    ArrowSource,
+    CollectSink,
+    Flow,
+    Legacy,
+    PythonFunction,
+    expanded,
+    fused,
+)
 from spark_upsert.flow.partitioner import Parcel
 from spark_upsert.flow.stages import staged
 from spark_upsert.flow.validate import schemas_of
@@ -32,7 +40,7 @@ def border() -> tuple[Border, dict[str, int]]:
         read = flow.source(f"read-{name}", ArrowSource(pa.Table.from_batches([rows])))
         with flow.parallel(name, 2):
             same = PythonFunction(iter, rows.schema)
-            flow.sink(f"kept-{name}", Collected(), flow.operator("same", same, read))
+            flow.sink(f"kept-{name}", CollectSink(), flow.operator("same", same, read))
     plan = fused(expanded(flow.graph()), Legacy())
     schemas = schemas_of(
         plan.physical.graph, {f"read-{name}": r.schema for name, r in ROWS.items()}

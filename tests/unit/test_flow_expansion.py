@@ -10,7 +10,7 @@ import pytest
 from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
     ArrowSource,
-    Collected,
+    CollectSink,
     Flow,
     Graph,
     Parallel,
@@ -22,18 +22,18 @@ from spark_upsert.flow import (
     expanded,
 )
 from spark_upsert.flow.builder import Output
-from spark_upsert.task import ArrowScan, HashJoin, How, On
+from spark_upsert.task import ArrowScan, HashJoin, JoinKeys, JoinType
 
 ROWS = pa.table({"k": pa.array([], pa.int64()), "t": pa.array([], pa.string())})
 SOURCE = ArrowSource(ROWS)
-SINK = Collected()
+SINK = CollectSink()
 SAME = PythonFunction(iter, ROWS.schema)
 JOIN = HashJoin(
     id="join",
     left=ArrowScan(id="left", schema=ROWS.schema),
     right=ArrowScan(id="right", schema=ROWS.schema),
-    how=How.SEMI,
-    on=On.pairs(("k",), ("k",)),
+    how=JoinType.SEMI,
+    on=JoinKeys.pairs(("k",), ("k",)),
 )
 
 

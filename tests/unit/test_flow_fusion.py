@@ -8,7 +8,7 @@ import pytest
 
 from spark_upsert.errors import OptionError, PlacementError
 from spark_upsert.flow import Flow, Graph, Parallel, Placement, by_channel, by_replica, expanded
-from spark_upsert.flow.fusion import Automatic, Fused, Influence, Legacy, Manual, Scheme, fused
+from spark_upsert.flow.fusion import Automatic, FusedGraph, Influence, Legacy, Manual, Scheme, fused
 from spark_upsert.task import ArrowScan, Filter
 from tests.support.flows import SAME, SINK, SOURCE, adjacent_pairs, chain, nested, one_region
 
@@ -26,7 +26,7 @@ def apart(*ids: str) -> Placement:
     return Placement(exlocate=ids)
 
 
-def said(plan: Fused) -> str:
+def said(plan: FusedGraph) -> str:
     """Return the PEs in the notation of the cases: ``{Src} {A0,B0}``, without composites."""
     return " ".join(sorted("{" + ",".join(sorted(map(_short, pe.names))) + "}" for pe in plan.pes))
 

@@ -12,10 +12,10 @@ import pytest
 from spark_upsert.errors import GraphError, PlanError, UpsertFlowError
 from spark_upsert.flow import (
     ArrowSource,
-    Collected,
+    CollectSink,
     Flow,
-    Given,
     Graph,
+    InputRows,
     Legacy,
     Manual,
     PythonFunction,
@@ -37,14 +37,14 @@ HELD_SECONDS = 0.2
 def regions(*widths: int, work: PythonFunction = SAME) -> Graph:
     """Return operators one behind the other, each a region of a width; 0: in none."""
     flow = Flow()
-    rows = flow.source("rows", Given(ROWS))
+    rows = flow.source("rows", InputRows(ROWS))
     for index, width in enumerate(widths):
         if width:
             with flow.parallel(f"r{index}", width):
                 rows = flow.operator("o", work, rows)
         else:
             rows = flow.operator(f"o{index}", work, rows)
-    flow.sink("kept", Collected(), rows)
+    flow.sink("kept", CollectSink(), rows)
     return flow.graph()
 
 
@@ -100,8 +100,8 @@ def test_an_operator_gives_at_a_window_what_it_has_held_back() -> None:
 def test_replicas_of_a_source_take_turns() -> None:
     flow = Flow()
     with flow.parallel("both", 2):
-        rows = flow.operator("same", SAME, flow.source("rows", Given(ROWS)))
-    flow.sink("kept", Collected(), rows)
+        rows = flow.operator("same", SAME, flow.source("rows", InputRows(ROWS)))
+    flow.sink("kept", CollectSink(), rows)
     batches = [one_row(number) for number in range(5)]
     kept = collect(flow.graph(), {"both.rows": lambda: batches})["kept"]
     assert sorted(kept["v"].to_pylist()) == [0, 1, 2, 3, 4]
@@ -230,7 +230,7 @@ def with_filter(schema: pa.Schema, where: str = "v > 1", port: str = "input") ->
     flow = Flow()
     work = Filter(id="some", input=ArrowScan(id=port, schema=schema), where=where)
     rows = flow.operator("some", work, flow.source("rows", ArrowSource(rows_of(3))))
-    flow.sink("kept", Collected(), rows)
+    flow.sink("kept", CollectSink(), rows)
     return flow.graph()
 
 

@@ -12,9 +12,9 @@ from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
     ArrowSource,
     ChannelPath,
-    Collected,
+    CollectSink,
     Flow,
-    Fused,
+    FusedGraph,
     Graph,
     Influence,
     Legacy,
@@ -47,7 +47,7 @@ def chain(*works: PythonFunction | Filter) -> Graph:
     rows = flow.source("Src", SOURCE)
     for name, work in zip("ABCD", works, strict=False):
         rows = flow.operator(name, work, rows, schema=ROWS)
-    flow.sink("Snk", Collected(), rows)
+    flow.sink("Snk", CollectSink(), rows)
     return flow.graph()
 
 
@@ -58,7 +58,7 @@ def region(width: int, *names: str) -> Graph:
         for name in names:
             rows = flow.operator(name, LOOKS, rows, schema=ROWS)
     rows = flow.operator("Z", HOLDS, rows)
-    flow.sink("Snk", Collected(), rows)
+    flow.sink("Snk", CollectSink(), rows)
     return flow.graph()
 
 
@@ -69,16 +69,16 @@ def tapped() -> Graph:
     with flow.parallel("R", 2):
         inside = flow.operator("A", HOLDS, rows)
     both = flow.operator("Z", HOLDS, inside, rows)
-    flow.sink("Snk", Collected(), both)
-    flow.sink("Raw", Collected(), rows)
+    flow.sink("Snk", CollectSink(), both)
+    flow.sink("Raw", CollectSink(), rows)
     return flow.graph()
 
 
-def apart(graph: Graph) -> Fused:
+def apart(graph: Graph) -> FusedGraph:
     return fused(expanded(graph), Legacy())
 
 
-def channels(graph: Graph) -> Fused:
+def channels(graph: Graph) -> FusedGraph:
     return fused(expanded(graph), Manual(4), Influence.CHANNEL_ISOLATION)
 
 
@@ -89,7 +89,7 @@ def said(stages: Stages) -> list[str]:
     ]
 
 
-CUTS: dict[str, tuple[Fused, list[str]]] = {
+CUTS: dict[str, tuple[FusedGraph, list[str]]] = {
     "what looks at rows runs where they are": (
         apart(chain(LOOKS, LOOKS)),
         ["in place: A", "in place: B"],
@@ -125,7 +125,7 @@ CUTS: dict[str, tuple[Fused, list[str]]] = {
 
 
 @pytest.mark.parametrize(("plan", "stages"), CUTS.values(), ids=CUTS)
-def test_a_plan_is_cut_into_stages(plan: Fused, stages: list[str]) -> None:
+def test_a_plan_is_cut_into_stages(plan: FusedGraph, stages: list[str]) -> None:
     graph = plan.physical.graph
     assert said(staged(plan, schemas_of(graph, {"Src": ROWS}))) == stages
 
@@ -151,7 +151,7 @@ def test_small_batches_do_not_all_begin_with_the_first_channel() -> None:
     with flow.parallel("R", 3):
         noted = PythonFunction(with_channel, ROWS, takes_channel=True)
         rows = flow.operator("A", noted, rows)
-    flow.sink("Snk", Collected(), rows)
+    flow.sink("Snk", CollectSink(), rows)
     plan = apart(flow.graph())
     turns = [by_stages(plan, {"Src": rows_of(1)}, parts=1, turn=turn)["Snk"] for turn in range(4)]
     assert [table["v"].to_pylist() for table in turns] == [[0], [1], [2], [0]]

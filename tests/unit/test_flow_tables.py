@@ -12,7 +12,7 @@ from spark_upsert.errors import GraphError, OptionError, TableFullError
 from spark_upsert.flow import (
     ArrowSource,
     Automatic,
-    Collected,
+    CollectSink,
     Flow,
     Graph,
     Parallel,
@@ -57,7 +57,7 @@ def test_a_source_reads_each_row_of_a_version_once(
     table_of(tmp_path / "from", 9)
     count = 3 if options else 9  # Version 0 is without rows.
     source = TableSource(str(tmp_path / "from"), options)
-    [found] = collect(copied(source, Collected(), width=width)).values()
+    [found] = collect(copied(source, CollectSink(), width=width)).values()
     assert sorted_rows(found) == sorted((v % 3, v + 1) for v in range(count))
 
 
@@ -65,7 +65,7 @@ def test_a_source_reads_chosen_columns_in_their_order(tmp_path: Path) -> None:
     table_of(tmp_path / "from", 2)
     flow = Flow()
     source = TableSource(str(tmp_path / "from"), {"columns": "v,k"})
-    flow.sink("to", Collected(), flow.source("from", source))
+    flow.sink("to", CollectSink(), flow.source("from", source))
     [found] = collect(flow.graph()).values()
     assert found.schema.names == ["v", "k"]
     assert sorted_rows(found) == [(0, 0), (1, 1)]
@@ -95,7 +95,7 @@ def sourced(source: TableSource, width: int) -> pa.Table:
     """Return what a source of some replicas reads."""
     flow = Flow()
     rows = flow.source("from", source, parallel=Parallel(width=width))
-    flow.sink("to", Collected(), rows)
+    flow.sink("to", CollectSink(), rows)
     return collect(flow.graph())["to"]
 
 
@@ -105,7 +105,7 @@ def test_replicas_of_a_source_read_ranges_of_hashes(tmp_path: Path) -> None:
     flow = Flow()
     with flow.parallel("wide", 2):
         rows = flow.source("from", source)
-        flow.sink("to", Collected(), flow.operator("plus", ANYWHERE["plus"], rows))
+        flow.sink("to", CollectSink(), flow.operator("plus", ANYWHERE["plus"], rows))
     reading = rows_of_replicas(flow.graph(), source)
     assert all(reading)
     assert sorted(row for rows in reading for row in rows) == sorted((v % 3, v) for v in range(40))
@@ -169,7 +169,7 @@ def test_what_only_spark_reads_is_refused_by_the_name_of_the_source(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     table_of(tmp_path / "from", 2)
-    graph = copied(TableSource(str(tmp_path / "from"), options), Collected())
+    graph = copied(TableSource(str(tmp_path / "from"), options), CollectSink())
     with pytest.raises(GraphError, match=f"source 'from' reads its table with {min(options)[:4]}"):
         collect(graph)
 
@@ -177,9 +177,9 @@ def test_what_only_spark_reads_is_refused_by_the_name_of_the_source(
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
     table_of(tmp_path / "from", 1)
     with pytest.raises(OptionError, match="versionAsOff"):
-        collect(copied(TableSource(str(tmp_path / "from"), {"versionAsOff": 1}), Collected()))
+        collect(copied(TableSource(str(tmp_path / "from"), {"versionAsOff": 1}), CollectSink()))
 
 
 def test_a_sink_that_is_no_table_is_refused_before_anything_runs() -> None:
     with pytest.raises(GraphError, match="sink 'to0' is Collected, which nothing writes"):
-        run(copied(ArrowSource(rows_of(3)), Collected()))
+        run(copied(ArrowSource(rows_of(3)), CollectSink()))

@@ -9,7 +9,7 @@ import pytest
 
 from spark_upsert.flow import (
     ArrowSource,
-    Collected,
+    CollectSink,
     Flow,
     Physical,
     PythonFunction,
@@ -38,7 +38,7 @@ def adjacent(first: int = 3, second: int = 2) -> Physical:
         rows = flow.operator("rows", CLEAN, orders)
     with flow.parallel("sums", second, partition_by=["id"]):
         rows = flow.operator("sum", CLEAN, rows)
-    flow.sink("kept", Collected(), ports={"sums": rows, "all": orders})
+    flow.sink("kept", CollectSink(), ports={"sums": rows, "all": orders})
     return expanded(flow.graph())
 
 
@@ -50,7 +50,7 @@ def chained() -> Physical:
         flow.parallel("outer", 1, partition_by=ROWS.schema.names[1:]),
         flow.parallel("inner", 2, broadcast=["out.input"]),
     ):
-        flow.sink("out", Collected(), rows)
+        flow.sink("out", CollectSink(), rows)
     return expanded(flow.graph())
 
 
@@ -134,8 +134,8 @@ def test_work_is_said_in_a_word(work: Work, said: str) -> None:
     flow = Flow()
     rows = flow.source("in", ArrowSource(ROWS))
     if isinstance(work, TableSource):
-        flow.sink("out", Collected(), rows, flow.source("it", work))
+        flow.sink("out", CollectSink(), rows, flow.source("it", work))
     else:
-        flow.sink("out", Collected(), flow.operator("it", work, rows))
+        flow.sink("out", CollectSink(), flow.operator("it", work, rows))
     [line] = [each for each in text(expanded(flow.graph())).splitlines() if each.startswith("it")]
     assert line.split(maxsplit=1)[1].removeprefix("source, ") == said

@@ -13,7 +13,7 @@ from spark_upsert.core.merge_engines import FROM, PART, TO, value_column
 from spark_upsert.errors import PlanError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.json import plan_from_json
-from spark_upsert.plan.nodes import Filter, Group, Join, Named, Node, On, Project
+from spark_upsert.plan.nodes import Filter, Group, Join, JoinKeys, Node, Project, ProjectedColumn
 from spark_upsert.views.bases import bind_below_group, bind_group
 from spark_upsert.views.grouping import Grouping, contributions
 from spark_upsert.views.relation import Step, changes_of
@@ -105,8 +105,8 @@ def test_a_group_is_the_same_behind_its_text() -> None:
 
 ROOTS: dict[str, Callable[[Group], Node]] = {
     "filter": lambda group: Filter(input=group, where="a0 > 1"),
-    "project": lambda group: Project(input=group, columns=(Named("c", "c"),)),
-    "join": lambda group: Join(left=group, right=plan_of("C"), on=(On("c", "id"),)),
+    "project": lambda group: Project(input=group, columns=(ProjectedColumn("c", "c"),)),
+    "join": lambda group: Join(left=group, right=plan_of("C"), on=(JoinKeys("c", "id"),)),
     "group": lambda group: Group(input=group, keys=("c",), aggregates=()),
 }
 

@@ -20,42 +20,42 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.planner.formats import MergedRead, batch_inputs, plan_columns
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.log import cut
-from tests.support.group_worlds import Routed, folds, present
+from tests.support.group_worlds import RoutedBatch, folds, present
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Routed:
+def world(tmp_path: Path) -> RoutedBatch:
     """Two tables; the second batch is of one of them."""
-    made = Routed(tmp_path / "lake")
+    made = RoutedBatch(tmp_path / "lake")
     made.batch(a={1: 1}, b={1: 10})
     made.batch(a={1: 2, 2: 2})
     return made
 
 
-def expire(world: Routed, folder: str) -> None:
+def expire(world: RoutedBatch, folder: str) -> None:
     world.table(folder).expire(retain_versions=0, safety_ms=0)
 
 
 # -- the group table ------------------------------------------------------------------------
 
 
-def group_rows(world: Routed, **given: str) -> list[dict[str, Any]]:
+def group_rows(world: RoutedBatch, **given: str) -> list[dict[str, Any]]:
     plan = ReadPlan.parse({"path": str(world.root), "metadata": "group", **given})
     read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
     return [row for work in read.splits() for b in read.read(work) for row in b.to_pylist()]
 
 
-def test_the_group_is_a_row_for_each_table_and_one_for_the_batch(world: Routed) -> None:
+def test_the_group_is_a_row_for_each_table_and_one_for_the_batch(world: RoutedBatch) -> None:
     rows = {row["folder"]: (row["batch"], row["version"]) for row in group_rows(world)}
     assert rows == {"": (1, None), "a": (1, 2), "b": (0, 1)}
 
 
-def test_the_group_has_a_past(world: Routed) -> None:
+def test_the_group_has_a_past(world: RoutedBatch) -> None:
     rows = {row["folder"]: row["batch"] for row in group_rows(world, versionAsOf="1")}
     assert rows == {"": 0, "a": 0, "b": 0}
 
 
-def test_a_root_without_a_group_is_told(world: Routed) -> None:
+def test_a_root_without_a_group_is_told(world: RoutedBatch) -> None:
     shutil.rmtree(world.root / "_group")
     with pytest.raises(TableNotFoundError, match="no query has written a batch") as caught:
         group_rows(world)
@@ -67,7 +67,7 @@ def test_a_root_without_a_group_is_told(world: Routed) -> None:
 # -- what takes part ------------------------------------------------------------------------
 
 
-def test_what_is_not_in_a_whole_batch_is_not_read(world: Routed) -> None:
+def test_what_is_not_in_a_whole_batch_is_not_read(world: RoutedBatch) -> None:
     world.write("a", {7: 7})
     world.write("others", {1: 1})
     world.begin({"b": {5: 5}, "c": {1: 1}})
@@ -76,18 +76,18 @@ def test_what_is_not_in_a_whole_batch_is_not_read(world: Routed) -> None:
     assert world.read(consistent="false").keys() == {"a", "b", "others"}
 
 
-def test_an_earlier_batch_is_read_by_its_number(world: Routed) -> None:
+def test_an_earlier_batch_is_read_by_its_number(world: RoutedBatch) -> None:
     assert world.read(asOfBatch=0) == {"a": {1: 1}, "b": {1: 10}}
     assert world.read(asOfBatch=1) == world.read()
 
 
-def test_a_pattern_chooses_among_the_tables_of_the_batch(world: Routed) -> None:
+def test_a_pattern_chooses_among_the_tables_of_the_batch(world: RoutedBatch) -> None:
     assert world.read(inputsPattern="b*") == {"b": {1: 10}}
     with pytest.raises(OptionError, match=r"of the 2 tables that have batch 1 .* none matches"):
         world.read(inputsPattern="x*")
 
 
-def test_changes_end_at_the_batch(world: Routed) -> None:
+def test_changes_end_at_the_batch(world: RoutedBatch) -> None:
     world.write("a", {7: 7})
     plan = world.plan(readChangeFeed="true", asOfBatch=1)
     read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
@@ -108,7 +108,7 @@ def test_changes_end_at_the_batch(world: Routed) -> None:
     ],
 )
 def test_what_contradicts_one_batch_is_refused(
-    world: Routed, given: Mapping[str, str], told: str
+    world: RoutedBatch, given: Mapping[str, str], told: str
 ) -> None:
     with pytest.raises(OptionError, match=told):
         world.plan(**{"consistent": "true", **given})
@@ -122,7 +122,7 @@ def test_what_contradicts_one_batch_is_refused(
     ],
 )
 def test_named_tables_below_one_root_are_read_at_one_batch(
-    world: Routed, more: dict[str, str]
+    world: RoutedBatch, more: dict[str, str]
 ) -> None:
     names = more["inputs"].split(",")
     texts = {name: text.replace("/ROOT", str(world.root)) for name, text in more.items()}
@@ -160,14 +160,14 @@ def test_named_tables_below_one_root_are_read_at_one_batch(
     ],
 )
 def test_named_tables_that_cannot_be_at_one_batch_are_refused(
-    world: Routed, given: Mapping[str, str], told: str
+    world: RoutedBatch, given: Mapping[str, str], told: str
 ) -> None:
     texts = {name: text.replace("/ROOT", str(world.root)) for name, text in given.items()}
     with pytest.raises(OptionError, match=told):
         world.read(**{"inputs": "a,b", "asOfBatch": 1, "inputsPattern": None, **texts})
 
 
-def test_a_stream_has_no_number_of_a_batch(world: Routed) -> None:
+def test_a_stream_has_no_number_of_a_batch(world: RoutedBatch) -> None:
     with pytest.raises(OptionError, match="'asOfBatch' has no meaning in a stream"):
         world.stream(asOfBatch=1)
 
@@ -175,7 +175,7 @@ def test_a_stream_has_no_number_of_a_batch(world: Routed) -> None:
 # -- what is gone ---------------------------------------------------------------------------
 
 
-def test_a_version_that_only_compactions_followed_may_be_expired(world: Routed) -> None:
+def test_a_version_that_only_compactions_followed_may_be_expired(world: RoutedBatch) -> None:
     world.table("a").compact(full=True)
     expire(world, "a")
     assert world.read() == present(world.whole[-1])
@@ -184,7 +184,7 @@ def test_a_version_that_only_compactions_followed_may_be_expired(world: Routed) 
     assert folds(query.batches) == world.whole[-1]
 
 
-def test_a_version_whose_rows_are_gone_names_the_table_and_the_batch(world: Routed) -> None:
+def test_a_version_whose_rows_are_gone_names_the_table_and_the_batch(world: RoutedBatch) -> None:
     world.write("a", {7: 7})
     expire(world, "a")
     with pytest.raises(DataLossError, match=r"input 'a': batch 1 has version 2 of the table"):
@@ -195,7 +195,7 @@ def test_a_version_whose_rows_are_gone_names_the_table_and_the_batch(world: Rout
 
 @pytest.mark.parametrize("wrote", [False, True], ids=["at-rest", "somebody-wrote"])
 def test_a_table_whose_log_was_cut_is_read_unless_its_rows_have_changed(
-    world: Routed, monkeypatch: pytest.MonkeyPatch, wrote: bool
+    world: RoutedBatch, monkeypatch: pytest.MonkeyPatch, wrote: bool
 ) -> None:
     monkeypatch.setattr(storage, "CHECKPOINT_EVERY", 2)
     query = world.query()
@@ -221,7 +221,7 @@ def test_a_table_whose_log_was_cut_is_read_unless_its_rows_have_changed(
         assert folds(each.batches) == world.whole[-1]
 
 
-def test_a_batch_that_is_expired_or_not_there_is_told(world: Routed) -> None:
+def test_a_batch_that_is_expired_or_not_there_is_told(world: RoutedBatch) -> None:
     with pytest.raises(VersionNotFoundError, match=r"batch 2 does not exist: .* is 1"):
         world.read(asOfBatch=2)
     world.group.table.expire(retain_versions=0, safety_ms=0)
@@ -230,7 +230,7 @@ def test_a_batch_that_is_expired_or_not_there_is_told(world: Routed) -> None:
     assert world.read() == present(world.whole[-1])
 
 
-def test_a_table_that_was_made_anew_is_not_the_one_of_the_batch(world: Routed) -> None:
+def test_a_table_that_was_made_anew_is_not_the_one_of_the_batch(world: RoutedBatch) -> None:
     shutil.rmtree(world.root / "a")
     for value in range(4):
         world.write("a", {1: value})
@@ -240,7 +240,7 @@ def test_a_table_that_was_made_anew_is_not_the_one_of_the_batch(world: Routed) -
         world.query().drain()
 
 
-def test_a_restore_is_not_read_before_the_next_batch(world: Routed) -> None:
+def test_a_restore_is_not_read_before_the_next_batch(world: RoutedBatch) -> None:
     world.table("a").restore(1)
     assert world.read()["a"] == {1: 2, 2: 2}
     world.now["a"] = {1: 1}
@@ -248,7 +248,7 @@ def test_a_restore_is_not_read_before_the_next_batch(world: Routed) -> None:
     assert world.read()["a"] == {1: 1, 9: 9}
 
 
-def test_numbers_are_those_of_the_query_that_owns_the_root(world: Routed) -> None:
+def test_numbers_are_those_of_the_query_that_owns_the_root(world: RoutedBatch) -> None:
     world.writer, world.number = "query:two", 0
     world.begin({"b": {1: 99}})
     world.write("b", world.waiting.pop("b"))
@@ -261,7 +261,7 @@ def test_numbers_are_those_of_the_query_that_owns_the_root(world: Routed) -> Non
 # -- streams --------------------------------------------------------------------------------
 
 
-def test_a_stream_waits_for_the_batch_to_be_whole(world: Routed) -> None:
+def test_a_stream_waits_for_the_batch_to_be_whole(world: RoutedBatch) -> None:
     query = world.query()
     query.drain()
     world.begin({"a": {1: 3}, "b": {1: 3}})
@@ -274,7 +274,7 @@ def test_a_stream_waits_for_the_batch_to_be_whole(world: Routed) -> None:
     assert query.stream.report()["complete"] == 2
 
 
-def test_a_table_joins_with_its_first_whole_batch(world: Routed) -> None:
+def test_a_table_joins_with_its_first_whole_batch(world: RoutedBatch) -> None:
     query = world.query(startingVersion="latest")
     query.drain()
     world.write("c", {1: 1})
@@ -286,7 +286,7 @@ def test_a_table_joins_with_its_first_whole_batch(world: Routed) -> None:
     assert folds(query.batches) == {"c": {1: 1, 2: 2}}
 
 
-def test_latest_is_behind_the_batch_and_not_behind_what_others_wrote(world: Routed) -> None:
+def test_latest_is_behind_the_batch_and_not_behind_what_others_wrote(world: RoutedBatch) -> None:
     world.write("a", {7: 7})
     query = world.query(startingVersion="latest")
     query.drain()
@@ -295,7 +295,7 @@ def test_latest_is_behind_the_batch_and_not_behind_what_others_wrote(world: Rout
     assert folds(query.batches) == {"a": {7: 7, 8: 8}}
 
 
-def test_an_idle_table_may_be_compacted_and_expired(world: Routed) -> None:
+def test_an_idle_table_may_be_compacted_and_expired(world: RoutedBatch) -> None:
     query = world.query()
     query.drain()
     world.table("b").compact(full=True)
@@ -324,7 +324,7 @@ def test_an_idle_table_may_be_compacted_and_expired(world: Routed) -> None:
 )
 @pytest.mark.sweep(3)
 def test_a_limit_ends_behind_a_whole_batch(
-    world: Routed, limit: Mapping[str, str], ends: list[int]
+    world: RoutedBatch, limit: Mapping[str, str], ends: list[int]
 ) -> None:
     query = world.query(**limit)
     assert query.plan()
@@ -344,7 +344,7 @@ def test_a_limit_ends_behind_a_whole_batch(
     assert found == ends
 
 
-def test_a_table_that_the_group_does_not_know_any_more_is_told(world: Routed) -> None:
+def test_a_table_that_the_group_does_not_know_any_more_is_told(world: RoutedBatch) -> None:
     query = world.query()
     query.drain()
     narrow = world.query(inputsPattern="b")
@@ -353,7 +353,7 @@ def test_a_table_that_the_group_does_not_know_any_more_is_told(world: Routed) ->
         narrow.plan()
 
 
-def test_a_look_asks_the_group_table_alone(world: Routed) -> None:
+def test_a_look_asks_the_group_table_alone(world: RoutedBatch) -> None:
     query = world.query()
     query.drain()
     shutil.rmtree(world.root / "a")

@@ -20,9 +20,9 @@ from spark_upsert.table.state import snapshot as snapshots
 from spark_upsert.table.table import Table
 from spark_upsert.views import view as ways
 from spark_upsert.views.plan_builder import Plan
-from spark_upsert.views.relation import Looked, Step, changes_of
+from spark_upsert.views.relation import LookedUpRows, Step, changes_of
 from spark_upsert.views.scan import TableBase
-from spark_upsert.views.view import View, Way, timed_pairs_by_piece
+from spark_upsert.views.view import RefreshStrategy, View, timed_pairs_by_piece
 
 PIECE = 2_000
 
@@ -96,7 +96,7 @@ class Hot:
         looked, held, base = [0], [0], pa.total_allocated_bytes()
         look_up = TableBase.look_up
 
-        def counted(self: TableBase, keys: pa.RecordBatch, version: int | None) -> Looked:
+        def counted(self: TableBase, keys: pa.RecordBatch, version: int | None) -> LookedUpRows:
             found = look_up(self, keys, version)
             looked.append(keys.num_rows)
             held.append(pa.total_allocated_bytes() - base)
@@ -116,7 +116,9 @@ class Hot:
             patch.object(Index, "iter_keys_having", noted),
         ):
             step = Step(before, view.newest())
-            for pairs, _ in timed_pairs_by_piece(view.relation, step, Way.LOOK_UPS, rows=1):
+            for pairs, _ in timed_pairs_by_piece(
+                view.relation, step, RefreshStrategy.LOOK_UPS, rows=1
+            ):
                 count += len(pairs)
                 held.append(pa.total_allocated_bytes() - base)
         return Work(count, sum(looked), sum(proposed), max(held))

@@ -18,12 +18,22 @@ from spark_upsert.errors import OptionError, OtherTableError, PlanError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.plan.nodes import Group, How, Join, Named, Node, On, Project, Reverse, Scan
+from spark_upsert.plan.nodes import (
+    Group,
+    Join,
+    JoinKeys,
+    JoinType,
+    Node,
+    Project,
+    ProjectedColumn,
+    Reverse,
+    Scan,
+)
 from spark_upsert.streams.planner.formats import batch_inputs, plan_columns
 from spark_upsert.streams.reads.explain import explain_view
 from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.table import Table
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.refresh import refresh
 from spark_upsert.views.view import View
 from tests.support.grouped import Row, expected, shown
@@ -44,10 +54,10 @@ class KeptShop(Shop):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.view = Group(input=self.plan(How.LEFT), keys=("name",), aggregates=WANTED)
+        self.view = Group(input=self.plan(JoinType.LEFT), keys=("name",), aggregates=WANTED)
         self.grouping = View(self.view).grouping
         assert self.grouping is not None
-        self.kept = Kept.made(Table(MemoryStore()), self.grouping, self.view.to_json())
+        self.kept = MaterializedView.made(Table(MemoryStore()), self.grouping, self.view.to_json())
 
     def expected(self) -> dict[Row, Row]:
         names = {row["id"]: row["name"] for row in self.customers.snapshot().to_pylist()}
@@ -236,7 +246,7 @@ def set_back(shop: KeptShop, path: Path) -> Table:
     return Table.open(str(path))
 
 
-GoOn = Callable[[Node, Kept], object]
+GoOn = Callable[[Node, MaterializedView], object]
 
 GO_ON: dict[str, GoOn] = {
     "a query": lambda view, kept: Query(view, startingPosition=kept.position()).batch(),
@@ -273,12 +283,12 @@ def test_a_view_is_not_kept_on_with_another_table_at_a_fixed_version(
     shop.customer((1, "a"))
     orders, customers = shop.scans
     fixed = replace(customers, version=1)
-    on = (On("customer", "id"),)
-    joined = Join(left=orders, right=fixed, on=on, how=How.LEFT, reverse=Reverse.SCAN)
+    on = (JoinKeys("customer", "id"),)
+    joined = Join(left=orders, right=fixed, on=on, how=JoinType.LEFT, reverse=Reverse.SCAN)
     view = Group(input=joined, keys=("name",), aggregates=(Aggregate("n", AggregateKind.COUNT),))
     grouping = View(view).grouping
     assert grouping is not None
-    kept = Kept.made(Table(MemoryStore()), grouping, view.to_json())
+    kept = MaterializedView.made(Table(MemoryStore()), grouping, view.to_json())
     shop.order((1, 1, 5))
     query = Query(view)
     rows = query.batch()
@@ -296,14 +306,16 @@ def test_a_view_is_not_kept_on_with_another_table_at_a_fixed_version(
 def test_rows_without_an_identity_are_summed_over_many_tasks(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     orders, customers = shop.scans
-    back = (On("id", "customer"),)
-    owned = Project(input=orders, columns=(Named("o", "id"), Named("customer", "customer")))
-    joined = Join(left=customers, right=owned, on=back, how=How.LEFT, reverse=Reverse.SCAN)
-    names = Project(input=joined, columns=(Named("name", "name"),))
+    back = (JoinKeys("id", "customer"),)
+    owned = Project(
+        input=orders, columns=(ProjectedColumn("o", "id"), ProjectedColumn("customer", "customer"))
+    )
+    joined = Join(left=customers, right=owned, on=back, how=JoinType.LEFT, reverse=Reverse.SCAN)
+    names = Project(input=joined, columns=(ProjectedColumn("name", "name"),))
     view = Group(input=names, keys=("name",), aggregates=(Aggregate("n", AggregateKind.COUNT),))
     grouping = View(view).grouping
     assert grouping is not None
-    kept = Kept.made(Table(MemoryStore()), grouping, view.to_json())
+    kept = MaterializedView.made(Table(MemoryStore()), grouping, view.to_json())
     query = Query(view, splits="4")
     for _ in range(2):
         shop.customer(*((key, f"c{key % 2}") for key in range(6)))
@@ -345,7 +357,7 @@ def test_a_grouped_view_is_explained(shop: KeptShop) -> None:
 def test_rows_are_one_table_in_any_order_and_repetition_of_batches(shop: KeptShop) -> None:
     """Rule of kept rows: the later step wins, whenever it comes."""
     chance = random.Random(9)
-    plan = shop.plan(How.LEFT)
+    plan = shop.plan(JoinType.LEFT)
     query, batches = Query(plan, maxEpochsPerTrigger="2"), []
     for _ in range(6):
         shop.disturb(chance)

@@ -36,10 +36,10 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write import group_commit
 from spark_upsert.table.write.moves import NOTHING, Move, Verdict
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import Staged
+from spark_upsert.table.write.write_set import StagedRuns
 from spark_upsert.views.group_rows import result
 from spark_upsert.views.grouping import Grouping, contributions, marker
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.pairs import Pairs
 from tests.support.grouped import batch_of, kept_in_memory
 from tests.support.grouped import position_of as at
@@ -70,7 +70,7 @@ def entries(*rows: tuple[int, int, int, int]) -> pa.RecordBatch:
     )
 
 
-def take(kept: Kept, epoch: int, *rows: tuple[int, int, int, int]) -> bool:
+def take(kept: MaterializedView, epoch: int, *rows: tuple[int, int, int, int]) -> bool:
     lower = at(o=epoch - 1) if epoch else NOTHING
     return kept.take(entries(*rows), lower=lower, upper=at(o=epoch))
 
@@ -204,7 +204,7 @@ def test_of_two_that_write_the_same_step_at_once_one_is_applied() -> None:
     told: list[bool] = []
 
     def write() -> None:
-        own = Kept(Table(kept.table.store), GROUPING)
+        own = MaterializedView(Table(kept.table.store), GROUPING)
         start.wait()
         told.append(take(own, 1, (7, 1, 1, 3)))
 
@@ -220,9 +220,9 @@ def test_of_two_that_write_the_same_step_at_once_one_is_applied() -> None:
 def test_a_step_that_another_takes_behind_the_staging_is_skipped() -> None:
     kept = kept_in_memory(GROUPING)
     take(kept, 0, (7, 1, 1, 5))
-    own = Kept(Table(kept.table.store), GROUPING)
+    own = MaterializedView(Table(kept.table.store), GROUPING)
 
-    def late(*given: Any, **named: Any) -> Staged:
+    def late(*given: Any, **named: Any) -> StagedRuns:
         found = stage(*given, **named)
         with patch.object(group_commit, "stage", stage):
             assert take(kept, 1, (7, 1, 1, 3))
@@ -236,7 +236,7 @@ def test_a_step_that_another_takes_behind_the_staging_is_skipped() -> None:
 def test_of_two_ways_from_one_position_the_second_is_refused() -> None:
     """Two queries see the same position and go on differently: both would count what they share."""
     kept = kept_in_memory(GROUPING)
-    own = Kept(Table(kept.table.store), GROUPING)
+    own = MaterializedView(Table(kept.table.store), GROUPING)
     own.table.log.head()
     assert kept.take(entries((7, 1, 1, 3)), lower=NOTHING, upper=at(o=1))
     with pytest.raises(OtherTableError, match="goes from nothing to"):
@@ -395,7 +395,7 @@ def test_at_the_bottom_an_entry_of_no_rows_is_corruption(entry: tuple[int, int, 
 def test_a_check_finds_an_entry_of_no_rows(
     entry: tuple[int, int, int, int], tmp_path: Path
 ) -> None:
-    kept = Kept(Table(open_store(str(tmp_path))), GROUPING)
+    kept = MaterializedView(Table(open_store(str(tmp_path))), GROUPING)
     kept.table.ensure(GROUPING.kept)
     take(kept, 0, (2, 1, 1, 5))
     assert kept.table.check().is_sound

@@ -36,8 +36,8 @@ from tests.unit.test_lives_of_payloads import TRIED as OF_PAYLOADS
 
 # -- reads ---------------------------------------------------------------------------------
 
-Given = Mapping[str, str]
-Changed = tuple[Given, Given]
+InputRows = Mapping[str, str]
+Changed = tuple[InputRows, InputRows]
 """The options of one life and of the next; an empty text takes one back."""
 
 FEED = {"readChangeFeed": "true"}
@@ -114,13 +114,13 @@ def base(made: Path, tmp_path: Path) -> dict[str, str]:
     return {"inputs": "a,b", "startingVersion": "earliest", "maxRowsPerTrigger": "1", **FEED, **own}
 
 
-def told(folder: Path, base: Given, more: Given) -> dict[str, str]:
+def told(folder: Path, base: InputRows, more: InputRows) -> dict[str, str]:
     """Return options with others in their place, without those that are taken back."""
     found = {**base, **{name: text.format(folder) for name, text in more.items()}}
     return {name: text for name, text in found.items() if text}
 
 
-def lived(folder: Path, before: Given, then: Given) -> list[list[dict[str, Any]]]:
+def lived(folder: Path, before: InputRows, then: InputRows) -> list[list[dict[str, Any]]]:
     """Return the rows of two lives."""
     query = Query()
     return [query.run(before, batches_max=3), query.run(then, batches_max=99)]

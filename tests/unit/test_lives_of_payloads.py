@@ -19,19 +19,19 @@ from tests.support.envelopes import records, rows_of, write
 from tests.support.own_schemas import avro, record
 from tests.support.registry import RegistryDouble, framed, running_registry
 
-Given = Mapping[str, str]
+InputRows = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Life:
     """The options of a life beside those of all, and its one record."""
 
-    options: Given = field(default_factory=dict)
+    options: InputRows = field(default_factory=dict)
     key: bytes = b'{"id": 1}'
     value: bytes = b'{"v": "a"}'
 
 
-JSON: Given = {
+JSON: InputRows = {
     "envelope": "kafka",
     "sequenceBy": "offset",
     "keys": "id",
@@ -64,9 +64,9 @@ def event(**after: Any) -> bytes:
     return json.dumps(told).encode()
 
 
-DEBEZIUM: Given = {**JSON, "envelope": "debezium", "sequenceBy": "source.lsn"}
-TIMES: Given = {"valueSchema": "id BIGINT, v TIMESTAMP_NTZ", "timeUnit": "millis"}
-MONEY: Given = {"valueSchema": "id BIGINT, v DECIMAL(9, 2)", "decimalHandling": "string"}
+DEBEZIUM: InputRows = {**JSON, "envelope": "debezium", "sequenceBy": "source.lsn"}
+TIMES: InputRows = {"valueSchema": "id BIGINT, v TIMESTAMP_NTZ", "timeUnit": "millis"}
+MONEY: InputRows = {"valueSchema": "id BIGINT, v DECIMAL(9, 2)", "decimalHandling": "string"}
 TRUNCATE = json.dumps({"op": "t", "source": {"lsn": 2}, "ts_ms": 1}).encode()
 
 OF_EVENTS: dict[str, tuple[Life, Life, Any]] = {
@@ -98,7 +98,7 @@ OF_EVENTS["unavailableValuePlaceholder"] = (
 )
 
 ROWS = {"id": "long", "v": "string"}
-OF_REGISTRIES: dict[str, tuple[Given, Given]] = {
+OF_REGISTRIES: dict[str, tuple[InputRows, InputRows]] = {
     "valueSubject": ({}, {"valueSubject": "other-value"}),
     "keySubject": ({}, {"keySubject": "other-key"}),
     "schemaRegistry.url": ({}, {"schemaRegistry.url": "{other}"}),
@@ -123,7 +123,7 @@ def test_what_is_tried_here_takes_effect_with_the_next_batch(name: str) -> None:
     assert WRITE_OPTIONS[name].life.change is Change.NEXT
 
 
-def lived(path: Path, common: Given, *lives: Life) -> list[dict[str, Any]]:
+def lived(path: Path, common: InputRows, *lives: Life) -> list[dict[str, Any]]:
     """Write the record of each life, each at a greater offset."""
     for number, life in enumerate(lives):
         rows = records([(life.key, life.value)], offsets=[number])

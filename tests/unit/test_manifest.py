@@ -24,8 +24,8 @@ from spark_upsert.table.log.manifest import (
     Commit,
     Kind,
     Manifest,
+    RemovedRange,
     Slice,
-    Taken,
     Transaction,
     apply,
     is_applicable,
@@ -124,8 +124,8 @@ def test_a_compaction_takes_its_runs_place() -> None:
     assert [path for path, _, _ in shown(manifest)] == ["ab", "c"]
 
 
-def taken(path: str, lower: int = 0, upper: int = HASH_END) -> Taken:
-    return Taken(path=path, hash_range=HashRange(lower, upper))
+def taken(path: str, lower: int = 0, upper: int = HASH_END) -> RemovedRange:
+    return RemovedRange(path=path, hash_range=HashRange(lower, upper))
 
 
 def test_the_last_number_of_each_writer_is_kept_for_ever() -> None:
@@ -240,7 +240,7 @@ def test_slices_stand_in_the_order_of_their_epochs_whatever_was_compacted(seed: 
             gone = HashRange(lower, dice.randint(lower + 1, 100))
             epochs = Interval(lower=old[0].epochs.lower, upper=old[-1].epochs.upper)
             merged = Slice(file=run(f"{version}", lower, gone.end), epochs=epochs, index=0)
-            takes = tuple(Taken(path=part.file.path, hash_range=gone) for part in old)
+            takes = tuple(RemovedRange(path=part.file.path, hash_range=gone) for part in old)
             each = commit(version, Kind.COMPACT, taken=takes, compacted=(merged,))
         manifest = apply(manifest, each)
         order = [(part.epochs.lower, part.index, part.live.first) for part in manifest.slices]
@@ -259,7 +259,7 @@ def test_slices_stand_in_the_order_of_their_epochs_whatever_was_compacted(seed: 
     ],
 )
 def test_a_compaction_fits_only_if_all_that_it_takes_is_live(
-    wanted: list[Taken], answer: bool
+    wanted: list[RemovedRange], answer: bool
 ) -> None:
     manifest = folded(
         commit(1, Kind.APPEND, added=(run("a"),)),

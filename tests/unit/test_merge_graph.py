@@ -21,7 +21,7 @@ from spark_upsert.merge.graph import (
     SourceNode,
     Transform,
     TransformWork,
-    Unmapped,
+    UnmappedPolicy,
     explain,
     fusion,
     streaming_output,
@@ -295,12 +295,12 @@ def source(name: str, **how: Any) -> SourceNode:
             id="23: the same columns in another order",
         ),
         pytest.param(
-            {"unmapped": Unmapped.AUTO_WIDEN},
+            {"unmapped": UnmappedPolicy.AUTO_WIDEN},
             "treat unexpected columns differently: 'a' has drop, 'b' auto_widen",
             id="24: one widens, the other drops",
         ),
         pytest.param(
-            {"unmapped": Unmapped.REJECT},
+            {"unmapped": UnmappedPolicy.REJECT},
             "treat unexpected columns differently: 'a' has drop, 'b' reject",
             id="one drops, the other rejects",
         ),

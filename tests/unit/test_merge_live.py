@@ -18,8 +18,8 @@ from spark_upsert.errors import DataError
 from spark_upsert.merge.merged import concat, live, streamed
 from spark_upsert.merge.readers import (
     Bounds,
-    Cancelled,
     Delivery,
+    MergeCancellation,
     MergeCounters,
     MergeReaders,
     OpenInput,
@@ -486,7 +486,7 @@ def test_who_waits_for_rows_is_woken_when_another_closes_the_merge(asked: str) -
             )
             waits.until(1)
             merge.close()
-            with pytest.raises(Cancelled):
+            with pytest.raises(MergeCancellation):
                 waiting.result()
         silent.gate.set()
         for thread in [t for t in threading.enumerate() if t.name.startswith("merge-")]:
@@ -497,7 +497,7 @@ def test_closing_twice_is_harmless() -> None:
     with MergeReaders(inputs_of("a", 100, 1), Bounds()) as merge:
         merge.close()
         merge.close()
-        with pytest.raises(Cancelled):
+        with pytest.raises(MergeCancellation):
             merge.take_ready()
 
 

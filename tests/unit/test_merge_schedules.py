@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_upsert.merge.readers import Bounds, Cancelled, MergeReaders
+from spark_upsert.merge.readers import Bounds, MergeCancellation, MergeReaders
 from tests.support.plays import PLAYS, BrokenInputError, Play
 from tests.support.schedules import DeadlockError, at_random, every_schedule, played
 
@@ -117,5 +117,5 @@ def test_who_waits_for_ever_is_found() -> None:
 def test_taking_from_a_merge_that_was_closed_is_said() -> None:
     with played(at_random(1)), MergeReaders({}, Bounds()) as merge:
         merge.close()
-        with pytest.raises(Cancelled):
+        with pytest.raises(MergeCancellation):
             merge.take_ready()

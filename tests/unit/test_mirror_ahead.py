@@ -22,12 +22,12 @@ from spark_upsert.delta.place import place_of
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.delta.upkeep import ORPHAN_MS, Upkeep
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.table.state.prepared import Ahead, Twin
+from spark_upsert.table.state.prepared import PreparedFiles, Twin
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import Staged, WriteSet
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 from tests.support.clocked import ClockedStore, Now
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
@@ -61,17 +61,17 @@ class Publishing:
         columns = {f.name: pa.array(v, f.type) for f, v in zip(fields, given, strict=True)}
         return pa.table({**columns, "gone": pa.array([gone] * len(rows), pa.bool_())})
 
-    def stage(self, *rows: tuple[Any, ...]) -> Staged:
+    def stage(self, *rows: tuple[Any, ...]) -> StagedRuns:
         """Stage rows as a task of Spark does, and let them travel."""
         head = self.table.log.head()
         given = self.rows(*rows)
         envelope = envelope_of_rows(head.schema, given.schema, deletes="gone")
         commands = map(envelope.commands, given.to_batches())
         staged = stage(Snapshot(self.store, head), commands)
-        found: Staged = pickle.loads(pickle.dumps(staged))
+        found: StagedRuns = pickle.loads(pickle.dumps(staged))
         return found
 
-    def commit(self, *staged: Staged) -> None:
+    def commit(self, *staged: StagedRuns) -> None:
         base = Snapshot(self.store, self.table.log.at(staged[0].base_version))
         self.table.commit(WriteSet(base=base, staged=staged, allow_unordered=True))
 
@@ -272,9 +272,9 @@ def test_a_compaction_writes_its_twins() -> None:
 def test_the_name_of_a_twin_is_of_use_for_an_hour() -> None:
     """Longer, and a cleaning might have taken it."""
     now = Now()
-    told = prepared_files.Prepared(now)
+    told = prepared_files.PreparationCache(now)
     twin = Twin(path="t.parquet", bytes=1, stats={}, written_ms=int(now() * 1000))
-    made = Ahead(place="p", columns=COLUMNS, twins={"data/r.arrow": twin}, deaths={})
+    made = PreparedFiles(place="p", columns=COLUMNS, twins={"data/r.arrow": twin}, deaths={})
     told.add(3, [made])
     assert list(told.twins("p", COLUMNS).values()) == [twin]
     assert not told.twins("elsewhere", COLUMNS)
@@ -285,11 +285,11 @@ def test_the_name_of_a_twin_is_of_use_for_an_hour() -> None:
 def test_what_is_kept_for_a_mirror_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared_files, "TWINS_MAX", 3)
     monkeypatch.setattr(prepared_files, "DEATHS_MAX", 10)
-    told = prepared_files.Prepared()
+    told = prepared_files.PreparationCache()
     for version in range(5):
         twin = Twin(path=f"{version}", bytes=1, stats={}, written_ms=0)
         deaths = {"run": np.arange(4, dtype=np.uint32)}
-        made = Ahead(place="p", columns=COLUMNS, twins={"run": twin}, deaths=deaths)
+        made = PreparedFiles(place="p", columns=COLUMNS, twins={"run": twin}, deaths=deaths)
         told.add(version, [made])
     assert len(told.deaths(-1, 9)) == 2
     assert told.drop(3, "p") == ["3"]

@@ -17,15 +17,15 @@ import pytest
 from spark_upsert import ChangeOptions, Table, TableSchema
 from spark_upsert.core.names import names_of
 from spark_upsert.errors import OptionError
-from spark_upsert.flow import ArrowSource, Collected, Flow
+from spark_upsert.flow import ArrowSource, CollectSink, Flow
 from spark_upsert.task import (
     ArrowLookup,
     ArrowScan,
     Group,
-    How,
     IndexLookupJoin,
+    JoinKeys,
+    JoinType,
     LocalPartition,
-    On,
     TableLookup,
 )
 
@@ -51,7 +51,7 @@ def regions(folder: Path, **how: Any) -> object:
     rows = flow.source("in", ArrowSource(ROWS))
     with flow.parallel("region", 2, **how):
         rows = flow.operator("same", Group(id="g", input=SCAN, keys=("id",)), rows)
-    flow.sink("out", Collected(), rows)
+    flow.sink("out", CollectSink(), rows)
     return flow.graph()
 
 
@@ -92,11 +92,11 @@ CALLS: dict[str, Call] = {
     "TableLookup.columns": lambda folder, names: TableLookup(table(folder).at(), names).schema,
     "Group.keys": lambda _, names: Group(id="g", input=SCAN, keys=names),
     "IndexLookupJoin.keys": lambda _, names: IndexLookupJoin(
-        id="j", input=SCAN, how=How.INNER, keys=names
+        id="j", input=SCAN, how=JoinType.INNER, keys=names
     ),
     "LocalPartition.keys": lambda _, names: LocalPartition(id="p", parts=(SCAN,), keys=names),
-    "On.pairs.left": lambda _, names: On.pairs(names, ["id"]),
-    "On.pairs.right": lambda _, names: On.pairs(["id"], names),
+    "On.pairs.left": lambda _, names: JoinKeys.pairs(names, ["id"]),
+    "On.pairs.right": lambda _, names: JoinKeys.pairs(["id"], names),
     "Flow.parallel.partition_by": lambda folder, names: regions(folder, partition_by=names),
 }
 """A call for each argument of a public function that contains names of columns."""

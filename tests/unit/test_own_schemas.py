@@ -15,7 +15,7 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.payloads.connect import natural_type, said_of
 from spark_upsert.payloads.decoder import Unreadable
 from spark_upsert.payloads.embedded_schema import Inline, OwnDecoder, fields_in, joined
-from spark_upsert.payloads.logical_types import Said
+from spark_upsert.payloads.logical_types import ConnectSchema
 from spark_upsert.payloads.wrapped import by_schema
 from tests.support.envelopes import KAFKA, plan, reasons, records, rows_of, write_found
 from tests.support.own_schemas import (
@@ -120,7 +120,7 @@ def test_messages_are_cut_behind_their_schema() -> None:
     ids=lambda value: value.get("name", value["type"]) if isinstance(value, dict) else None,
 )
 def test_a_type_of_connect_is_the_table_s(schema: dict[str, Any], type_: pa.DataType) -> None:
-    assert natural_type(Said.parse(schema), "v") == (type_, ())
+    assert natural_type(ConnectSchema.parse(schema), "v") == (type_, ())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_type_of_connect_is_the_table_s(schema: dict[str, Any], type_: pa.Data
 )
 def test_a_type_that_no_column_holds_is_named(schema: dict[str, Any], why: str) -> None:
     with pytest.raises(SchemaError, match=why) as caught:
-        natural_type(Said.parse(struct({**schema, "field": "w"})), "v")
+        natural_type(ConnectSchema.parse(struct({**schema, "field": "w"})), "v")
     assert caught.value.fields["column"] == "v.w"
 
 

@@ -32,11 +32,11 @@ from spark_upsert.routed.commit import GroupCommit, commit_routed
 from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, table_below
-from spark_upsert.routed.replay import Unparked, drop, unpark
+from spark_upsert.routed.replay import ReplayResult, drop, unpark
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
-from spark_upsert.table.compaction import Compacted, due_jobs
+from spark_upsert.table.compaction import CompactionResult, due_jobs
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from tests.support.routed_worlds import transaction
@@ -131,7 +131,7 @@ def test_a_table_that_cannot_take_its_rows_yet_does_not_stop_the_others(root: Me
     write(root, 0, [("a", 1, 1), ("b", 1, 1)])
     assert counts(root) == {"a": 1, "b": 1}
     mended.alter(replace(mended.schema, columns=ROWS.remove(0)))
-    applied: list[Unparked] = []
+    applied: list[ReplayResult] = []
     with pytest.raises(SchemaError, match="table 'a'"):
         unpark(root, told=applied.append)
     assert [(each.name, each.rows) for each in applied] == [("b", 1)]
@@ -145,7 +145,7 @@ def test_an_outage_stops_an_unpark_at_once(
     write(root, 0, [("a", 1, 1), ("b", 1, 1)])
     tried: list[str] = []
 
-    def gone(root: Store, table: ParkedTable, folder: str, *_: object) -> Unparked:
+    def gone(root: Store, table: ParkedTable, folder: str, *_: object) -> ReplayResult:
         tried.append(folder)
         raise StorageError("the storage does not answer.")
 
@@ -388,9 +388,9 @@ def test_a_table_that_fails_in_its_compaction_alone_parks_nothing(
     plan = plan_of(root)
     base = table_below(root, "old").log.head()
     staged = stage_routed(plan, root, [batch_of([("new", 1, 1)])], transaction(1), 0)
-    due = Compacted(base=base.place, taken=(), added=())
+    due = CompactionResult(base=base.place, taken=(), added=())
 
-    def broken(_: Table, compacted: Iterable[Compacted]) -> int:
+    def broken(_: Table, compacted: Iterable[CompactionResult]) -> int:
         if list(compacted):
             raise CorruptionError.in_file("x", "a file", "none")
         return 0

@@ -32,7 +32,7 @@ from spark_upsert.payloads.decoder import (
 )
 from spark_upsert.payloads.embedded_schema import Inline, OwnDecoder, fields_in
 from spark_upsert.payloads.json import JsonDecoder
-from spark_upsert.payloads.logical_types import Said
+from spark_upsert.payloads.logical_types import ConnectSchema
 from spark_upsert.payloads.recent import Recent
 from spark_upsert.routed.plan import table_below
 from tests.support.envelopes import reasons, records, rows_of, write, write_found
@@ -128,9 +128,9 @@ def test_a_schema_of_connect_beyond_its_budget_is_unreadable() -> None:
     for _ in range(DEPTH_MAX + 1):
         deep = {"type": "array", "items": deep}
     with pytest.raises(Unreadable, match="64 deep"):
-        Said.parse(deep)
+        ConnectSchema.parse(deep)
     with pytest.raises(Unreadable, match="10000 parts"):
-        Said.parse(struct(*(member(f"c{n}", "int8") for n in range(PARTS_MAX))))
+        ConnectSchema.parse(struct(*(member(f"c{n}", "int8") for n in range(PARTS_MAX))))
 
 
 @pytest.mark.parametrize(

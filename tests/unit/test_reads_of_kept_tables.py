@@ -23,7 +23,7 @@ from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.table import Table
 from spark_upsert.views.group_rows import whole_groups
 from spark_upsert.views.grouping import Grouping, contributions
-from spark_upsert.views.materialized import Kept
+from spark_upsert.views.materialized import MaterializedView
 from tests.support.grouped import Row, expected, pairs_of, position, same_value
 from tests.support.seeds import rest_slow
 from tests.support.streams import Query, stream_of
@@ -60,9 +60,9 @@ def history() -> list[dict[int, Row]]:
 CONTENTS = history()
 
 
-def kept_in(path: Path, grouping: Grouping) -> Kept:
+def kept_in(path: Path, grouping: Grouping) -> MaterializedView:
     """Keep the view of the history, compacted on its way."""
-    kept = Kept.made(Table(open_store(str(path), None)), grouping, '{"v":1}')
+    kept = MaterializedView.made(Table(open_store(str(path), None)), grouping, '{"v":1}')
     for epoch, (old, new) in enumerate(pairwise(CONTENTS)):
         step = contributions(grouping, pairs_of(old, new, ROWS))
         assert kept.take(step, lower=position(epoch - 1), upper=position(epoch))
@@ -196,16 +196,16 @@ def test_every_change_is_no_mode_of_groups(tmp_path: Path) -> None:
 def test_a_table_keeps_one_view(tmp_path: Path) -> None:
     grouping = GROUPINGS["groups"]
     kept = kept_in(tmp_path / "kept", grouping)
-    assert Kept.made(kept.table, grouping, '{"v":1}').position() == position(EPOCHS - 1)
-    assert Kept.opened(kept.table).grouping.kept == grouping.kept
+    assert MaterializedView.made(kept.table, grouping, '{"v":1}').position() == position(EPOCHS - 1)
+    assert MaterializedView.opened(kept.table).grouping.kept == grouping.kept
     with pytest.raises(PlanError, match="keeps another view"):
-        Kept.made(kept.table, grouping, '{"v":1,"other":1}')
+        MaterializedView.made(kept.table, grouping, '{"v":1,"other":1}')
     with pytest.raises(TableExistsError):
-        Kept.made(kept.table, GROUPINGS["groups without parts"], '{"v":1}')
+        MaterializedView.made(kept.table, GROUPINGS["groups without parts"], '{"v":1}')
     plain = Table(open_store(str(tmp_path / "plain"), None))
     plain.ensure(TableSchema.of(ROWS, keys=["g"]))
     with pytest.raises(PlanError, match="keeps no view"):
-        Kept.opened(plain)
+        MaterializedView.opened(plain)
 
 
 @pytest.mark.parametrize("text", ["{}", "x", '{"v":9}', '{"v":1,"rows":[],"keys":["a"]}'])

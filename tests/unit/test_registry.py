@@ -27,8 +27,8 @@ from spark_upsert.payloads.embedded_schema import ByRegistry, OwnSchema
 from spark_upsert.payloads.schema_registry import (
     MISSING_MAX,
     MISSING_S,
+    LookupThrottle,
     RegistrySettings,
-    Unasked,
     UnknownSchema,
     forget_schemas,
     in_time,
@@ -227,7 +227,7 @@ def test_tenants_have_their_own_missing_schemas(
     for number in range(10_000, 10_000 + MISSING_MAX):
         with pytest.raises(UnknownSchema):
             schema_of_id(settings(registry), number)
-    with pytest.raises(Unasked):
+    with pytest.raises(LookupThrottle):
         schema_of_id(settings(registry), 20_000)
     with pytest.raises(UnknownSchema):
         schema_of_id(settings(registry, headers=(("X-Tenant", "a"),)), 20_000)

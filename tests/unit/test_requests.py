@@ -173,7 +173,7 @@ def test_a_process_that_opens_the_table_again(counted: Counted) -> None:
 EACH = "for each table in a task, one less where its last batch was written on this machine"
 
 
-class Routed:
+class RoutedBatch:
     """A write into many tables: one process plans the batches, one has its task, one commits."""
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class Routed:
 
 
 def test_a_batch_into_many_tables() -> None:
-    routed = Routed()
+    routed = RoutedBatch()
     routed.write()  # It makes the tables, and the next one is the first to find them.
     routed.write()
     for process in ("plan", "task", "commit"):

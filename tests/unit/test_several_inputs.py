@@ -367,14 +367,14 @@ def test_one_table_under_two_names_is_refused_if_columns_are_given_by_hand(
 
 
 def test_who_an_input_is_is_asked_once() -> None:
-    class Asked(Told):
+    class PublicationSettings(Told):
         asked = 0
 
         def identity(self) -> str:
             self.asked += 1
             return super().identity()
 
-    inputs = {name: Asked(name, [1]) for name in "ab"}
+    inputs = {name: PublicationSettings(name, [1]) for name in "ab"}
     named = NamedInputs(inputs)
     for _ in range(3):
         named.look()

@@ -18,7 +18,7 @@ from tests.support.clocked import Now
 from tests.support.inputs import Told, at
 
 
-class Asked(Told):
+class PublicationSettings(Told):
     """An input that notes when it is asked, and whose head is one object while nothing comes."""
 
     def __init__(self, name: str, epochs: list[int], asked: list[str]) -> None:
@@ -45,7 +45,7 @@ class World:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.now = Now(0.0)
-        self.of = {name: Asked(name, [1], self.asked) for name in ("a", "b")}
+        self.of = {name: PublicationSettings(name, [1], self.asked) for name in ("a", "b")}
         self.stream = Stream(
             NamedInputs(self.of), QueryOptions(parallelism=1, epochs_max=1), clock=self.now
         )
@@ -99,7 +99,7 @@ def test_all_are_asked_where_the_stream_stands_elsewhere() -> None:
 )
 def test_heads_are_told_apart_as_objects(other: bool, asked: bool) -> None:
     noted: list[str] = []
-    inputs = {"a": Asked("a", [1, 1], noted)}
+    inputs = {"a": PublicationSettings("a", [1, 1], noted)}
     backlogs = Backlogs(NamedInputs(inputs))
     standing, head = {"a": at(2)}, at(2)
     assert backlogs.of(standing, SeenHeads({"a": head}))["a"].is_at_rest

@@ -11,7 +11,7 @@ import pytest
 
 from spark_upsert.errors import OtherTableError, StorageError, UpsertFlowError, about
 from spark_upsert.streams.inputs.inputs import Heads, KnownInputs
-from spark_upsert.streams.inputs.protocol import Polled
+from spark_upsert.streams.inputs.protocol import PollResult
 from spark_upsert.streams.offsets.offset import Position
 from spark_upsert.streams.planner.poller import RETRIES, DaemonThreads, PollBounds, Poller
 from tests.support.clocked import Now
@@ -40,11 +40,11 @@ class Lake:
             names=[name for name in self.there if name not in self.hidden], requests=1
         )
 
-    def poll(self, name: str) -> Polled:
+    def poll(self, name: str) -> PollResult:
         self.looks.append((name, self.now()))
         with about("input", name):
             self._fail(name)
-        return Polled(head=self.there.get(name), requests=1)
+        return PollResult(head=self.there.get(name), requests=1)
 
     def _fail(self, name: str) -> None:
         if self.failures.get(name):

@@ -8,7 +8,12 @@ import pytest
 from spark_upsert.core.key_hash import HashRange
 from spark_upsert.core.precedence import Epoch
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.table.changelog.epoch_ranges import Cut, Stretch, cut_into_stretches, grouped
+from spark_upsert.table.changelog.epoch_ranges import (
+    RangeBoundary,
+    Stretch,
+    cut_into_stretches,
+    grouped,
+)
 from spark_upsert.table.log.manifest import Commit, Kind
 from spark_upsert.table.run.file import RunFile
 from spark_upsert.table.state.counters import Counters
@@ -52,30 +57,42 @@ def commit_of(version: int, name: str) -> Commit:
         pytest.param("", [], id="nothing makes no stretch"),
         pytest.param("nothing", [], id="epochs without rows make no stretch"),
         pytest.param(
-            "append append append", [(Cut.START, [0, 1, 2])], id="appends are one stretch"
+            "append append append", [(RangeBoundary.START, [0, 1, 2])], id="appends are one stretch"
         ),
         pytest.param(
-            "append nothing append", [(Cut.START, [0, 2])], id="an epoch without rows is left out"
+            "append nothing append",
+            [(RangeBoundary.START, [0, 2])],
+            id="an epoch without rows is left out",
         ),
         pytest.param(
             "append overwrite append append",
-            [(Cut.START, [0]), (Cut.OVERWRITE, [1]), (Cut.BEHIND_OVERWRITE, [2, 3])],
+            [
+                (RangeBoundary.START, [0]),
+                (RangeBoundary.OVERWRITE, [1]),
+                (RangeBoundary.BEHIND_OVERWRITE, [2, 3]),
+            ],
             id="an overwrite is a stretch of its own",
         ),
         pytest.param(
             "emptied overwrite",
-            [(Cut.OVERWRITE, [0]), (Cut.OVERWRITE, [1])],
+            [(RangeBoundary.OVERWRITE, [0]), (RangeBoundary.OVERWRITE, [1])],
             id="two overwrites are two stretches, one without rows too",
         ),
         pytest.param(
             "append late append late",
-            [(Cut.START, [0]), (Cut.LATE_ROWS, [1, 2]), (Cut.LATE_ROWS, [3])],
+            [
+                (RangeBoundary.START, [0]),
+                (RangeBoundary.LATE_ROWS, [1, 2]),
+                (RangeBoundary.LATE_ROWS, [3]),
+            ],
             id="late rows begin a stretch",
         ),
-        pytest.param("late append", [(Cut.START, [0, 1])], id="late rows at the start cut nothing"),
+        pytest.param(
+            "late append", [(RangeBoundary.START, [0, 1])], id="late rows at the start cut nothing"
+        ),
     ],
 )
-def test_epochs_are_grouped(epochs: str, expected: list[tuple[Cut, list[int]]]) -> None:
+def test_epochs_are_grouped(epochs: str, expected: list[tuple[RangeBoundary, list[int]]]) -> None:
     commits = [commit_of(version, name) for version, name in enumerate(epochs.split())]
     found = [(cut, [commit.version for commit in group]) for cut, group in grouped(commits)]
     assert found == expected
@@ -109,7 +126,7 @@ def test_a_stretch_holds_what_its_epochs_added(table: Table) -> None:
 
 def test_net_changes_over_a_cut_are_one_comparison(table: Table) -> None:
     [stretch] = cut(table, 2, 5, net=True)
-    assert (stretch.cut, stretch.is_comparison) == (Cut.NET, True)
+    assert (stretch.cut, stretch.is_comparison) == (RangeBoundary.NET, True)
     assert stretch.before.version == 1
     assert list(stretch.times_ms) == [4]
     assert [slice_.epochs.lower for slice_ in stretch.after] == [Epoch(3), Epoch(4)]
@@ -117,7 +134,7 @@ def test_net_changes_over_a_cut_are_one_comparison(table: Table) -> None:
 
 def test_net_changes_without_a_cut_are_one_stretch_like_others(table: Table) -> None:
     [stretch] = cut(table, 1, 3, net=True)
-    assert (stretch.cut, list(stretch.times_ms)) == (Cut.START, [1, 2])
+    assert (stretch.cut, list(stretch.times_ms)) == (RangeBoundary.START, [1, 2])
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(2, 2), (5, 5), (0, 1)])

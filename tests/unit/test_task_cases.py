@@ -21,15 +21,15 @@ from spark_upsert.task import (
     Filter,
     Group,
     HashJoin,
-    How,
+    JoinKeys,
+    JoinType,
     Limit,
     LocalPartition,
     MergeJoin,
     MixedUnion,
-    Named,
     Node,
-    On,
     Project,
+    ProjectedColumn,
     Task,
     Unnest,
     Values,
@@ -68,9 +68,11 @@ def of_all(function: str, column: str | None) -> Node:
     return Group(id="all", input=scan(), aggregates=(Aggregate.of("a", function, column),))
 
 
-def join(kind: type[MergeJoin | HashJoin], how: How) -> Node:
-    right = Project(id="renamed", input=scan("right"), columns=(Named("m", "n"),))
-    return kind(id="joined", left=scan("left"), right=right, how=how, on=On.pairs(("n",), ("m",)))
+def join(kind: type[MergeJoin | HashJoin], how: JoinType) -> Node:
+    right = Project(id="renamed", input=scan("right"), columns=(ProjectedColumn("m", "n"),))
+    return kind(
+        id="joined", left=scan("left"), right=right, how=how, on=JoinKeys.pairs(("n",), ("m",))
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ LISTS = pa.schema([pa.field("id", pa.int64()), pa.field("l", pa.list_(pa.int64()
 
 CASES = [
     Case(
-        join(HashJoin, How.INNER),
+        join(HashJoin, JoinType.INNER),
         [{"left": [numbers(1, 2)], "right": [numbers(2)]}, {"left": [numbers(2)]}],
         [[(2, 2)], []],
         [(2, 2), (2, 2)],
@@ -150,7 +152,11 @@ CASES = [
         id="filter",
     ),
     Case(
-        Project(id="made", input=scan(), columns=(Named("m", "n * 2"), Named("n", "n"))),
+        Project(
+            id="made",
+            input=scan(),
+            columns=(ProjectedColumn("m", "n * 2"), ProjectedColumn("n", "n")),
+        ),
         of_rows([numbers(1)], [numbers(None)]),
         [[(2, 1)], [(None, None)]],
         [(2, 1), (None, None)],
@@ -214,7 +220,7 @@ CASES = [
         id="groups whose rows are partitioned by their key",
     ),
     Case(
-        join(MergeJoin, How.FULL),
+        join(MergeJoin, JoinType.FULL),
         [
             {"left": [numbers(1, 2)], "right": [numbers(2, 3, 4)]},
             {"left": [numbers(5)]},
@@ -319,7 +325,9 @@ def test_numbers_come_to_an_end() -> None:
         ),
         (AssignUniqueId(id="a", input=scan(), column="n"), "node 'a': there is a column 'n'"),
         (
-            Project(id="p", input=scan(), columns=(Named("a", "n"), Named("a", "n"))),
+            Project(
+                id="p", input=scan(), columns=(ProjectedColumn("a", "n"), ProjectedColumn("a", "n"))
+            ),
             "node 'p': two columns are called 'a'",
         ),
     ],
@@ -357,12 +365,12 @@ def test_a_limit_below_a_join_ends_its_side_only() -> None:
 @pytest.mark.parametrize(
     ("how", "is_early", "expected"),
     [
-        pytest.param(How.INNER, True, [(2, 2)], id="22: inner, the rest is not read"),
-        pytest.param(How.LEFT, True, [(1, None), (2, 2)], id="left, the rest is not read"),
-        pytest.param(How.ANTI, True, [(1,)], id="24: anti, the rest is not read"),
-        pytest.param(How.SEMI, False, [(2,)], id="semi, all is read"),
+        pytest.param(JoinType.INNER, True, [(2, 2)], id="22: inner, the rest is not read"),
+        pytest.param(JoinType.LEFT, True, [(1, None), (2, 2)], id="left, the rest is not read"),
+        pytest.param(JoinType.ANTI, True, [(1,)], id="24: anti, the rest is not read"),
+        pytest.param(JoinType.SEMI, False, [(2,)], id="semi, all is read"),
         pytest.param(
-            How.FULL,
+            JoinType.FULL,
             False,
             [(1, None), (2, 2), *[(None, n) for n in range(3, 1001)]],
             id="23: full, all is read",
@@ -370,7 +378,9 @@ def test_a_limit_below_a_join_ends_its_side_only() -> None:
     ],
 )
 @pytest.mark.sweep(3)
-def test_a_side_that_nobody_needs(how: How, is_early: bool, expected: Rows, drivers: int) -> None:
+def test_a_side_that_nobody_needs(
+    how: JoinType, is_early: bool, expected: Rows, drivers: int
+) -> None:
     reader = Watched()
     with Task(join(MergeJoin, how), drivers=drivers, readers={"right": reader}) as task:
         sets = [{"left": [numbers(1, 2)], "right": [numbers(*range(2, 1001))]}]
@@ -503,7 +513,7 @@ PLANS: dict[str, Node] = {
     "filter and project": Project(
         id="p",
         input=Filter(id="f", input=scan("a"), where="n <> 1"),
-        columns=(Named("m", "n + 1"),),
+        columns=(ProjectedColumn("m", "n + 1"),),
     ),
     "sums over a partition": Group(
         id="s",
@@ -520,9 +530,9 @@ PLANS: dict[str, Node] = {
     "hash join": HashJoin(
         id="h",
         left=scan("a"),
-        right=Project(id="r", input=scan("b"), columns=(Named("m", "n"),)),
-        how=How.LEFT,
-        on=On.pairs(("n",), ("m",)),
+        right=Project(id="r", input=scan("b"), columns=(ProjectedColumn("m", "n"),)),
+        how=JoinType.LEFT,
+        on=JoinKeys.pairs(("n",), ("m",)),
     ),
 }
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, PlanError
 from spark_upsert.plan.join_keys import ranks_of
-from spark_upsert.plan.nodes import ArrowScan, HashJoin, How, MergeJoin, On
+from spark_upsert.plan.nodes import ArrowScan, HashJoin, JoinKeys, JoinType, MergeJoin
 from spark_upsert.plan.nodes import Join as PlainJoin
 from spark_upsert.task import join_output, merge_join
 from spark_upsert.task.hash_join import HashJoinRows
@@ -29,7 +29,7 @@ Join = TypeVar("Join", MergeJoin, HashJoin)
 
 
 def plan(
-    kind: How = How.INNER,
+    kind: JoinType = JoinType.INNER,
     left: pa.Schema = LEFT,
     right: pa.Schema = RIGHT,
     left_keys: Sequence[str] = ("a",),
@@ -41,7 +41,7 @@ def plan(
 
 def joining(
     cls: type[Join],
-    kind: How = How.INNER,
+    kind: JoinType = JoinType.INNER,
     left: pa.Schema = LEFT,
     right: pa.Schema = RIGHT,
     left_keys: Sequence[str] = ("a",),
@@ -53,7 +53,7 @@ def joining(
         left=ArrowScan(id="left", schema=left),
         right=ArrowScan(id="right", schema=right),
         how=kind,
-        on=On.pairs(tuple(left_keys), tuple(right_keys)),
+        on=JoinKeys.pairs(tuple(left_keys), tuple(right_keys)),
         **settings,
     )
 
@@ -80,7 +80,7 @@ class Case(NamedTuple):
     """A merge join of one split on each side, the right one in batches of 100 rows."""
 
     words: str
-    kind: How
+    kind: JoinType
     left: Sequence[int]
     right: Sequence[int]
     rows: int
@@ -94,8 +94,8 @@ class Case(NamedTuple):
 
 
 TO_1000 = range(2, 1001)
-INNER, OUTER, RIGHTS = How.INNER, How.LEFT, How.RIGHT
-FULL, SEMI, ANTI = How.FULL, How.SEMI, How.ANTI
+INNER, OUTER, RIGHTS = JoinType.INNER, JoinType.LEFT, JoinType.RIGHT
+FULL, SEMI, ANTI = JoinType.FULL, JoinType.SEMI, JoinType.ANTI
 
 CASES = [
     Case("22 inner: the right side stops early", INNER, [1, 2], TO_1000, 1, ["right"], 1),
@@ -124,9 +124,9 @@ def test_a_drained_left_side_may_stop_the_right_one(case: Case) -> None:
 @pytest.mark.parametrize(
     ("kind", "dropped"),
     [(INNER, ["left"]), (RIGHTS, ["left"]), (OUTER, []), (FULL, []), (SEMI, []), (ANTI, [])],
-    ids=lambda value: value.value if isinstance(value, How) else "",
+    ids=lambda value: value.value if isinstance(value, JoinType) else "",
 )
-def test_a_drained_right_side_may_stop_the_left_one(kind: How, dropped: list[str]) -> None:
+def test_a_drained_right_side_may_stop_the_left_one(kind: JoinType, dropped: list[str]) -> None:
     right = Scripted(RIGHT, [batches(RIGHT, [1])])
     context = Dropping()
     driver = Chain([merging(plan(kind), right, context)], [right])
@@ -178,7 +178,7 @@ RULES = inspect.cleandoc("""
 @pytest.mark.parametrize("rule", RULES.splitlines(), ids=lambda rule: rule.split()[0])
 def test_which_side_is_of_no_use_once_the_other_is_over(rule: str) -> None:
     name, once_left_is_over, once_right_is_over = rule.split()
-    kind = How(name)
+    kind = JoinType(name)
     for left, right, expected in [
         (True, False, once_left_is_over),
         (False, True, once_right_is_over),
@@ -278,10 +278,10 @@ def test_wide_rows_come_in_batches_of_some_bytes(way: str, wide_side: str) -> No
     script = Scripted(WIDE, [[right]])
     with patch.object(join_output, "BATCH_BYTES", 50_000):
         if way == "merge":
-            node = plan(How.RIGHT, LONG, WIDE)
+            node = plan(JoinType.RIGHT, LONG, WIDE)
             driver = Chain([merging(node, script, Dropping())], [script])
         else:
-            hashed = joining(HashJoin, How.RIGHT, LONG, WIDE)
+            hashed = joining(HashJoin, JoinType.RIGHT, LONG, WIDE)
             driver = Chain([hashing(hashed, script)], [script])
         (given, _) = driver.run([[left]])
     assert sum(batch.num_rows for batch in given) == 40 * count + 1
@@ -340,7 +340,7 @@ def test_outer_sides_may_be_null() -> None:
             field.nullable
             for field in merging(plan(kind, left, right), Scripted(right, []), Dropping()).schema
         ]
-        for kind in How
+        for kind in JoinType
     }
     assert found == {
         "inner": [False, False],
@@ -391,10 +391,10 @@ def test_a_right_side_that_does_not_fit_is_an_error_that_names_the_node() -> Non
         (SEMI, []),
         (ANTI, [(1,)]),
     ],
-    ids=lambda value: value.value if isinstance(value, How) else "",
+    ids=lambda value: value.value if isinstance(value, JoinType) else "",
 )
 def test_a_hash_join_with_an_empty_right_side(
-    kind: How, expected: list[tuple[int | None, ...]]
+    kind: JoinType, expected: list[tuple[int | None, ...]]
 ) -> None:
     right = Scripted(RIGHT, [[]])
     (given,) = Chain([hashing(joining(HashJoin, kind), right)], [right]).run(
@@ -427,20 +427,20 @@ def test_a_join_of_a_view_joins_whole_numbers_of_other_widths() -> None:
         pa.table({"b": pa.array([1, 2], pa.int8()), "c": ["one", "two"]}),
     )
     scans = ArrowScan(id="left", schema=left.schema), ArrowScan(id="right", schema=right.schema)
-    with Task(joined_in_a_view(*scans, How.LEFT)) as task:
+    with Task(joined_in_a_view(*scans, JoinType.LEFT)) as task:
         task.add_split("left", left)
         task.add_split("right", right)
         task.request_barrier()
         found = pa.Table.from_batches(task.iter_batches())
     assert found.to_pylist() == [{"a": 1, "c": "one"}, {"a": 300, "c": None}]
     assert found.schema.types == [pa.int64(), pa.string()]
-    for how in (How.FULL, How.RIGHT):
+    for how in (JoinType.FULL, JoinType.RIGHT):
         with pytest.raises(PlanError, match=r"keys of one type .* 'a' is int64 and 'b' is int8"):
             Task(joined_in_a_view(*scans, how))
 
 
-def joined_in_a_view(left: ArrowScan, right: ArrowScan, how: How) -> PlainJoin:
-    return PlainJoin(id="join", left=left, right=right, how=how, on=On.pairs(("a",), ("b",)))
+def joined_in_a_view(left: ArrowScan, right: ArrowScan, how: JoinType) -> PlainJoin:
+    return PlainJoin(id="join", left=left, right=right, how=how, on=JoinKeys.pairs(("a",), ("b",)))
 
 
 def test_close_of_a_hash_join_releases_both_sides() -> None:

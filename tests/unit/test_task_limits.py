@@ -16,14 +16,14 @@ from spark_upsert.task import (
     AssignUniqueId,
     Group,
     HashJoin,
-    How,
     IndexLookupJoin,
+    JoinKeys,
+    JoinType,
     Limit,
     LocalPartition,
     MergeJoin,
     MixedUnion,
     Node,
-    On,
     Task,
 )
 from spark_upsert.task.lifecycle import Phase
@@ -83,8 +83,8 @@ def test_the_right_side_of_a_join_below_a_limit_that_was_reached_is_not_waited_f
         id="joined",
         left=scan("left"),
         right=right,
-        how=How.LEFT,
-        on=On.pairs(("n",), ("m",)),
+        how=JoinType.LEFT,
+        on=JoinKeys.pairs(("n",), ("m",)),
         batch_rows=1,
     )
     plan = MixedUnion(id="both", parts=(Limit(id="few", input=joined, count=1),))
@@ -97,9 +97,11 @@ def test_the_right_side_of_a_join_below_a_limit_that_was_reached_is_not_waited_f
             assert rows_at_the_end(task) == expected
 
 
-@pytest.mark.parametrize("join", [How.LEFT, How.ANTI], ids=lambda kind: kind.value)
+@pytest.mark.parametrize("join", [JoinType.LEFT, JoinType.ANTI], ids=lambda kind: kind.value)
 @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
-def test_rows_without_a_key_keep_their_place_in_a_merge_join(join: How, batch_rows: int) -> None:
+def test_rows_without_a_key_keep_their_place_in_a_merge_join(
+    join: JoinType, batch_rows: int
+) -> None:
     """Clustered rows stay clustered: no group comes twice."""
     values = (7, 7, None, None, 8, 9, 9)
     joined = MergeJoin(
@@ -107,7 +109,7 @@ def test_rows_without_a_key_keep_their_place_in_a_merge_join(join: How, batch_ro
         left=scan("left"),
         right=ArrowScan(id="right", schema=pa.schema([("m", pa.int64())])),
         how=join,
-        on=On.pairs(("n",), ("m",)),
+        on=JoinKeys.pairs(("n",), ("m",)),
     )
     plan = Group(
         id="groups",
@@ -135,8 +137,8 @@ def test_a_right_row_without_a_key_stands_behind_the_key_before_it() -> None:
         id="joined",
         left=scan("left"),
         right=ArrowScan(id="right", schema=schema),
-        how=How.RIGHT,
-        on=On.pairs(("n",), ("b",)),
+        how=JoinType.RIGHT,
+        on=JoinKeys.pairs(("n",), ("b",)),
     )
     rows = [(0, None), (0, 1), (1, None), (1, 2), (1, None), (1, 2), (2, 3), (3, None)]
     right = pa.RecordBatch.from_pylist([{"a": a, "b": b} for a, b in rows], schema=schema)
@@ -161,8 +163,8 @@ def test_a_side_that_is_dropped_goes_on_counting(counter: str, drivers: int) -> 
         id="joined",
         left=below(counter),
         right=ArrowScan(id="right", schema=pa.schema([("m", pa.int64())])),
-        how=How.INNER,
-        on=On.pairs(("n",), ("m",)),
+        how=JoinType.INNER,
+        on=JoinKeys.pairs(("n",), ("m",)),
     )
     one = [batch.rename_columns(["m"]) for batch in numbers(1, 5, batch_rows=2)]
     with Task(plan, drivers=drivers) as task:
@@ -171,7 +173,7 @@ def test_a_side_that_is_dropped_goes_on_counting(counter: str, drivers: int) -> 
     assert found == ([(1, 1)] if counter == "limit" else [(1, 5, 1), (5, 9, 5)])
 
 
-class Held(ArrowLookup):
+class BatchDelay(ArrowLookup):
     """Finds what rows find, when it is let."""
 
     def __init__(self, *given: Any) -> None:
@@ -187,9 +189,9 @@ def test_look_ups_below_a_local_partition_give_one_order_however_long_they_take(
     found = []
     for first in ("a", "b"):
         rows = pa.table({"k": [1, 2, 3], "m": [10, 20, 30]})
-        lookups = {name: Held(rows, ["k"], ["m"]) for name in "ab"}
+        lookups = {name: BatchDelay(rows, ["k"], ["m"]) for name in "ab"}
         parts = tuple(
-            IndexLookupJoin(id=name, input=scan(f"of {name}"), how=How.INNER, keys=("n",))
+            IndexLookupJoin(id=name, input=scan(f"of {name}"), how=JoinType.INNER, keys=("n",))
             for name in "ab"
         )
         with Task(LocalPartition(id="all", parts=parts), lookups=lookups) as task:

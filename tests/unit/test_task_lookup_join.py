@@ -15,7 +15,7 @@ import pytest
 
 from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import PlanError
-from spark_upsert.plan.nodes import ArrowScan, How, IndexLookupJoin
+from spark_upsert.plan.nodes import ArrowScan, IndexLookupJoin, JoinType
 from spark_upsert.table.table import Table
 from spark_upsert.task import Task
 from spark_upsert.task.lookup_join import (
@@ -31,7 +31,9 @@ LEFT = pa.schema({"a": pa.int64()})
 NAMES = pa.table({"id": pa.array([1, 2, 2, None]), "name": ["one", "two", "too", "none"]})
 
 
-def plan(kind: How = How.INNER, keys: Sequence[str] = ("a",), **settings: Any) -> IndexLookupJoin:
+def plan(
+    kind: JoinType = JoinType.INNER, keys: Sequence[str] = ("a",), **settings: Any
+) -> IndexLookupJoin:
     scan = ArrowScan(id="rows", schema=LEFT)
     return IndexLookupJoin(id="found", input=scan, how=kind, keys=tuple(keys), **settings)
 
@@ -40,7 +42,7 @@ def batch(*keys: int | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(keys, pa.int64())], schema=LEFT)
 
 
-class Held:
+class BatchDelay:
     """Doubles each key; a look-up ends when it is let go, by its first key."""
 
     def __init__(self) -> None:
@@ -67,13 +69,13 @@ def joining(lookup: Lookup, **settings: Any) -> Iterator[LookupJoinRows]:
     try:
         yield operator
     finally:
-        if isinstance(lookup, Held):
+        if isinstance(lookup, BatchDelay):
             for event in lookup.may_end.values():
                 event.set()
         operator.close()
 
 
-def let_go(held: Held, key: int, operator: LookupJoinRows) -> None:
+def let_go(held: BatchDelay, key: int, operator: LookupJoinRows) -> None:
     """Let the look-up end that the operator waits for, and wait for it."""
     future = operator.waiting_on()
     assert future is not None
@@ -91,7 +93,7 @@ def awaited(operator: LookupJoinRows) -> pa.RecordBatch:
 
 
 def test_rows_come_in_the_order_of_the_input_whichever_look_up_ends_first() -> None:
-    held = Held()
+    held = BatchDelay()
     with joining(held) as operator:
         operator.add_input(batch(1))
         operator.add_input(batch(2))
@@ -105,7 +107,7 @@ def test_rows_come_in_the_order_of_the_input_whichever_look_up_ends_first() -> N
 
 
 def test_a_look_up_that_has_ended_is_told_until_its_rows_are_taken() -> None:
-    held = Held()
+    held = BatchDelay()
     with joining(held) as operator:
         operator.add_input(batch(1))
         let_go(held, 1, operator)
@@ -115,7 +117,7 @@ def test_a_look_up_that_has_ended_is_told_until_its_rows_are_taken() -> None:
 
 
 def test_no_more_look_ups_are_under_way_than_prefetch_says() -> None:
-    held = Held()
+    held = BatchDelay()
     with joining(held, prefetch=2) as operator:
         assert operator.needs_input()
         operator.add_input(batch(1))
@@ -130,7 +132,7 @@ def test_no_more_look_ups_are_under_way_than_prefetch_says() -> None:
 
 
 def test_it_drains_if_something_is_under_way_and_takes_nothing_until_it_has() -> None:
-    held = Held()
+    held = BatchDelay()
     with joining(held) as operator:
         assert not operator.start_drain(), "nothing is under way"
         operator.add_input(batch(1))
@@ -145,7 +147,7 @@ def test_it_drains_if_something_is_under_way_and_takes_nothing_until_it_has() ->
 
 
 def test_an_error_of_a_look_up_is_raised_where_its_rows_would_come_and_names_the_node() -> None:
-    held = Held()
+    held = BatchDelay()
     held.error = OSError("the storage is gone")
     with joining(held) as operator:
         operator.add_input(batch(1))
@@ -157,7 +159,7 @@ def test_an_error_of_a_look_up_is_raised_where_its_rows_would_come_and_names_the
 
 
 def test_close_waits_for_what_is_under_way_and_releases_it() -> None:
-    held = Held()
+    held = BatchDelay()
     with joining(held, prefetch=2) as operator:
         operator.add_input(batch(1))
         assert held.begun[1].wait(60)
@@ -169,7 +171,7 @@ def test_close_waits_for_what_is_under_way_and_releases_it() -> None:
 
 
 def test_an_abort_under_a_barrier_leaves_no_look_up_behind() -> None:
-    held = Held()
+    held = BatchDelay()
     for event in held.may_end.values():
         event.set()
     task = Task(plan(), lookups={"found": held})
@@ -182,7 +184,7 @@ def test_an_abort_under_a_barrier_leaves_no_look_up_behind() -> None:
 
 
 def test_rows_without_a_key_are_not_looked_up() -> None:
-    given = Chain([LookupJoinRows(plan(How.LEFT), LEFT, ArrowLookup(NAMES, ["id"]))]).run(
+    given = Chain([LookupJoinRows(plan(JoinType.LEFT), LEFT, ArrowLookup(NAMES, ["id"]))]).run(
         [[batch(None, None)], [batch(None, 2, 3, 1)]]
     )
     assert [[(row["a"], row["name"]) for row in rows_of(each)] for each in given] == [
@@ -194,11 +196,11 @@ def test_rows_without_a_key_are_not_looked_up() -> None:
 
 def test_an_empty_table_of_arrow_has_no_rows() -> None:
     lookup = ArrowLookup(NAMES.slice(0, 0), ["id"])
-    (given, _) = Chain([LookupJoinRows(plan(How.LEFT), LEFT, lookup)]).run([[batch(1)]])
+    (given, _) = Chain([LookupJoinRows(plan(JoinType.LEFT), LEFT, lookup)]).run([[batch(1)]])
     assert rows_of(given) == [{"a": 1, "name": None}]
 
 
-INNER, OUTER = How.INNER, How.LEFT
+INNER, OUTER = JoinType.INNER, JoinType.LEFT
 
 
 @pytest.mark.parametrize("kind", [INNER, OUTER], ids=["inner", "left"])
@@ -206,7 +208,7 @@ INNER, OUTER = How.INNER, How.LEFT
     "policy", [ErrorPolicy.FAIL, ErrorPolicy.QUARANTINE], ids=lambda p: p.value
 )
 def test_rows_of_a_table_are_found_as_of_a_version(
-    kind: How, policy: ErrorPolicy, tmp_path: Path
+    kind: JoinType, policy: ErrorPolicy, tmp_path: Path
 ) -> None:
     columns = pa.schema({"k": pa.int64(), "v": pa.string()})
     table = Table.create(str(tmp_path / "t"), columns, keys=["k"], on_error=policy)
@@ -235,7 +237,7 @@ def test_rows_of_a_table_are_found_as_of_a_version(
 
 
 REFUSED = {
-    "an index lookup join is inner or left, found full": plan(How.FULL),
+    "an index lookup join is inner or left, found full": plan(JoinType.FULL),
     "rows are looked up by id, but there are 2 keys": plan(keys=["a", "a"]),
     "there is no column 'b' among a": plan(keys=["b"]),
 }

@@ -23,17 +23,17 @@ from spark_upsert.plan.nodes import (
     Filter,
     Group,
     HashJoin,
-    How,
     IndexLookupJoin,
     Join,
+    JoinKeys,
+    JoinType,
     Limit,
     LocalPartition,
     MergeJoin,
     MixedUnion,
-    Named,
     Node,
-    On,
     Project,
+    ProjectedColumn,
     Reverse,
     Scan,
     TableScan,
@@ -56,7 +56,11 @@ PLANS: tuple[Node, ...] = (
     ChangeScan(id="changes", schema=SCHEMA),
     Values(id="given", rows=pa.table({"id": [1, None], "t": ["ä", ""]})),
     Filter(id="big", input=SCAN, where="id > 5"),
-    Project(id="named", input=SCAN, columns=(Named("y", "id * 2"), Named("id", "id"))),
+    Project(
+        id="named",
+        input=SCAN,
+        columns=(ProjectedColumn("y", "id * 2"), ProjectedColumn("id", "id")),
+    ),
     Unnest(id="each", input=SCAN, column="x", position="pos", batch_rows=23),
     Limit(id="few", input=SCAN, count=10, offset=2),
     AssignUniqueId(id="numbered", input=SCAN, column="n", first=7),
@@ -74,18 +78,18 @@ PLANS: tuple[Node, ...] = (
         id="merged",
         left=SCAN,
         right=FileScan(id="f", schema=SCHEMA),
-        how=How.FULL,
-        on=On.pairs(("id",), ("id",)),
+        how=JoinType.FULL,
+        on=JoinKeys.pairs(("id",), ("id",)),
     ),
     HashJoin(
         id="hashed",
         left=SCAN,
         right=FileScan(id="f", schema=SCHEMA),
-        how=How.ANTI,
-        on=On.pairs(("id",), ("id",)),
+        how=JoinType.ANTI,
+        on=JoinKeys.pairs(("id",), ("id",)),
     ),
-    Join(id="joined", left=SCAN, right=TABLE, on=(On("id", "id"),), reverse=Reverse.SCAN),
-    IndexLookupJoin(id="found", input=SCAN, how=How.LEFT, keys=("id",)),
+    Join(id="joined", left=SCAN, right=TABLE, on=(JoinKeys("id", "id"),), reverse=Reverse.SCAN),
+    IndexLookupJoin(id="found", input=SCAN, how=JoinType.LEFT, keys=("id",)),
 )
 
 
@@ -154,8 +158,8 @@ def test_a_text_that_is_no_plan_is_refused_where_it_is_wrong(text: str, message:
 
 def of_two(keys: tuple[str, ...]) -> Node:
     other = FileScan(id="f", schema=SCHEMA)
-    kind = How.INNER
-    return HashJoin(id="h", left=SCAN, right=other, how=kind, on=On.pairs(("id",), keys))
+    kind = JoinType.INNER
+    return HashJoin(id="h", left=SCAN, right=other, how=kind, on=JoinKeys.pairs(("id",), keys))
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from spark_upsert.task import (
     ArrowLookup,
     Group,
     HashJoin,
-    How,
     IndexLookupJoin,
+    JoinKeys,
+    JoinType,
     MergeJoin,
-    Named,
     Node,
-    On,
     Project,
+    ProjectedColumn,
     Task,
 )
 from spark_upsert.task.driver import QUEUED_BATCHES, Exchange
@@ -31,9 +31,11 @@ WAIT_SECONDS = 120
 """Only a test that hangs comes to it."""
 
 
-def join(kind: type[MergeJoin | HashJoin], how: How) -> Node:
-    right = Project(id="renamed", input=scan("right"), columns=(Named("m", "n"),))
-    return kind(id="joined", left=scan("left"), right=right, how=how, on=On.pairs(("n",), ("m",)))
+def join(kind: type[MergeJoin | HashJoin], how: JoinType) -> Node:
+    right = Project(id="renamed", input=scan("right"), columns=(ProjectedColumn("m", "n"),))
+    return kind(
+        id="joined", left=scan("left"), right=right, how=how, on=JoinKeys.pairs(("n",), ("m",))
+    )
 
 
 def rows_at_barrier(task: Task) -> int:
@@ -54,7 +56,7 @@ def rows_at_barrier(task: Task) -> int:
 def test_a_right_side_of_many_batches_is_joined_in_every_barrier(
     kind: type[MergeJoin | HashJoin], drivers: int
 ) -> None:
-    with Task(join(kind, How.FULL), drivers=drivers) as task:
+    with Task(join(kind, JoinType.FULL), drivers=drivers) as task:
         for left, right in [(5, 9 * QUEUED_BATCHES), (9 * QUEUED_BATCHES, 5), (40, 40)]:
             task.add_split("left", numbers(*range(left)))
             task.add_split("right", numbers(*range(right)))
@@ -94,17 +96,17 @@ def test_who_was_stopped_by_a_full_queue_is_told_that_there_is_room(is_dropped: 
 NAMES = pa.table({"id": pa.array([1, 2, 2]), "name": ["one", "two", "too"]})
 
 
-def lookup_join(how: How = How.LEFT) -> Node:
+def lookup_join(how: JoinType = JoinType.LEFT) -> Node:
     return IndexLookupJoin(id="found", input=scan(), how=how, keys=("n",), prefetch=3)
 
 
 @pytest.mark.parametrize("drivers", [1, 3], ids=["one driver", "three drivers"])
-@pytest.mark.parametrize("how", [How.INNER, How.LEFT], ids=lambda how: how.value)
-def test_keys_are_looked_up_before_the_barrier_is_reached(how: How, drivers: int) -> None:
+@pytest.mark.parametrize("how", [JoinType.INNER, JoinType.LEFT], ids=lambda how: how.value)
+def test_keys_are_looked_up_before_the_barrier_is_reached(how: JoinType, drivers: int) -> None:
     lookups = {"found": ArrowLookup(NAMES, ["id"])}
     with Task(lookup_join(how), drivers=drivers, lookups=lookups) as task:
         found = run(task, [{"rows": [numbers(*[1, 3, 2] * 9), numbers(2)]}, {}, {"rows": []}])
-        lone = [(3, None)] * 9 if how is How.LEFT else []
+        lone = [(3, None)] * 9 if how is JoinType.LEFT else []
         expected = sorted([*[(1, "one")] * 9, *lone, *[(2, "two"), (2, "too")] * 10], key=repr)
         assert [sorted(rows, key=repr) for rows in found] == [expected, [], []]
 
@@ -134,9 +136,9 @@ def test_a_lookup_for_nobody_is_refused() -> None:
         HashJoin(
             id="small",
             left=scan("left"),
-            right=Project(id="renamed", input=scan("right"), columns=(Named("m", "n"),)),
-            how=How.INNER,
-            on=On.pairs(("n",), ("m",)),
+            right=Project(id="renamed", input=scan("right"), columns=(ProjectedColumn("m", "n"),)),
+            how=JoinType.INNER,
+            on=JoinKeys.pairs(("n",), ("m",)),
             memory_bytes_max=100,
         ),
         Group(id="small", input=scan("right"), keys=("n",), memory_bytes_max=100),
@@ -157,7 +159,7 @@ def test_21_too_much_under_a_barrier_fails_the_task_and_names_the_node(
 
 @pytest.mark.parametrize("drivers", [1, 2], ids=["one driver", "two drivers"])
 def test_a_side_that_does_not_ascend_fails_the_task_and_names_the_node(drivers: int) -> None:
-    with Task(join(MergeJoin, How.INNER), drivers=drivers) as task:
+    with Task(join(MergeJoin, JoinType.INNER), drivers=drivers) as task:
         task.add_split("left", numbers(2, 1))
         task.add_split("right", numbers(1, 2))
         task.request_barrier()

@@ -41,7 +41,7 @@ ROW = pa.table({"id": [1]})
 NOW_MS = 1_000_000_000
 
 
-class Held:
+class BatchDelay:
     """A table that heeds pressure, its writer, and a consumer in another process."""
 
     def __init__(self, properties: dict[str, str] | None = None) -> None:
@@ -77,7 +77,7 @@ class Held:
 
 
 def test_a_write_is_refused_before_anything_is_stored() -> None:
-    held = Held()
+    held = BatchDelay()
     held.report()
     before = dict(held.store.objects)
     with pytest.raises(ThrottledError) as refused:
@@ -95,13 +95,13 @@ def test_a_write_is_refused_before_anything_is_stored() -> None:
 
 @pytest.mark.parametrize("rung", range(RUNG_MAX), ids=lambda rung: f"rung {rung}")
 def test_lower_rungs_refuse_nobody(rung: int) -> None:
-    held = Held()
+    held = BatchDelay()
     held.report(rung)
     assert held.table.append(ROW) is not None
 
 
 def test_what_was_committed_is_answered_as_done() -> None:
-    held = Held()
+    held = BatchDelay()
     transaction = Transaction(writer="w", number=3)
     held.table.append(ROW, transaction=transaction)
     held.report()
@@ -109,7 +109,7 @@ def test_what_was_committed_is_answered_as_done() -> None:
 
 
 def test_who_disables_it_passes_by_but_not_by_caps() -> None:
-    held = Held({"backpressure": "true", "maxBacklogEpochs": "1", "onFull": "reject"})
+    held = BatchDelay({"backpressure": "true", "maxBacklogEpochs": "1", "onFull": "reject"})
     held.table.hold("reader", 0)
     held.report()
     assert held.table.append(ROW, disable_backpressure=True) is not None
@@ -130,7 +130,7 @@ def test_who_disables_it_passes_by_but_not_by_caps() -> None:
     ],
 )
 def test_a_report_expires(later_ms: int, is_refused: bool) -> None:
-    held = Held()
+    held = BatchDelay()
     held.report()
     held.now_ms += later_ms
     if is_refused:
@@ -141,7 +141,7 @@ def test_a_report_expires(later_ms: int, is_refused: bool) -> None:
 
 
 def test_a_report_that_was_seen_expires_without_another_look() -> None:
-    held = Held()
+    held = BatchDelay()
     held.report(ttl_ms=LOOK_MS // 2)
     with pytest.raises(ThrottledError):
         held.table.append(ROW)
@@ -150,7 +150,7 @@ def test_a_report_that_was_seen_expires_without_another_look() -> None:
 
 
 def test_a_report_that_is_withdrawn_counts_no_more() -> None:
-    held = Held()
+    held = BatchDelay()
     held.report()
     withdraw(held.store, "reader")
     withdraw(held.store, "reader")
@@ -179,7 +179,7 @@ DAMAGED = {
 def test_a_damaged_report_is_no_pressure_and_a_warning(
     how: bytes | dict[str, object] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held = Held()
+    held = BatchDelay()
     whole = encode(held.report().to_json())
     if how is None:
         data = whole[: len(whole) // 2]
@@ -194,7 +194,7 @@ def test_a_damaged_report_is_no_pressure_and_a_warning(
 
 
 def test_a_damaged_report_hides_no_other() -> None:
-    held = Held()
+    held = BatchDelay()
     held.report()
     held.store.objects[report_path("before")] = b"{}"
     with pytest.raises(ThrottledError):
@@ -205,20 +205,20 @@ class TestRequests:
     """One listing about once a second, and none where nobody is to be heeded."""
 
     @staticmethod
-    def looks(held: Held) -> list[str]:
+    def looks(held: BatchDelay) -> list[str]:
         found = [name for name in held.steps.names if "_pressure" in name]
         del held.steps.names[:]
         return found
 
     @pytest.mark.parametrize("properties", [{}, {"backpressure": "false"}], ids=["unset", "false"])
     def test_a_table_that_heeds_nobody_is_asked_nothing(self, properties: dict[str, str]) -> None:
-        held = Held(properties)
+        held = BatchDelay(properties)
         held.report()
         assert held.table.append(ROW) is not None
         assert self.looks(held) == []
 
     def test_many_writes_look_once_a_second(self) -> None:
-        held = Held()
+        held = BatchDelay()
         for _ in range(5):
             held.table.append(ROW)
         assert self.looks(held) == ["list _pressure"]
@@ -230,7 +230,7 @@ class TestRequests:
         assert self.looks(held) == ["list _pressure"], "a clock that goes back makes nobody wait"
 
     def test_a_report_is_one_more_read(self) -> None:
-        held = Held()
+        held = BatchDelay()
         held.report(rung=1)
         held.table.append(ROW)
         assert self.looks(held) == ["list _pressure", f"read {report_path('reader')}"]
@@ -240,20 +240,22 @@ class TestTheSink:
     """Spark's driver waits for relief for some time, and then says why it fails."""
 
     @staticmethod
-    def writer(held: Held, monkeypatch: pytest.MonkeyPatch, **options: str) -> UpsertStreamWriter:
+    def writer(
+        held: BatchDelay, monkeypatch: pytest.MonkeyPatch, **options: str
+    ) -> UpsertStreamWriter:
         monkeypatch.setattr("spark_upsert_sink.writers.Table", lambda *_: held.table)
         given = {"path": "/t", "keys": "id", "checkpointLocation": "c", **options}
         return UpsertStreamWriter(given, StructType([StructField("id", LongType())]), False)
 
     def test_it_waits_until_there_is_relief(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        held = Held()
+        held = BatchDelay()
         held.report()
         held.when_slept = lambda: withdraw(held.store, "reader")
         pickle.dumps(self.writer(held, monkeypatch))
         assert held.slept == [1.5]
 
     def test_it_gives_up_at_its_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        held = Held()
+        held = BatchDelay()
         held.report()
         held.when_slept = held.report
         writer = self.writer(held, monkeypatch, onFullTimeout="4s")
@@ -262,7 +264,7 @@ class TestTheSink:
         assert sum(held.slept) == pytest.approx(4.0)
 
     def test_it_passes_by_if_it_is_told_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        held = Held()
+        held = BatchDelay()
         held.report()
         writer = self.writer(held, monkeypatch, disableBackpressure="true")
         assert writer._write._plan.refusal is None
@@ -270,7 +272,7 @@ class TestTheSink:
 
 
 def test_what_there_is_to_be_read_about_pressure() -> None:
-    held = Held({"backpressure": "true", "maxBacklogEpochs": "9"})
+    held = BatchDelay({"backpressure": "true", "maxBacklogEpochs": "9"})
     held.table.hold("reader", 0)
     held.table.hold("gone", 0, ttl_ms=1)
     held.now_ms += 1
@@ -293,12 +295,12 @@ def test_what_there_is_to_be_read_about_pressure() -> None:
     assert len(table_rows(held)) == 2
 
 
-def table_rows(held: Held) -> list[dict[str, object]]:
+def table_rows(held: BatchDelay) -> list[dict[str, object]]:
     return [row for batch in VIEWS[Metadata.PRESSURE].read(held.table) for row in batch.to_pylist()]
 
 
 def test_a_report_comes_back_as_it_was_said(tmp_path: Path) -> None:
-    held = Held()
+    held = BatchDelay()
     said = replace(held.report(), pressure=0.123)
     report(held.store, said)
     assert reports(held.store, held.now_ms) == [said] == held.table.pressure()
@@ -308,7 +310,7 @@ def test_a_report_comes_back_as_it_was_said(tmp_path: Path) -> None:
 
 def test_those_who_died_do_not_hide_one_who_is_overloaded(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
-    said = replace(Held().report(), consumer="z")
+    said = replace(BatchDelay().report(), consumer="z")
     for number in range(200):
         died = replace(said, consumer=f"a{number}", reported_ms=NOW_MS - TTL_MS_MAX)
         report(store, died)
@@ -320,4 +322,4 @@ def test_those_who_died_do_not_hide_one_who_is_overloaded(tmp_path: Path) -> Non
 @pytest.mark.parametrize("text", ["", "yes", "1"])
 def test_a_property_that_is_no_truth_value_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="'true' or 'false'"):
-        Held({"backpressure": text})
+        BatchDelay({"backpressure": text})

@@ -13,7 +13,7 @@ import pytest
 
 from spark_upsert.errors import CorruptionError, PlanError
 from spark_upsert.plan import agg
-from spark_upsert.plan.nodes import HashJoin, Limit, MergeJoin, Node, On
+from spark_upsert.plan.nodes import HashJoin, JoinKeys, Limit, MergeJoin, Node
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.scan import ScanRelation
@@ -117,7 +117,7 @@ def test_what_a_plan_cannot_do_is_told_with_what_there_is(tmp_path: Path, name: 
 def test_nodes_of_tasks_are_refused_in_a_view(tmp_path: Path, node: type[Node]) -> None:
     """A hash join shows the keys of both sides, which a view does not."""
     plan = made(tmp_path, "table", {"a": [1], "x": [1]}).node
-    sides: dict[str, Any] = {"left": plan, "right": plan, "on": On.pairs(("a",), ("a",))}
+    sides: dict[str, Any] = {"left": plan, "right": plan, "on": JoinKeys.pairs(("a",), ("a",))}
     own = {"input": plan, "count": 1} if node is Limit else sides
     with pytest.raises(PlanError, match=f"'{node.kind}' is a node for tasks"):
         View(node(**own))

@@ -16,7 +16,7 @@ from spark_upsert.errors import PlanError, SchemaError
 from spark_upsert.options.views import plan_paths
 from spark_upsert.plan import agg
 from spark_upsert.plan.json import plan_from_json
-from spark_upsert.plan.nodes import DEPTH_MAX, Filter, Named, Project, Scan
+from spark_upsert.plan.nodes import DEPTH_MAX, Filter, Project, ProjectedColumn, Scan
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
 from tests.support.view_cases import between, cases
@@ -303,7 +303,7 @@ PRUNED: dict[str, tuple[Callable[[Lake], Plan], Frozen]] = {
         lambda t: t("orders")._with(
             Project(
                 input=Filter(input=t("orders").node, where=pc.field("amount") > 1),
-                columns=(Named("order_id", "order_id"),),
+                columns=(ProjectedColumn("order_id", "order_id"),),
             )
         ),
         {"orders": ORDERS.names},

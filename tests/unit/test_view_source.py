@@ -12,7 +12,7 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, PlanError, UpsertFlowError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.plan.nodes import Filter, How, Join, Node, On, Reverse, Scan
+from spark_upsert.plan.nodes import Filter, Join, JoinKeys, JoinType, Node, Reverse, Scan
 from spark_upsert.streams.planner.formats import explain_read, plan_columns
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert.table.log.manifest import TableVersion, Transaction
@@ -44,9 +44,9 @@ class Shop:
             Scan.of(str(self.root / "customers"), CUSTOMERS, ("id",)),
         )
 
-    def plan(self, how: How = How.LEFT) -> Node:
+    def plan(self, how: JoinType = JoinType.LEFT) -> Node:
         orders, customers = self.scans
-        on = (On("customer", "id"),)
+        on = (JoinKeys("customer", "id"),)
         return Join(left=orders, right=customers, on=on, how=how, reverse=Reverse.SCAN)
 
     def order(self, *rows: Row) -> None:
@@ -145,7 +145,7 @@ def test_another_plan_does_not_go_on_from_a_checkpoint(shop: Shop) -> None:
     shop.order((1, 7, 1))
     query = Query(shop.plan())
     query.all()
-    query.given["plan"] = shop.plan(How.INNER).to_json()
+    query.given["plan"] = shop.plan(JoinType.INNER).to_json()
     query.start()
     with pytest.raises(OptionError, match="another plan"):
         query.batch()
@@ -178,8 +178,8 @@ def test_a_lease_on_each_table_keeps_what_is_to_be_read(shop: Shop) -> None:
     orders, customers = shop.scans
     pinned = Scan(path=customers.path, columns=customers.columns, key=customers.key, version=0)
     shop.order((1, 7, 1))
-    on = (On("customer", "id"),)
-    query = Query(Join(left=orders, right=pinned, on=on, how=How.LEFT), consumerId="view")
+    on = (JoinKeys("customer", "id"),)
+    query = Query(Join(left=orders, right=pinned, on=on, how=JoinType.LEFT), consumerId="view")
     rows = query.all()
     for number in range(3):
         shop.order((1, 7, number))
@@ -265,7 +265,7 @@ def test_a_batch_reads_the_changes_from_a_time_on(shop: Shop) -> None:
 def test_new_values_alone_refuse_a_delete(shop: Shop) -> None:
     shop.customer((7, "ada"))
     shop.order((1, 7, 1))
-    query = Query(shop.plan(How.INNER), readChangeFeed="false")
+    query = Query(shop.plan(JoinType.INNER), readChangeFeed="false")
     assert [row["name"] for row in query.all()] == ["ada"]
     gone = pa.table({"id": [7], "name": ["x"], "gone": [True]})
     shop.customers.append(gone, deletes="gone")
@@ -292,7 +292,7 @@ def test_an_option_of_one_table_is_refused(shop: Shop, options: dict[str, str], 
 
 def test_a_plan_that_cannot_run_is_refused_before_anything_is_read(shop: Shop) -> None:
     orders, customers = shop.scans
-    plan = Join(left=orders, right=customers, on=(On("customer", "id"),))
+    plan = Join(left=orders, right=customers, on=(JoinKeys("customer", "id"),))
     with pytest.raises(PlanError, match="needs an index of orders on 'customer'"):
         Query(plan)
     with pytest.raises(OptionError, match="read alone"):
@@ -317,7 +317,7 @@ def test_a_query_is_not_fed_by_its_own_sink(shop: Shop) -> None:
 def test_explain_shows_the_plan_and_how_rows_are_found(shop: Shop) -> None:
     orders, customers = shop.scans
     below = Filter(input=orders, where="amount > 0")
-    plan = Join(left=below, right=customers, on=(On("customer", "id"),), reverse=Reverse.SCAN)
+    plan = Join(left=below, right=customers, on=(JoinKeys("customer", "id"),), reverse=Reverse.SCAN)
     text = explain_read(ReadPlan.parse({"plan": plan.to_json()}))
     assert text.splitlines()[0] == f"view {plan.fingerprint()}"
     assert "inner join on customer = id; partners of changes are found by key or by scans" in text

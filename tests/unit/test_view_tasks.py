@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.options.views import ViewOptions
-from spark_upsert.plan.nodes import How, Node
+from spark_upsert.plan.nodes import JoinType, Node
 from spark_upsert.streams.inputs.view import ViewInput
 from spark_upsert.streams.offsets.offset import Position
 from spark_upsert.streams.reads import views
@@ -44,7 +44,7 @@ def tasks() -> Iterator[list[Task]]:
     """The tasks that are made, of a pool that no other test has used."""
     made: list[Task] = []
 
-    def make(key: views._Read) -> Task:
+    def make(key: views._ReadBinding) -> Task:
         made.append(views._task(key))
         return made[-1]
 
@@ -134,7 +134,7 @@ def test_a_table_that_gained_a_column_is_bound_anew(shop: Shop, tasks: list[Task
 
 
 def test_views_of_other_plans_have_rows_of_their_own(shop: Shop) -> None:
-    left, inner = Batches(shop.plan(How.LEFT)), Batches(shop.plan(How.INNER))
+    left, inner = Batches(shop.plan(JoinType.LEFT)), Batches(shop.plan(JoinType.INNER))
     shop.order((3, 9, 30))
     assert (3, None, 1) in left.next()
     assert (3, None, 1) not in inner.next()

@@ -9,7 +9,7 @@ import pytest
 from spark_upsert.errors import PlanError
 from spark_upsert.views.bases import bind
 from spark_upsert.views.relation import changes_of
-from spark_upsert.views.view import Moved, in_order, netted, steps
+from spark_upsert.views.view import TableEpoch, in_order, netted, steps
 from tests.support.view_cases import Case, Changed, between
 from tests.support.view_plays import World, canonical, changes, plan_of
 from tests.support.view_tables import RealWorld
@@ -34,7 +34,7 @@ def test_a_case_gives_what_it_says(case: Case, world: str) -> None:
     at = dict.fromkeys(places, 0)
     for number, (epochs, expected) in enumerate(zip(case.batches, case.given, strict=True)):
         moved = [
-            Moved(
+            TableEpoch(
                 100 * number + (place if epoch.time is None else epoch.time),
                 places.index(epoch.table),
                 tables.apply(epoch),

@@ -17,9 +17,9 @@ from spark_upsert.streams.reads.views import open_view, step_splits
 from spark_upsert.table.table import Table
 from spark_upsert.views import view as ways
 from spark_upsert.views.plan_builder import Plan
-from spark_upsert.views.relation import Looked, Step, changes_of
+from spark_upsert.views.relation import LookedUpRows, Step, changes_of
 from spark_upsert.views.scan import TableBase
-from spark_upsert.views.view import Way, chosen
+from spark_upsert.views.view import RefreshStrategy, chosen
 from tests.unit.test_view_source import Shop
 
 
@@ -65,17 +65,17 @@ def test_each_plan_says_from_where_on_scans_are_worth_it(
 @pytest.mark.parametrize(
     ("changed", "share", "way"),
     [
-        ({}, 0.0, Way.LOOK_UPS),
-        ({"customers": 49}, 0.49, Way.LOOK_UPS),
-        ({"customers": 50}, 0.5, Way.SNAPSHOTS),
-        ({"customers": 30, "orders": 300}, 0.51, Way.SNAPSHOTS),
-        ({"customers": 20, "orders": 300}, 0.44, Way.LOOK_UPS),
-        ({"customers": 9000}, 1.0, Way.SNAPSHOTS),
+        ({}, 0.0, RefreshStrategy.LOOK_UPS),
+        ({"customers": 49}, 0.49, RefreshStrategy.LOOK_UPS),
+        ({"customers": 50}, 0.5, RefreshStrategy.SNAPSHOTS),
+        ({"customers": 30, "orders": 300}, 0.51, RefreshStrategy.SNAPSHOTS),
+        ({"customers": 20, "orders": 300}, 0.44, RefreshStrategy.LOOK_UPS),
+        ({"customers": 9000}, 1.0, RefreshStrategy.SNAPSHOTS),
     ],
     ids=["nothing", "less than half", "half", "together", "not together", "more than there are"],
 )
 def test_the_share_of_the_rows_that_may_have_changed_decides(
-    shop: Shop, changed: dict[str, int], share: float, way: Way
+    shop: Shop, changed: dict[str, int], share: float, way: RefreshStrategy
 ) -> None:
     plan = plans(shop)["fans out"]
     relation = open_view(ViewOptions.parse({"plan": plan.to_json()})).relation
@@ -83,7 +83,9 @@ def test_the_share_of_the_rows_that_may_have_changed_decides(
     assert choice.share == pytest.approx(share)
     assert choice.way is way
     empty = chosen(relation, dict.fromkeys(changed, 1), dict.fromkeys(changed, 0))
-    assert empty.way is (Way.SNAPSHOTS if changed else Way.LOOK_UPS), "all of nothing"
+    assert empty.way is (RefreshStrategy.SNAPSHOTS if changed else RefreshStrategy.LOOK_UPS), (
+        "all of nothing"
+    )
 
 
 @pytest.mark.parametrize("net", [False, True], ids=["step by step", "net"])
@@ -142,7 +144,7 @@ def test_of_a_value_that_very_many_rows_have_a_task_holds_its_own(tmp_path: Path
     step = Step(before, view.newest())
     held = []
 
-    def counted(self: TableBase, keys: pa.RecordBatch, version: int | None) -> Looked:
+    def counted(self: TableBase, keys: pa.RecordBatch, version: int | None) -> LookedUpRows:
         held.append(keys.num_rows)
         return look_up(self, keys, version)
 

@@ -27,7 +27,7 @@ TYPES: dict[str, pa.DataType] = {
     "struct": pa.struct([pa.field("a", pa.int32())]),
 }
 
-Given = dict[str, str]
+InputRows = dict[str, str]
 
 
 def schema_of(text: str) -> pa.Schema:
@@ -36,12 +36,12 @@ def schema_of(text: str) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[type_]) for name, type_ in pairs])
 
 
-def plan(path: Path, given: Given, columns: str, *, overwrite: bool = False) -> SinkPlan:
+def plan(path: Path, given: InputRows, columns: str, *, overwrite: bool = False) -> SinkPlan:
     options = WriteOptions.parse({"path": str(path), **given})
     return plan_sink(options, schema_of(columns), overwrite=overwrite)
 
 
-def made(path: Path, given: Given, columns: str) -> SinkPlan:
+def made(path: Path, given: InputRows, columns: str) -> SinkPlan:
     """Make a table by a first write without rows."""
     planned = plan(path, given, columns)
     base = Snapshot(planned.table().store, planned.write.base)
@@ -49,7 +49,7 @@ def made(path: Path, given: Given, columns: str) -> SinkPlan:
     return planned
 
 
-FIRST_WRITES: dict[str, tuple[Given, str, str]] = {
+FIRST_WRITES: dict[str, tuple[InputRows, str, str]] = {
     "no keys": ({}, "k long", "option 'keys' is required"),
     "a key that is not there": ({"keys": "oder_id"}, "order_id int", "Did you mean 'order_id'"),
     "a prefix of the whole key": (
@@ -128,7 +128,7 @@ FIRST_WRITES: dict[str, tuple[Given, str, str]] = {
 
 @pytest.mark.parametrize(("given", "columns", "message"), FIRST_WRITES.values(), ids=FIRST_WRITES)
 def test_a_first_write_that_cannot_be_right_makes_no_table(
-    tmp_path: Path, given: Given, columns: str, message: str
+    tmp_path: Path, given: InputRows, columns: str, message: str
 ) -> None:
     with pytest.raises((OptionError, SchemaError), match=message):
         plan(tmp_path / "table", given, columns)
@@ -145,7 +145,7 @@ def test_a_first_write_that_cannot_be_right_makes_no_table(
     ids=["two ways to say a delete", "no way to say a delete", "events that say it themselves"],
 )
 def test_nulls_as_deletes_that_cannot_be_meant_are_refused(
-    tmp_path: Path, given: Given, columns: str, message: str
+    tmp_path: Path, given: InputRows, columns: str, message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
         plan(tmp_path / "table", {"keys": "k", "nullsAsDeletes": "true", **given}, columns)
@@ -153,7 +153,7 @@ def test_nulls_as_deletes_that_cannot_be_meant_are_refused(
 
 OWN = "k long, v int, seq long"
 
-LATER_WRITES: dict[str, tuple[Given, str, str]] = {
+LATER_WRITES: dict[str, tuple[InputRows, str, str]] = {
     "a value of another type": ({}, "k long, v text, seq long", "cast the column to int32"),
     "a wider type without leave": ({}, "k long, v long, seq long", "merge_schema=true"),
     "a column more": ({}, "k long, v int, seq long, w int", "except_column_list=w"),
@@ -179,7 +179,7 @@ LATER_WRITES: dict[str, tuple[Given, str, str]] = {
 @pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
 @pytest.mark.parametrize(("given", "columns", "message"), LATER_WRITES.values(), ids=LATER_WRITES)
 def test_a_write_that_does_not_fit_its_table_changes_nothing(
-    tmp_path: Path, given: Given, columns: str, message: str, overwrite: bool
+    tmp_path: Path, given: InputRows, columns: str, message: str, overwrite: bool
 ) -> None:
     made(tmp_path, {"keys": "k", "sequenceBy": "seq"}, OWN)
     with pytest.raises(UpsertFlowError, match=message):

@@ -40,7 +40,7 @@ from spark_upsert.options.below import Pattern
 from spark_upsert.options.inputs import UNNAMED, listed_twice
 from spark_upsert.store import Store
 from spark_upsert.streams.inputs.inputs import OF_ONE_TABLE, Heads, KnownInputs
-from spark_upsert.streams.inputs.protocol import Backlog, Input, Pollable, Polled, SteppedInput
+from spark_upsert.streams.inputs.protocol import Backlog, Input, Pollable, PollResult, SteppedInput
 from spark_upsert.streams.offsets.offset import Json, Position
 from spark_upsert.streams.reads.ordered import StreamStep
 from spark_upsert.streams.reads.packing import of_each
@@ -239,11 +239,11 @@ class FoundInputs:
         """Return these: all are tables (`Inputs.polled`)."""
         return self
 
-    def poll(self, name: str) -> Polled:
+    def poll(self, name: str) -> PollResult:
         """Look at the head of an input, or find that it is gone (`PolledInputs.poll`)."""
         each = self._inputs.get(name)
         if each is None:
-            return Polled(head=None, requests=0)
+            return PollResult(head=None, requests=0)
         with about("input", name):
             try:
                 polled = cast(Pollable, each).poll()  # All are tables.
@@ -251,7 +251,7 @@ class FoundInputs:
                 if self._discovery.is_table(name):
                     raise
                 self._forget(name)
-                return Polled(head=None, requests=_GONE)
+                return PollResult(head=None, requests=_GONE)
             self._require_apart(name, each)
             return polled
 
@@ -350,7 +350,7 @@ class Forgiving(Input):
         """Return the position behind all there is (`Input.head`)."""
         return self._wrapped.head()
 
-    def poll(self) -> Polled:
+    def poll(self) -> PollResult:
         """Look at the head (`Pollable.poll`)."""
         return cast(Pollable, self._wrapped).poll()
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_upsert.errors import DataLossError, OptionError
-from spark_upsert.options.below import Below
+from spark_upsert.options.below import DiscoveryOptions
 from spark_upsert.options.inputs import UNNAMED, Pin
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.routed.group import GroupTable, TableGroup
@@ -37,12 +37,12 @@ from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.table import Table
 
 
-def group_table(below: Below) -> GroupTable:
+def group_table(below: DiscoveryOptions) -> GroupTable:
     """Return the group table of the root that inputs are found below."""
     return GroupTable(open_store(below.root, below.storage))
 
 
-def pins(below: Below) -> dict[str, Pin]:
+def pins(below: DiscoveryOptions) -> dict[str, Pin]:
     """Return the tables that are read at a batch, by their names or paths below the root, sorted.
 
     Raises
@@ -78,7 +78,7 @@ def pins(below: Below) -> dict[str, Pin]:
     return found
 
 
-def pins_of(group: TableGroup, below: Below) -> dict[str, Pin]:
+def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
     """Return the tables of a group that have names, or that a pattern finds (`pins`)."""
     number = group.batch.number if group.batch else None
     if below.named:
@@ -199,7 +199,7 @@ class GroupInputs:
     make : Make
     """
 
-    def __init__(self, below: Below, make: Make) -> None:
+    def __init__(self, below: DiscoveryOptions, make: Make) -> None:
         self._below = below
         self._make = make
         self._group = group_table(below)

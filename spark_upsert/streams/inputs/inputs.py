@@ -18,7 +18,7 @@ from spark_upsert.core.schema import CHANGELOG_FIELDS, widens
 from spark_upsert.core.threads import in_order
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, about, setting
 from spark_upsert.options.inputs import UNNAMED, listed_twice
-from spark_upsert.streams.inputs.protocol import Input, Pollable, Polled
+from spark_upsert.streams.inputs.protocol import Input, Pollable, PollResult
 from spark_upsert.streams.offsets.offset import Position
 
 _CHANGE_COLUMNS = frozenset(field.name for field in CHANGELOG_FIELDS)
@@ -266,7 +266,7 @@ class PolledInputs(Protocol):
         """Look which inputs there are; not at what is in them."""
         ...
 
-    def poll(self, name: str) -> Polled:
+    def poll(self, name: str) -> PollResult:
         """Look at one of them (`Pollable.poll`)."""
         ...
 
@@ -317,7 +317,7 @@ class NamedInputs:
         """Return the names: they stay (`PolledInputs.find`)."""
         return KnownInputs(names=self._inputs, requests=0)
 
-    def poll(self, name: str) -> Polled:
+    def poll(self, name: str) -> PollResult:
         """Look at one of them (`PolledInputs.poll`)."""
         # What `polled` has told; to ask each time takes longer than to poll.
         each = cast(Pollable, self._inputs[name])
@@ -331,7 +331,7 @@ class NamedInputs:
     def __getitem__(self, name: str) -> Input:
         if name not in self._inputs:
             self._require({name: None})
-            return Removed(name)
+            return RemovedInput(name)
         return self._inputs[name]
 
     def _require(self, names: Mapping[str, object]) -> None:
@@ -351,7 +351,7 @@ class NamedInputs:
             return self._inputs[name].head()
 
 
-class Removed(Input):
+class RemovedInput(Input):
     """An input that is not named any more, in a batch that was planned when it was."""
 
     def __init__(self, name: str) -> None:

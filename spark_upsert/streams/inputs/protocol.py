@@ -81,7 +81,7 @@ class StreamPressure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Polled:
+class PollResult:
     """The result of a look at one of very many inputs."""
 
     head: Position | None
@@ -184,7 +184,7 @@ class Input(Protocol):
 class Pollable(Protocol):
     """An input that a thread beside the planner's can poll for its head: `TableInput`."""
 
-    def poll(self) -> Polled:
+    def poll(self) -> PollResult:
         """Look at the head (`Input.head`), and renew leases; cheap while nothing comes.
 
         A replacement that did not make the input grow may be noticed some looks later.

@@ -70,7 +70,13 @@ from spark_upsert.scheduler.scheduler import priority_in
 from spark_upsert.store import Store
 from spark_upsert.store.open import open_store
 from spark_upsert.store.records import MALFORMED, text, whole
-from spark_upsert.streams.inputs.protocol import Backlog, Input, Polled, ReadPiece, StreamPressure
+from spark_upsert.streams.inputs.protocol import (
+    Backlog,
+    Input,
+    PollResult,
+    ReadPiece,
+    StreamPressure,
+)
 from spark_upsert.streams.offsets.offset import Json, Position
 from spark_upsert.streams.reads.columns import require_columns, shown_grouping, table_columns
 from spark_upsert.streams.reads.explain import tell
@@ -94,7 +100,7 @@ _STEP = HASH_END // SNAPSHOT_STEPS
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class SnapshotRemainder:
     """The part of a snapshot with hashes from some number on."""
 
     first: int
@@ -106,7 +112,7 @@ class Rest:
     """The spread of the hashes in the rest; None: it is uniform."""
 
     @classmethod
-    def of(cls, manifest: Manifest | None, first: int) -> Rest:
+    def of(cls, manifest: Manifest | None, first: int) -> SnapshotRemainder:
         """Return the rest of a version of a table; no file is opened."""
         if manifest is None or not manifest.schema.hash_prefix:
             steps = -(-(HASH_END - first) // _STEP)
@@ -469,7 +475,7 @@ class TableInput(Input):
             self._seen = upper, TablePosition.at_changes(upper - 1, upper).packed()
         return self._seen[1]
 
-    def poll(self) -> Polled:
+    def poll(self) -> PollResult:
         """Look at the head (`Pollable.poll`): mostly one request, while nothing comes."""
         self._is_polled = True
         self._polls += 1
@@ -481,11 +487,11 @@ class TableInput(Input):
             requests += 1
             if not table.log.has_newer():
                 assert before is not None
-                return Polled(head=before[1], requests=requests)
+                return PollResult(head=before[1], requests=requests)
         head = self.head()
         assert self._seen is not None
         new = _OPENING if before is None else max(0, self._seen[0] - before[0])
-        return Polled(head=head, requests=requests + new + 2)
+        return PollResult(head=head, requests=requests + new + 2)
 
     def identity(self) -> str:
         """Return which table it is (`Input.identity`)."""
@@ -775,7 +781,7 @@ class TableInput(Input):
 
     def _rest_of_snapshot(self, table: Table, start: TablePosition) -> ReadPiece:
         manifest = table.log.at(start.origin)
-        rest = Rest.of(manifest, start.hash)
+        rest = SnapshotRemainder.of(manifest, start.hash)
 
         def after(taken: int) -> Position:
             reached = rest.hash_behind(taken)

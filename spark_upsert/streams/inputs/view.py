@@ -48,7 +48,7 @@ from spark_upsert.options.views import ViewOptions
 from spark_upsert.store.records import MALFORMED, numbers, text
 from spark_upsert.streams.inputs.inputs import Described
 from spark_upsert.streams.inputs.protocol import Backlog, Input, ReadPiece
-from spark_upsert.streams.inputs.table import Rest
+from spark_upsert.streams.inputs.table import SnapshotRemainder
 from spark_upsert.streams.offsets.offset import Position
 from spark_upsert.streams.reads.explain import explain_view
 from spark_upsert.streams.reads.views import (
@@ -480,7 +480,7 @@ class ViewInput(Input):
 
     def _rest_of_rows(self, view: View, start: ViewPosition, cut: int) -> ReadPiece:
         manifests = [view.log(path).at(version) for path, version in start.at.items()]
-        rest = Rest.of(view.driving(start.at), cut)
+        rest = SnapshotRemainder.of(view.driving(start.at), cut)
 
         def after(taken: int) -> Position:
             reached = rest.hash_behind(taken)

@@ -282,7 +282,7 @@ class _Compact:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownOffset:
     """An offset, as it is written and as it is meant."""
 
     record: Mapping[str, Any]
@@ -306,7 +306,7 @@ class CompactOffsets:
         self._new_stream = new_stream
         self._drawn: str | None = None
         self._cleaned: tuple[BaseName, ...] | None = None
-        self._recent: deque[_Known] = deque(maxlen=_RECENT)
+        self._recent: deque[_KnownOffset] = deque(maxlen=_RECENT)
         self._records: dict[str, tuple[Position | None, Any]] = {}
         """Stored records of the delta that was written last, by input."""
 
@@ -318,7 +318,7 @@ class CompactOffsets:
         known = self._known(record)
         return Offset.from_json(record) if known is None else known.offset
 
-    def _known(self, record: Mapping[str, Any]) -> _Known | None:
+    def _known(self, record: Mapping[str, Any]) -> _KnownOffset | None:
         """Return an offset of this form, None if it is of the other one."""
         for known in self._recent:
             if known.record == record:
@@ -326,7 +326,7 @@ class CompactOffsets:
         compact = _compact(record)
         if compact is None:
             return None
-        known = _Known(record, compact, self._offset(compact))
+        known = _KnownOffset(record, compact, self._offset(compact))
         self._recent.appendleft(known)
         return known
 
@@ -377,7 +377,7 @@ class CompactOffsets:
             replace(end, delta={name: position for name, (position, _) in changed.items()}),
             lambda: _Compact.from_json(part),
         )
-        self._recent.appendleft(_Known(record, end, offset))
+        self._recent.appendleft(_KnownOffset(record, end, offset))
         return record
 
     def _records_of(self, delta: Mapping[str, Position | None]) -> dict[str, Any]:

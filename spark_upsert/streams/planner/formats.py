@@ -42,7 +42,7 @@ import pyarrow as pa
 
 from spark_upsert.core.names import has_column
 from spark_upsert.errors import OptionError, about
-from spark_upsert.options.below import Below
+from spark_upsert.options.below import DiscoveryOptions
 from spark_upsert.options.declare import fold, one_of
 from spark_upsert.options.inputs import TABLE, UNNAMED, VIEW, InputOptions, ReadPlan
 from spark_upsert.options.read import READ_OPTIONS, Metadata, QueryOptions
@@ -87,7 +87,7 @@ from spark_upsert.streams.reads.packing import (
 from spark_upsert.streams.reads.work import TaskRead, read_work
 
 
-class Bounded(InputReader, Protocol):
+class BatchInputReader(InputReader, Protocol):
     """An input of a batch read."""
 
     def splits(self) -> Sequence[Any]:
@@ -120,7 +120,7 @@ class InputFormat(Protocol):
         """
         ...
 
-    def batch(self, options: InputOptions, columns: pa.Schema) -> Bounded:
+    def batch(self, options: InputOptions, columns: pa.Schema) -> BatchInputReader:
         """Return what a batch reads of the input."""
         ...
 
@@ -142,7 +142,7 @@ class TableKind:
         own.require_stream()
         return TableInput(own, columns)
 
-    def batch(self, options: InputOptions, columns: pa.Schema) -> Bounded:
+    def batch(self, options: InputOptions, columns: pa.Schema) -> BatchInputReader:
         """Return what a batch reads of a table (`InputFormat.batch`)."""
         own = options.of_table()
         own.require_batch()
@@ -218,7 +218,9 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
     return NamedInputs(found, threads=ASKED_AT_ONCE, may_lack=plan.query.allow_input_removal)
 
 
-def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> dict[str, Bounded]:
+def batch_inputs(
+    plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS
+) -> dict[str, BatchInputReader]:
     """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`.
 
     Raises
@@ -229,7 +231,7 @@ def batch_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> di
     plan = with_found_inputs(plan)
     own = without_merge_columns(columns, plan.query.merge_columns)
 
-    def batch(options: InputOptions) -> Bounded:
+    def batch(options: InputOptions) -> BatchInputReader:
         kind = kind_of(options, kinds)
         return kind.batch(options, _had_by(kind, options, own, plan))
 
@@ -287,7 +289,7 @@ def stream_heads(plan: ReadPlan, inputs: Inputs) -> InputHeads:
     return InputHeads(inputs, bounds=bounds, is_remote=remote)
 
 
-def _refuse_as_of_batch(below: Below) -> None:
+def _refuse_as_of_batch(below: DiscoveryOptions) -> None:
     if below.as_of_batch is not None:
         raise OptionError(
             "option 'asOfBatch' has no meaning in a stream.",
@@ -297,7 +299,7 @@ def _refuse_as_of_batch(below: Below) -> None:
         )
 
 
-def _discovery(below: Below) -> Discovery:
+def _discovery(below: DiscoveryOptions) -> Discovery:
     return Discovery(open_store(below.root, below.storage), below.pattern, threads=ASKED_AT_ONCE)
 
 
@@ -353,7 +355,7 @@ def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
     _refuse_of_the_log(plan)
     plan = with_found_inputs(plan)
     known = replace(plan, inputs=tuple(e for e in plan.inputs if not _needs_spark(e, kinds)))
-    inputs: dict[str, Bounded] = {}
+    inputs: dict[str, BatchInputReader] = {}
     if known.inputs:
         inputs = batch_inputs(known, plan_columns(known, kinds), kinds)
     splits = _planned(inputs, plan)
@@ -383,7 +385,7 @@ def _refuse_of_the_log(plan: ReadPlan) -> None:
         )
 
 
-def _planned(inputs: Mapping[str, Bounded], plan: ReadPlan) -> _Splits:
+def _planned(inputs: Mapping[str, BatchInputReader], plan: ReadPlan) -> _Splits:
     """Return the splits of inputs; those of an exact order without a count of their rows."""
     if plan.query.order is None:
         return of_each(inputs, lambda read: read.splits())
@@ -391,7 +393,9 @@ def _planned(inputs: Mapping[str, Bounded], plan: ReadPlan) -> _Splits:
     return of_each(named, lambda of: splits_in_order(steps_of(*of)))
 
 
-def _inputs(plan: ReadPlan, inputs: Mapping[str, Bounded], splits: _Splits) -> Iterator[str]:
+def _inputs(
+    plan: ReadPlan, inputs: Mapping[str, BatchInputReader], splits: _Splits
+) -> Iterator[str]:
     for each in islice(plan.inputs, SHOWN):
         name = each.name
         text = inputs[name].explain(splits[name]) if name in inputs else _unplanned(each)
@@ -405,7 +409,7 @@ def _unplanned(options: InputOptions) -> str:
     return "\n".join([f"the Python source '{source}'", *field("planned", why)])
 
 
-def _packs(inputs: Mapping[str, Bounded], splits: _Splits, plan: ReadPlan) -> list[Pack]:
+def _packs(inputs: Mapping[str, BatchInputReader], splits: _Splits, plan: ReadPlan) -> list[Pack]:
     """Return what each task reads."""
     if plan.query.order is None:
         return planned(
@@ -558,7 +562,7 @@ class MergedRead:
 
     def __init__(
         self,
-        inputs: Mapping[str, Bounded],
+        inputs: Mapping[str, BatchInputReader],
         query: QueryOptions,
         *,
         columns: pa.Schema | None = None,

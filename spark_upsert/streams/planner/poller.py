@@ -32,7 +32,7 @@ from heapq import heapify, heappop, heappush
 
 from spark_upsert.errors import StorageError
 from spark_upsert.streams.inputs.inputs import Heads, PolledInputs, SeenHeads
-from spark_upsert.streams.inputs.protocol import Polled
+from spark_upsert.streams.inputs.protocol import PollResult
 from spark_upsert.streams.offsets.offset import Position
 
 GAP_SHARE = 0.1
@@ -118,7 +118,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class _Polled:
+class _PollState:
     """The state of one input."""
 
     due_s: float
@@ -144,7 +144,7 @@ class PollSchedule:
     requests: int = 0
     """Asked of the storage so far."""
     looks: int = 0
-    _known: dict[str, _Polled] = field(default_factory=dict)
+    _known: dict[str, _PollState] = field(default_factory=dict)
     _due: list[tuple[float, str]] = field(default_factory=list)
     """A heap; an entry counts if it is what its input is due by."""
     _busy_s: float = 0.0
@@ -175,7 +175,7 @@ class PollSchedule:
         """Begin with inputs that were just looked at; they are due one after the other."""
         most_s = max(self.bounds.most_s, 2 * len(names) / self.rate)
         for index, name in enumerate(names):
-            self._known[name] = _Polled(
+            self._known[name] = _PollState(
                 due_s=now_s + most_s * (index + 1) / len(names),
                 moved_s=now_s - most_s / GAP_SHARE,
                 gap_s=most_s / GAP_SHARE,
@@ -186,7 +186,7 @@ class PollSchedule:
 
     def add(self, name: str, now_s: float) -> None:
         """Begin with an input that has not been looked at."""
-        self._known[name] = _Polled(due_s=now_s, moved_s=now_s, gap_s=0.0, began_s=now_s)
+        self._known[name] = _PollState(due_s=now_s, moved_s=now_s, gap_s=0.0, began_s=now_s)
         heappush(self._due, (now_s, name))
 
     def drop(self, name: str) -> None:
@@ -271,7 +271,7 @@ class PollSchedule:
         if self._of_requests is not None:
             self._of_requests.spend(requests - 1)  # One was spent when it was taken.
 
-    def _rest(self, name: str, each: _Polled, due_s: float) -> None:
+    def _rest(self, name: str, each: _PollState, due_s: float) -> None:
         each.due_s = due_s
         heappush(self._due, (due_s, name))
         if len(self._due) > 2 * len(self._known) + _ENTRIES_SPARE:
@@ -545,7 +545,7 @@ class Poller:
                 if self._schedule.failed(name, self._clock(), may_pass=may_pass):
                     self._error = self._error or failure
 
-    def _looked(self, name: str, polled: Polled) -> None:
+    def _looked(self, name: str, polled: PollResult) -> None:
         has_moved = polled.head is not self._moved.get(name, self._seen.heads.get(name))
         began_s = self._schedule.looked(
             name, self._clock(), has_moved=has_moved, requests=polled.requests

@@ -278,7 +278,7 @@ def pace(
     if limits.is_none:
         reached = {name: backlog.reach() for name, backlog in backlogs.items()}
         return Offset(positions=reached, state=without(state, SCHEDULE, TURN))
-    ways = {name: _Way(backlog) for name, backlog in backlogs.items()}
+    ways = {name: _InputProgress(backlog) for name, backlog in backlogs.items()}
     if UNNAMED in ways:
         # One input alone is always first: its position says all, so no schedule is kept.
         _serve([(UNNAMED, 1)], ways, limits)
@@ -298,7 +298,9 @@ _Visit = tuple[str, int]
 """The name of an input, with its weight."""
 
 
-def _serve(visits: list[_Visit], ways: Mapping[str, _Way], limits: Limits) -> tuple[int, list[str]]:
+def _serve(
+    visits: list[_Visit], ways: Mapping[str, _InputProgress], limits: Limits
+) -> tuple[int, list[str]]:
     """Let inputs take, in this order.
 
     Returns how many of the first were served in turn, and all that were.
@@ -311,7 +313,9 @@ def _serve(visits: list[_Visit], ways: Mapping[str, _Way], limits: Limits) -> tu
     return count, [name for name, _ in served]
 
 
-def _visit(visits: list[_Visit], ways: Mapping[str, _Way], room: _Room) -> tuple[list[_Visit], int]:
+def _visit(
+    visits: list[_Visit], ways: Mapping[str, _InputProgress], room: _Room
+) -> tuple[list[_Visit], int]:
     """Let each input take its share; return the served, and how many before the first miss."""
     served: list[_Visit] = []
     count: int | None = None
@@ -339,7 +343,7 @@ def _behind(piece: ReadPiece, steps: int) -> _Amounts:
     return rows, size, epochs
 
 
-class _Way:
+class _InputProgress:
     """How far a batch has come in one input."""
 
     def __init__(self, backlog: Backlog) -> None:

@@ -70,7 +70,7 @@ from spark_upsert.streams.reads.work import TaskRead, read_work
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BatchDelay:
     """The answer that a batch waits."""
 
     until_s: float
@@ -107,7 +107,7 @@ class Debounce:
         self._since_s: float | None = None
         """The time at which rows were first seen to wait, since the last batch."""
 
-    def hold(self, backlogs: dict[str, Backlog]) -> Held | None:
+    def hold(self, backlogs: dict[str, Backlog]) -> BatchDelay | None:
         """Return until when a batch over these backlogs waits; None if it is made now.
 
         Pieces that were looked at are put back, so that the backlogs can be read again.
@@ -115,7 +115,7 @@ class Debounce:
         rows, oldest_ms, is_any = self._count(backlogs)
         if not is_any:
             self._since_s = None
-            return Held(math.inf)
+            return BatchDelay(math.inf)
         now_s = self._clock()
         if self._since_s is None:
             self._since_s = now_s
@@ -125,7 +125,7 @@ class Debounce:
         if rows >= self._rows_min or waited_s >= self._delay_s:
             self._since_s = None
             return None
-        return Held(now_s + self._delay_s - waited_s)
+        return BatchDelay(now_s + self._delay_s - waited_s)
 
     def _count(self, backlogs: dict[str, Backlog]) -> tuple[int, int | None, bool]:
         """Return how many rows wait (counting ends at the minimum), since when, and if any do."""

@@ -27,7 +27,7 @@ from spark_upsert.streams.reads.splits import (
     read_by,
     together,
 )
-from spark_upsert.table.changelog.epoch_ranges import Cut, Stretch
+from spark_upsert.table.changelog.epoch_ranges import RangeBoundary, Stretch
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.state.lookup import HASHES_PER_BLOCK, is_sparse
 
@@ -44,13 +44,13 @@ SHOWN = 20
 
 _LOGGER = logging.getLogger(__name__)
 
-_CUTS: Mapping[Cut, str] = {
-    Cut.START: "the first epoch with rows that is asked for",
-    Cut.OVERWRITE: "an overwrite, which compares the rows before it with those behind it",
-    Cut.BEHIND_OVERWRITE: "the epoch before it is an overwrite",
-    Cut.LATE_ROWS: "an epoch with late rows, which count against the state right before it",
-    Cut.BEGINNING: "the whole contents with which the history begins",
-    Cut.NET: "net changes over an overwrite or late rows compare what was with what is",
+_CUTS: Mapping[RangeBoundary, str] = {
+    RangeBoundary.START: "the first epoch with rows that is asked for",
+    RangeBoundary.OVERWRITE: "an overwrite, which compares the rows before it with those behind it",
+    RangeBoundary.BEHIND_OVERWRITE: "the epoch before it is an overwrite",
+    RangeBoundary.LATE_ROWS: "an epoch with late rows, which count against the state before it",
+    RangeBoundary.BEGINNING: "the whole contents with which the history begins",
+    RangeBoundary.NET: "net changes over an overwrite or late rows compare what was with what is",
 }
 
 _MODES: Mapping[Deduplication, str] = {
@@ -190,7 +190,7 @@ def _stretches(splits: Sequence[ChangesSplit]) -> Iterator[Stretch]:
 
 def _stretch(number: int, stretch: Stretch) -> list[str]:
     before = stretch.before
-    is_step = number > 1 and stretch.cut is Cut.START
+    is_step = number > 1 and stretch.cut is RangeBoundary.START
     because = "an exact order takes epoch by epoch" if is_step else _CUTS[stretch.cut]
     return [
         f"stretch {number}: {_versions(before.version + 1, max(stretch.times_ms))}",

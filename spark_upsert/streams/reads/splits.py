@@ -25,7 +25,7 @@ from spark_upsert.table.changelog.epoch_ranges import Stretch, cut_into_stretche
 from spark_upsert.table.changelog.render import Deduplication, HistoryOptions
 from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
 from spark_upsert.table.log.snapshot import Versions
-from spark_upsert.table.scan import IndexOf, Where, hashes_of
+from spark_upsert.table.scan import IndexOf, RowFilter, hashes_of
 from spark_upsert.table.state.lookup import Prefixes
 from spark_upsert.table.state.partition import cut_by_files
 from spark_upsert.table.state.snapshot import Snapshot
@@ -46,7 +46,7 @@ class RowsSplit:
     """The streaming queries that made any of it, as their transactions name them."""
     grouping: Grouping | None = None
     """What entries mean, where a view is kept that is shown: then the range is of its groups."""
-    where: Where | None = None
+    where: RowFilter | None = None
     """Which of the rows are wanted; None: all."""
 
 
@@ -201,7 +201,7 @@ _PREFIXES_MAX = 64
 """Prefixes that have splits of their own; one task searches more of them in one pass."""
 
 
-def wanted_rows(manifest: Manifest, options: ReadOptions, pushed: Pins) -> Where | None:
+def wanted_rows(manifest: Manifest, options: ReadOptions, pushed: Pins) -> RowFilter | None:
     """Return which rows of a version a read wants; None: all.
 
     Parameters
@@ -217,13 +217,13 @@ def wanted_rows(manifest: Manifest, options: ReadOptions, pushed: Pins) -> Where
         The option `filter` is no SQL that is known, or not of the table's columns.
     """
     own = shown_columns(manifest, options)
-    where = Where(own) if options.filter is None else Where.of(options.filter, own)
+    where = RowFilter(own) if options.filter is None else RowFilter.of(options.filter, own)
     where = where.pinned(pushed)
     return where if where.condition or where.pins else None
 
 
 def chosen_splits(
-    snapshot: Snapshot, options: ReadOptions, where: Where, index_of: IndexOf
+    snapshot: Snapshot, options: ReadOptions, where: RowFilter, index_of: IndexOf
 ) -> list[RowsSplit]:
     """Cut the wanted rows of a version into splits; none if there can be none."""
     if where.is_never:
@@ -239,7 +239,9 @@ def chosen_splits(
     ]
 
 
-def _ranges_wanted(manifest: Manifest, options: ReadOptions, where: Where) -> Iterable[HashRange]:
+def _ranges_wanted(
+    manifest: Manifest, options: ReadOptions, where: RowFilter
+) -> Iterable[HashRange]:
     """Return the ranges of hashes in which all rows lie that are wanted."""
     if where.indexed is not None:
         return [ALL_HASHES]

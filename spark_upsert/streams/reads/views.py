@@ -61,10 +61,10 @@ from spark_upsert.views.relation import At, Step
 from spark_upsert.views.view import (
     Choice,
     MovedBy,
+    RefreshStrategy,
     StepStretch,
-    Timed,
+    TimedStep,
     View,
-    Way,
     in_order,
     in_stretches,
     netted,
@@ -81,7 +81,7 @@ class ViewSplit:
     is looked up, and else those of the leftmost table.
     """
 
-    steps: tuple[Timed, ...]
+    steps: tuple[TimedStep, ...]
     """One from nothing: all rows."""
     hash_range: HashRange
     rows: int
@@ -100,7 +100,7 @@ class ViewSplit:
         if not found[0].step.before:
             return "all rows"
         count = f"{len(found)} steps, versions {found[0].version} to {found[-1].version}"
-        compared = [each for each in found if each.choice.way is Way.SNAPSHOTS]
+        compared = [each for each in found if each.choice.way is RefreshStrategy.SNAPSHOTS]
         if not compared:
             return f"{count}, by look-ups"
         few = "" if len(compared) == len(found) else f" for {len(compared)} of them"
@@ -126,7 +126,7 @@ def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list
     return _cut(found, options, ALL_HASHES, rows, size, queries)
 
 
-def _with_ways(view: View, found: list[Timed], every: list[MovedBy]) -> tuple[Timed, ...]:
+def _with_ways(view: View, found: list[TimedStep], every: list[MovedBy]) -> tuple[TimedStep, ...]:
     """Return steps, one for each epoch or one for all, with the way in which each is computed.
 
     Chosen where a batch is planned, as all of its tasks must go the same way: each has its own cut.
@@ -143,7 +143,7 @@ def snapshot_splits(
 ) -> list[ViewSplit]:
     """Cut all rows at a position, with driving hashes in a range, into splits."""
     times_ms = view.times_ms(at)
-    step = Timed(Step({}, at), sum(at.values()), max(times_ms.values(), default=0))
+    step = TimedStep(Step({}, at), sum(at.values()), max(times_ms.values(), default=0))
     manifests = [view.log(path).at(version) for path, version in at.items()]
     share = hash_range.width / ALL_HASHES.width
     rows = int(share * sum(manifest.live_rows for manifest in manifests))
@@ -152,7 +152,7 @@ def snapshot_splits(
 
 
 def _cut(
-    found: tuple[Timed, ...],
+    found: tuple[TimedStep, ...],
     options: ViewOptions,
     hash_range: HashRange,
     rows: int,
@@ -193,12 +193,12 @@ def read_view(split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch
     DataError
         A formula has no value for a row, now nor where the split ends (`views.row_errors`).
     """
-    with TASKS.taken(_Read(options.plan, options.storage)) as task:
+    with TASKS.taken(_ReadBinding(options.plan, options.storage)) as task:
         for each in _passes(split, options):
             yield from task.read(READ, each)
 
 
-class _Read(NamedTuple):
+class _ReadBinding(NamedTuple):
     """The binding of a task: those that are equal read the same tables in the same way."""
 
     plan: str
@@ -255,12 +255,12 @@ class _Reader:
         return self._view
 
 
-def _task(_: _Read) -> Task:
+def _task(_: _ReadBinding) -> Task:
     """Return a task that reads a view."""
     return Task(ChangeScan(id=READ), readers={READ: _Reader()})
 
 
-TASKS: TaskPool[_Read] = TaskPool(_task)
+TASKS: TaskPool[_ReadBinding] = TaskPool(_task)
 """The pool of a worker, which Spark mostly uses again for the next batch of a query."""
 
 
@@ -309,7 +309,7 @@ def _changes(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _all_rows(view: View, timed: Timed, split: ViewSplit) -> Iterator[pa.RecordBatch]:
+def _all_rows(view: View, timed: TimedStep, split: ViewSplit) -> Iterator[pa.RecordBatch]:
     for piece in view.relation.driving.chunks(timed.step.after, split.hash_range):
         rows = view.relation.scan(timed.step.after, piece)
         yield inserts(rows, version=timed.version, time_ms=timed.time_ms)
@@ -402,10 +402,10 @@ def _split(record: dict[str, Any], plan: Node) -> ViewSplit:
     )
 
 
-def _timed(record: Any, tables: Sequence[str]) -> Timed:
+def _timed(record: Any, tables: Sequence[str]) -> TimedStep:
     before, after, version, time_ms, way = record
     step = Step(_at(before, tables), _at(after, tables))
-    return Timed(step, whole(version), whole(time_ms), Choice(Way(way)))
+    return TimedStep(step, whole(version), whole(time_ms), Choice(RefreshStrategy(way)))
 
 
 def _at(versions: Any, tables: Sequence[str]) -> At:

@@ -22,7 +22,7 @@ from spark_upsert.core.keys import Mask, Positions, Words
 from spark_upsert.core.schema import DIFF, TableSchema, is_live
 from spark_upsert.table.run.rows import Part, Rows
 from spark_upsert.table.state.found import ABSENT, LookUp
-from spark_upsert.table.state.reduce import Reduced, mechanism_of
+from spark_upsert.table.state.reduce import ReducedEntries, mechanism_of
 from spark_upsert.table.state.resolve import arrange, epochs_by_part
 
 Entries = Sequence[tuple[Part, int]]
@@ -93,7 +93,7 @@ def changes_of_overwrite(
     return _of_rows(Changes(rows, old, new, np.full(len(old), version, dtype=np.int64), new))
 
 
-def _reduced(entries: Entries, schema: TableSchema) -> Reduced:
+def _reduced(entries: Entries, schema: TableSchema) -> ReducedEntries:
     """Return one entry per key of one side of a comparison."""
     rows = Rows(schema, [part for part, _ in entries])
     epochs = epochs_by_part(rows, [epoch for _, epoch in entries])

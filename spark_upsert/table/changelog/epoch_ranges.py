@@ -22,7 +22,7 @@ from spark_upsert.table.log.snapshot import Versions
 from spark_upsert.table.state.counters import Counters
 
 
-class Cut(Enum):
+class RangeBoundary(Enum):
     """Why a stretch begins where it does."""
 
     START = "start"
@@ -49,7 +49,7 @@ class Stretch:
     """The epochs and their commit times."""
     after: tuple[Slice, ...]
     """Slices that the epochs added; where two contents are compared, all slices behind them."""
-    cut: Cut
+    cut: RangeBoundary
     """Why it begins where it does."""
     schema: TableSchema
     """The schema in which the changes are shown."""
@@ -57,7 +57,7 @@ class Stretch:
     @property
     def is_comparison(self) -> bool:
         """Whether ``after`` replaces what was before, instead of being applied to it."""
-        return self.cut in (Cut.OVERWRITE, Cut.BEGINNING, Cut.NET)
+        return self.cut in (RangeBoundary.OVERWRITE, RangeBoundary.BEGINNING, RangeBoundary.NET)
 
 
 def read_through(stretches: Iterable[Stretch]) -> tuple[Slice, ...]:
@@ -93,27 +93,29 @@ def cut_into_stretches(
     epochs = [commit for commit in log.commits(max(lower, 0), upper) if commit.is_epoch]
     if net and any(commit.kind is Kind.OVERWRITE or _has_late(commit) for commit in epochs):
         first, last = epochs[0], epochs[-1]
-        return [_stretch(log, Cut.NET, first, [last], log.at(last.version).slices, schema)]
+        return [
+            _stretch(log, RangeBoundary.NET, first, [last], log.at(last.version).slices, schema)
+        ]
     return [
         _stretch(log, cut, commits[0], commits, _added(commits), schema)
         for cut, commits in grouped(epochs)
     ]
 
 
-def grouped(epochs: Iterable[Commit]) -> list[tuple[Cut, list[Commit]]]:
+def grouped(epochs: Iterable[Commit]) -> list[tuple[RangeBoundary, list[Commit]]]:
     """Group consecutive epochs that one pass can compute; those that added nothing are left out."""
-    groups: list[tuple[Cut, list[Commit]]] = []
+    groups: list[tuple[RangeBoundary, list[Commit]]] = []
     for commit in epochs:
         if commit.kind is Kind.OVERWRITE:
-            groups.append((Cut.OVERWRITE, [commit]))
+            groups.append((RangeBoundary.OVERWRITE, [commit]))
         elif commit.added:
             previous = groups[-1][0] if groups else None
             if previous is None:
-                groups.append((Cut.START, [commit]))
-            elif previous is Cut.OVERWRITE:
-                groups.append((Cut.BEHIND_OVERWRITE, [commit]))
+                groups.append((RangeBoundary.START, [commit]))
+            elif previous is RangeBoundary.OVERWRITE:
+                groups.append((RangeBoundary.BEHIND_OVERWRITE, [commit]))
             elif _has_late(commit):
-                groups.append((Cut.LATE_ROWS, [commit]))
+                groups.append((RangeBoundary.LATE_ROWS, [commit]))
             else:
                 groups[-1][1].append(commit)
     return groups
@@ -130,7 +132,7 @@ def _added(commits: Iterable[Commit]) -> tuple[Slice, ...]:
 
 def _stretch(
     log: Versions,
-    cut: Cut,
+    cut: RangeBoundary,
     first: Commit,
     shown: Sequence[Commit],
     after: tuple[Slice, ...],

@@ -36,7 +36,12 @@ from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.plan.join_keys import codes
 from spark_upsert.store import Store
 from spark_upsert.table.changelog.changes import Changes
-from spark_upsert.table.changelog.epoch_ranges import Cut, Stretch, cut_into_stretches, read_through
+from spark_upsert.table.changelog.epoch_ranges import (
+    RangeBoundary,
+    Stretch,
+    cut_into_stretches,
+    read_through,
+)
 from spark_upsert.table.changelog.read import changes_by_piece
 from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions, ValidBy
 from spark_upsert.table.log.snapshot import Versions
@@ -225,7 +230,7 @@ def _axis_type(schema: TableSchema, by: ValidBy) -> pa.DataType:
 
 def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
     """Refuse an overwrite, which deletes rows without an order, where orders are the axis."""
-    overwrites = [max(each.times_ms) for each in stretches if each.cut is Cut.OVERWRITE]
+    overwrites = [max(each.times_ms) for each in stretches if each.cut is RangeBoundary.OVERWRITE]
     if by is ValidBy.ORDER and overwrites:
         raise OptionError(
             f"version {overwrites[0]} replaced the contents of the table: what it deleted has no "
@@ -266,7 +271,7 @@ def contents_at(log: Versions, version: int, schema: TableSchema) -> Stretch:
         before=replace(base, version=version - 1, slices=()),
         times_ms={version: base.timestamp_ms},
         after=base.slices,
-        cut=Cut.BEGINNING,
+        cut=RangeBoundary.BEGINNING,
         schema=schema,
     )
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.precedence import Interval
-from spark_upsert.table.log.manifest import Manifest, Slice, Taken
+from spark_upsert.table.log.manifest import Manifest, RemovedRange, Slice
 from spark_upsert.table.log.properties import DEFAULT, PROPERTY, TombstoneRetention
 from spark_upsert.table.log.snapshot import Versions
 
@@ -66,10 +66,10 @@ class Job:
         )
 
     @property
-    def taken(self) -> tuple[Taken, ...]:
+    def taken(self) -> tuple[RemovedRange, ...]:
         """The ranges that the new run replaces."""
         return tuple(
-            Taken(path=slice_.file.path, hash_range=slice_.live.intersect(self.hash_range))
+            RemovedRange(path=slice_.file.path, hash_range=slice_.live.intersect(self.hash_range))
             for slice_ in self.slices
         )
 

@@ -29,9 +29,9 @@ from spark_upsert.table.log.manifest import (
     Draft,
     Kind,
     Manifest,
+    RemovedRange,
     Slice,
     TableVersion,
-    Taken,
     is_applicable,
 )
 from spark_upsert.table.log.properties import encode_mark, higher_mark
@@ -40,12 +40,12 @@ from spark_upsert.table.run.rows import Rows, RunPart
 from spark_upsert.table.state.fold import require_possible
 from spark_upsert.table.state.observer import prepare
 from spark_upsert.table.state.partition import cut_evenly
-from spark_upsert.table.state.reduce import Reduced, mechanism_of
+from spark_upsert.table.state.reduce import ReducedEntries, mechanism_of
 from spark_upsert.table.state.resolve import epochs_by_part
 from spark_upsert.table.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from spark_upsert.table.state.prepared import Ahead, Preparation
+    from spark_upsert.table.state.prepared import Preparation, PreparedFiles
 
 
 FILE_BYTES = 32 << 20
@@ -59,11 +59,11 @@ _FILES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class CompactionResult:
     """The durable, not yet visible outcome of a job."""
 
     added: tuple[Slice, ...]
-    taken: tuple[Taken, ...]
+    taken: tuple[RemovedRange, ...]
     """Empty if the runs cannot be compacted: then there is nothing to make visible."""
     base: TableVersion
     """The version that the job was planned on."""
@@ -71,7 +71,7 @@ class Compacted:
     """The greatest order key among the tombstones that were dropped."""
     forgotten: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     """Hashes of the keys of dropped tombstones, ascending."""
-    ahead: Ahead | None = None
+    ahead: PreparedFiles | None = None
     """The preparation for the mirror of the table."""
 
     @property
@@ -90,7 +90,7 @@ class Compacted:
         return not any(len(np.intersect1d(self.forgotten, p.hashes)) for p, _ in parts)
 
 
-def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
+def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult:
     """Merge the runs of a job and write the outcome durably.
 
     Notes
@@ -121,7 +121,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> Compacted:
     for piece in pieces:
         mark = higher_mark(mark, piece.low_water, manifest.schema)
     nothing = np.empty(0, np.uint64)
-    return Compacted(
+    return CompactionResult(
         added=tuple(
             Slice(file=f, epochs=job.epochs, index=i, is_held=is_held and f.tombstones > 0)
             for i, f in enumerate(files)
@@ -204,7 +204,9 @@ def with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.Rec
     return batch.set_column(index, batch.schema.field(index), noted)
 
 
-def _forgettable(snapshot: Snapshot, job: Job, reduced: Reduced, slices: list[Slice]) -> Mask:
+def _forgettable(
+    snapshot: Snapshot, job: Job, reduced: ReducedEntries, slices: list[Slice]
+) -> Mask:
     """Return which winners are tombstones that may be dropped."""
     schema = snapshot.manifest.schema
     rows, winners = reduced.rows, reduced.at
@@ -235,7 +237,7 @@ def _greatest(rows: Rows, chosen: Positions) -> str | None:
 
 def _reduced(
     store: Store, manifest: Manifest, job: Job, hash_range: HashRange
-) -> tuple[Reduced, list[Slice]]:
+) -> tuple[ReducedEntries, list[Slice]]:
     """Return what is left of a job's entries in a range of hashes, and the slices they were in."""
     schema = manifest.schema
     slices = [each for each in job.slices if not each.live.intersect(hash_range).is_empty]
@@ -249,7 +251,7 @@ def _reduced(
     return mechanism_of(schema).reduce(rows, epochs=epochs), slices
 
 
-def commit_compactions(store: Store, log: Log, compacted: Iterable[Compacted]) -> int:
+def commit_compactions(store: Store, log: Log, compacted: Iterable[CompactionResult]) -> int:
     """Make compactions visible; return how many. A compaction of runs that are gone is dropped."""
     count = 0
     for each in compacted:
@@ -261,7 +263,7 @@ def commit_compactions(store: Store, log: Log, compacted: Iterable[Compacted]) -
     return count
 
 
-def _draft(store: Store, log: Log, each: Compacted, head: Manifest) -> Draft | None:
+def _draft(store: Store, log: Log, each: CompactionResult, head: Manifest) -> Draft | None:
     """Return the version that a compaction makes behind another, None if it is to be dropped."""
     log.require_descent(head, each.base, "the compaction")
     if not each.taken or not head.accepts(each.base_version):

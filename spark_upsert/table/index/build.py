@@ -24,14 +24,14 @@ import pyarrow.compute as pc
 
 from spark_upsert.core.keys import equal_rows
 from spark_upsert.core.schema import CHANGE_DIFF, CHANGE_TYPE, TableSchema
-from spark_upsert.table.changelog.epoch_ranges import Cut, Stretch, cut_into_stretches
+from spark_upsert.table.changelog.epoch_ranges import RangeBoundary, Stretch, cut_into_stretches
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import CHANGE_NAMES, PREIMAGE, ChangeOptions, Deduplication
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, TableVersion
 from spark_upsert.table.log.properties import index_schema, showing, shown
 from spark_upsert.table.state.snapshot import Snapshot
-from spark_upsert.table.write.commands import Decoded, to_commands
+from spark_upsert.table.write.commands import DecodedRows, to_commands
 from spark_upsert.table.write.scratch import remove_runs
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
@@ -183,7 +183,7 @@ def _stretches(
     """Return the net changes, unless those would compare the whole table for a few rows."""
     log = index.table_log
     stretches = cut_into_stretches(log, lower, upper, schema, net=True)
-    if any(stretch.cut is Cut.NET for stretch in stretches):
+    if any(stretch.cut is RangeBoundary.NET for stretch in stretches):
         stretches = cut_into_stretches(log, lower, upper, schema)
         return stretches, Deduplication.DROP_CARRYOVERS
     return stretches, Deduplication.NET_CHANGES
@@ -208,7 +208,7 @@ def _commands(schema: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
     if CHANGE_DIFF in rows.schema.names:
         gone = rows.column(CHANGE_DIFF).to_numpy() < 0
     columns = {name: rows.column(name) for name in schema.keys}
-    decoded = Decoded(
+    decoded = DecodedRows(
         columns=columns, order=[], tombstones=gone, raw_values=lambda _: pa.nulls(0, pa.binary())
     )
     return to_commands(schema, decoded)

@@ -27,9 +27,9 @@ from spark_upsert.table.log.manifest import (
     Commit,
     Kind,
     Manifest,
+    RemovedRange,
     Repair,
     Slice,
-    Taken,
     Transaction,
     fingerprints,
 )
@@ -95,7 +95,7 @@ def commit_from_json(record: dict[str, Any]) -> Commit:
         compacted=tuple(slice_from_json(slice_) for slice_ in record.get("compacted", ())),
         restored=optional(whole, record.get("restored")),
         taken=tuple(
-            Taken(path=text(path), hash_range=HashRange.from_json(bounds))
+            RemovedRange(path=text(path), hash_range=HashRange.from_json(bounds))
             for path, *bounds in record.get("taken", ())
         ),
         counters=numbers(record.get("counters", {})),

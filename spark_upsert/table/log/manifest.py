@@ -85,7 +85,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class RemovedRange:
     """A range of hashes that a compaction takes away from a file."""
 
     path: str
@@ -143,7 +143,7 @@ class Draft:
     """Slices that a compaction adds, or that a restore takes over."""
     restored: int | None = None
     """The version that an overwrite brings back (`table.write.truncate`)."""
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[RemovedRange, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     live_rows: int = 0
     """Rows of the snapshot after this version."""
@@ -470,7 +470,7 @@ def _in_order(kept: tuple[Slice, ...], new: tuple[Slice, ...]) -> tuple[Slice, .
     return tuple(sorted(kept + new, key=_slice_order))
 
 
-def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
+def is_applicable(manifest: Manifest, taken: Iterable[RemovedRange]) -> bool:
     """Return whether all ranges that a compaction takes away are still live."""
     live: dict[str, list[HashRange]] = {}
     for slice_ in manifest.slices:
@@ -478,7 +478,7 @@ def is_applicable(manifest: Manifest, taken: Iterable[Taken]) -> bool:
     return all(any(own.covers(t.hash_range) for own in live.get(t.path, ())) for t in taken)
 
 
-def _without(slices: tuple[Slice, ...], taken: tuple[Taken, ...]) -> tuple[Slice, ...]:
+def _without(slices: tuple[Slice, ...], taken: tuple[RemovedRange, ...]) -> tuple[Slice, ...]:
     """Take ranges of hashes away from slices; what is left of a slice may be two, in its place."""
     if not taken:  # As of every epoch: a table without compactions has a slice of each.
         return slices

@@ -216,7 +216,7 @@ def choose_fence(entries: Iterable[LogEntry], limit_s: float) -> LogEntry | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unnamed:
+class UnreferencedFiles:
     """Files that no readable version names."""
 
     expired: tuple[ObjectInfo, ...]
@@ -229,7 +229,7 @@ class Unnamed:
     @classmethod
     def of(
         cls, files: Iterable[ObjectInfo], *, named: Set[str], past: Set[str], limit_s: float
-    ) -> Unnamed:
+    ) -> UnreferencedFiles:
         """Sort out a listing; ``past`` are the files of expired versions."""
         unnamed = [file for file in files if file.path not in named]
         strangers = [file for file in unnamed if file.path not in past]
@@ -369,7 +369,7 @@ def _frontiers(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vacuumed:
+class VacuumResult:
     """The files that a vacuum has removed, or would remove."""
 
     expired: tuple[ObjectInfo, ...]
@@ -391,7 +391,7 @@ class Vacuumed:
         """Bytes of the files that are no part of the log."""
         return sum(file.bytes for file in (*self.expired, *self.orphans, *self.leftovers))
 
-    def with_those_below(self, other: Vacuumed, folder: str) -> Vacuumed:
+    def with_those_below(self, other: VacuumResult, folder: str) -> VacuumResult:
         """Return what this vacuum and one of a table in a folder below have removed."""
 
         def below(files: tuple[ObjectInfo, ...]) -> tuple[ObjectInfo, ...]:
@@ -408,7 +408,9 @@ class Vacuumed:
         )
 
 
-def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> Vacuumed:
+def vacuum(
+    store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False
+) -> VacuumResult:
     """Remove what no readable version needs, and what crashes left behind.
 
     Parameters
@@ -425,18 +427,18 @@ def vacuum(store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = 
     look = _look(store)
     limit_s = look.now_s - grace_ms / 1000
     past, entries = log.stored.files_before(log.head().since), log.stored.entries()
-    unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
+    unnamed = UnreferencedFiles.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
     fence = choose_fence(entries, limit_s)
     if unnamed.orphans and not dry_run:
         _raise_fence(log, entries, fence, unnamed)
         # A writer may have committed since; the fence refuses the writers of all other orphans.
-        unnamed = Unnamed.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
+        unnamed = UnreferencedFiles.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
     orphans = unnamed.before(fence)
     leftovers = tuple(file for file in look.passing if file.modified_s < limit_s)
     if not dry_run:
         for file in (*unnamed.expired, *orphans, *leftovers):
             store.delete(file.path)
-    return Vacuumed(
+    return VacuumResult(
         expired=unnamed.expired,
         orphans=orphans,
         leftovers=leftovers,
@@ -516,7 +518,7 @@ def _named(log: Log) -> set[str]:
 
 
 def _raise_fence(
-    log: Log, entries: list[LogEntry], fence: LogEntry | None, unnamed: Unnamed
+    log: Log, entries: list[LogEntry], fence: LogEntry | None, unnamed: UnreferencedFiles
 ) -> None:
     """Commit a fence, unless it is there and some version is younger than all orphans.
 

@@ -497,7 +497,7 @@ _RELEASED_BYTES_MIN = 16 << 20
 """The bytes that are worth a walk over all open runs, some microseconds for each of thousands."""
 
 
-class _Opened(NamedTuple):
+class _OpenRun(NamedTuple):
     """An open run; the time is that of the clock of its cache."""
 
     run: Run
@@ -531,7 +531,7 @@ class RunCache:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._runs: LruMap[tuple[str, str], _Opened] = LruMap(
+        self._runs: LruMap[tuple[str, str], _OpenRun] = LruMap(
             self.count_max, rest_s=self.rest_s, rested_max=self.rested_max, clock=self.clock
         )
         self._others_bytes = 0
@@ -575,7 +575,7 @@ class RunCache:
         with self._lock:
             # A copy of an object was not there before it was fetched.
             seen = seen or store.mapped_file(file.path)
-            self._runs.put(key, _Opened(run, seen, self.clock()))
+            self._runs.put(key, _OpenRun(run, seen, self.clock()))
         return run
 
     def open_all(self, store: Store, files: Sequence[RunFile]) -> list[Run]:
@@ -590,7 +590,7 @@ class RunCache:
         with self._lock:
             return self._runs.peek((store.url, file.path)) is not None
 
-    def _is_as_verified(self, known: _Opened, seen: MappedFile | None) -> bool:
+    def _is_as_verified(self, known: _OpenRun, seen: MappedFile | None) -> bool:
         """Return whether what was verified of an open run holds.
 
         A file that was cut since it was mapped is not to be touched: it would be a SIGBUS. One that

@@ -163,7 +163,7 @@ def _are_zero(
     return result
 
 
-class Folded(NamedTuple):
+class FoldedEntries(NamedTuple):
     """One entry per key, made of all of its entries."""
 
     rows: Rows
@@ -172,7 +172,9 @@ class Folded(NamedTuple):
     """One of the rows that went into each of them."""
 
 
-def fold(rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = None) -> Folded:
+def fold(
+    rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = None
+) -> FoldedEntries:
     """Fold the entries of each key into one.
 
     Parameters
@@ -189,7 +191,7 @@ def fold(rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = N
     return fold_arranged(rows, *arrange(rows, chosen, in_time))
 
 
-def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> Folded:
+def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> FoldedEntries:
     """Fold entries that are arranged by key (`resolve.Arrangement`): the rest of `fold`.
 
     Parameters
@@ -210,7 +212,7 @@ def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> Folded:
     batch = pa.RecordBatch.from_arrays(
         [columns[name] for name in schema.run.names], schema=schema.run
     )
-    return Folded(Rows(schema, [BatchPart(batch)]), order[begins])
+    return FoldedEntries(Rows(schema, [BatchPart(batch)]), order[begins])
 
 
 class _Groups:

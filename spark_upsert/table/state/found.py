@@ -18,7 +18,7 @@ ABSENT = NONE
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EntryMatches:
     """The place of the table's entry of each probed key."""
 
     rows: Rows
@@ -41,5 +41,5 @@ class RowsByKey(NamedTuple):
     """For each key, the place of its row, or `ABSENT`."""
 
 
-LookUp = Callable[[npt.NDArray[np.uint64], Sequence[pa.Array]], Found]
+LookUp = Callable[[npt.NDArray[np.uint64], Sequence[pa.Array]], EntryMatches]
 """Finds the entries of keys, given their hashes, ascending (`table.state.lookup`)."""

@@ -30,7 +30,7 @@ from spark_upsert.plan.join_keys import is_among
 from spark_upsert.table.run.file import RUNS, Run
 from spark_upsert.table.run.format import BLOCK_BYTES
 from spark_upsert.table.run.rows import Part, Rows
-from spark_upsert.table.state.found import Found
+from spark_upsert.table.state.found import EntryMatches
 from spark_upsert.table.state.reduce import Hits, mechanism_of
 
 HASHES_PER_BLOCK = BLOCK_BYTES // 8
@@ -44,7 +44,7 @@ def find(
     state: Sequence[tuple[Part, int]],
     hashes: npt.NDArray[np.uint64],
     keys: Sequence[pa.Array],
-) -> Found:
+) -> EntryMatches:
     """Look keys up in a state.
 
     Parameters

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_upsert.core.keys import Positions
 from spark_upsert.table.run.file import RunFile
 from spark_upsert.table.run.rows import Rows
-from spark_upsert.table.state.found import Found
+from spark_upsert.table.state.found import EntryMatches
 
 Deaths: TypeAlias = Mapping[str, npt.NDArray[np.uint32]]
 """Positions of dead entries, by the paths of their runs."""
@@ -39,7 +39,7 @@ class Twin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
+class PreparedFiles:
     """The preparation of one task for a mirror. Travels by pickle."""
 
     place: str
@@ -52,7 +52,7 @@ class Ahead:
     """Entries that are dead once the runs are there, and stay so until an overwrite; others may
     be, too."""
 
-    def without_deaths(self) -> Ahead:
+    def without_deaths(self) -> PreparedFiles:
         """Return the twins alone: what was looked up may not hold behind another version."""
         return replace(self, deaths={})
 
@@ -65,7 +65,7 @@ class Preparation(Protocol):
         ...
 
     def judged(
-        self, rows: Rows, chosen: Positions, found: Found, kinds: npt.NDArray[np.int8]
+        self, rows: Rows, chosen: Positions, found: EntryMatches, kinds: npt.NDArray[np.int8]
     ) -> None:
         """Take note of what commands do (`write.outcomes`) to the entries that were found."""
         ...
@@ -77,6 +77,6 @@ class Preparation(Protocol):
         """
         ...
 
-    def made(self) -> Ahead | None:
+    def made(self) -> PreparedFiles | None:
         """Return what was made."""
         ...

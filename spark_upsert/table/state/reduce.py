@@ -28,7 +28,7 @@ from spark_upsert.core.schema import DIFF, HASH, TableSchema
 from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.content import content_words, equal_contents, have_reasons
 from spark_upsert.table.state.fold import fold, fold_arranged
-from spark_upsert.table.state.found import ABSENT, Found, LookUp
+from spark_upsert.table.state.found import ABSENT, EntryMatches, LookUp
 from spark_upsert.table.state.resolve import (
     arrange,
     best_of_groups,
@@ -178,7 +178,7 @@ def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.take(names, chosen), schema=rows.schema.run)
 
 
-class Reduced(NamedTuple):
+class ReducedEntries(NamedTuple):
     """One entry for each key of some rows."""
 
     rows: Rows
@@ -232,7 +232,7 @@ class Mechanism(Protocol):
         chosen: Positions | None = None,
         epochs: EpochOf | None = None,
         is_one_task: bool = False,
-    ) -> Reduced:
+    ) -> ReducedEntries:
         """Make one entry of all rows of a key.
 
         Parameters
@@ -261,7 +261,9 @@ class Mechanism(Protocol):
         """
         ...
 
-    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+    def gather(
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
+    ) -> EntryMatches:
         """Return the entry of each of ``count`` probed keys.
 
         Parameters
@@ -311,14 +313,16 @@ class Choosing:
         chosen: Positions | None = None,
         epochs: EpochOf | None = None,
         is_one_task: bool = False,
-    ) -> Reduced:
+    ) -> ReducedEntries:
         found = resolve(rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task)
-        return Reduced(rows, *found)
+        return ReducedEntries(rows, *found)
 
     def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         return rows, unbeaten(rows, epochs)
 
-    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+    def gather(
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
+    ) -> EntryMatches:
         at = np.full(count, ABSENT, dtype=np.int64)
         probes, found = _lined_up(hits)
         contested = (np.bincount(probes, minlength=count) > 1)[probes]
@@ -340,7 +344,7 @@ class Choosing:
                 epochs=epochs_by_part(rows, epochs),
                 contents=partial(content_words, rows),
             )
-        return Found(rows, at)
+        return EntryMatches(rows, at)
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
         # One look at what was found: it lies scattered over many files.
@@ -370,19 +374,21 @@ class Folding:
         chosen: Positions | None = None,
         epochs: EpochOf | None = None,
         is_one_task: bool = False,
-    ) -> Reduced:
+    ) -> ReducedEntries:
         if epochs is None and not is_one_task:
             epochs = epochs_by_part(rows, [0] * len(rows.parts))
         made = fold(rows, chosen, epochs).rows
         count = len(rows) if chosen is None else len(chosen)
-        return Reduced(made, np.arange(len(made)), _NOTHING, _NOTHING, count - len(made))
+        return ReducedEntries(made, np.arange(len(made)), _NOTHING, _NOTHING, count - len(made))
 
     def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         if len(rows.parts) > 1:
             rows = fold(rows, epochs=epochs_by_part(rows, epochs)).rows
         return rows, np.ones(len(rows), dtype=np.bool_)
 
-    def gather(self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int) -> Found:
+    def gather(
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
+    ) -> EntryMatches:
         probes, found = _lined_up(hits)
         at = np.full(count, ABSENT, dtype=np.int64)
         if rows.schema.order:
@@ -397,7 +403,7 @@ class Folding:
             begins = np.diff(probes, prepend=ABSENT) != 0
             made = fold_arranged(rows, found, begins)
             at[probes[begins]] = np.arange(len(made.rows))
-        return Found(made.rows, at)
+        return EntryMatches(made.rows, at)
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
         [was] = older.take([DIFF], theirs)

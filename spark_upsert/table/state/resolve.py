@@ -126,7 +126,7 @@ def resolve(
     return Resolution(order[np.flatnonzero(begins)], decided.members[loses], winner[loses])
 
 
-class _Decided(NamedTuple):
+class _ResolvedKeys(NamedTuple):
     """The keys of which there are several rows, and their winners."""
 
     arrangement: Arrangement
@@ -146,7 +146,7 @@ def _decided(
     epochs: EpochOf | None,
     contents: Rows | None,
     is_one_task: bool = False,
-) -> _Decided:
+) -> _ResolvedKeys:
     """Decide between the rows of each key; parameters as of `resolve`."""
     order, begins = _grouped(rows, chosen)
     shared = np.flatnonzero(_shared(begins))
@@ -157,7 +157,7 @@ def _decided(
         best = best_of_groups(
             rows, members, groups, epochs=epochs, contents=contents, is_one_task=is_one_task
         )
-    return _Decided(Arrangement(order, begins), members, groups, shared[groups], best)
+    return _ResolvedKeys(Arrangement(order, begins), members, groups, shared[groups], best)
 
 
 def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:

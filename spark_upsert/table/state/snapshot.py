@@ -24,7 +24,7 @@ from spark_upsert.table.log.manifest import Manifest, Slice
 from spark_upsert.table.run.file import RUNS, Run, Span
 from spark_upsert.table.run.remote import FAR, part_of
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
-from spark_upsert.table.state.found import ABSENT, Found, RowsByKey
+from spark_upsert.table.state.found import ABSENT, EntryMatches, RowsByKey
 from spark_upsert.table.state.lookup import Prefixes, as_stored, find, neighbours_within
 from spark_upsert.table.state.partition import cut_evenly
 from spark_upsert.table.state.reduce import mechanism_of
@@ -83,7 +83,7 @@ class Snapshot:
         hashes: npt.NDArray[np.uint64],
         keys: Sequence[pa.Array],
         columns: Sequence[str] | None = None,
-    ) -> Found:
+    ) -> EntryMatches:
         """Find the entries of keys, each given once (`lookup.find`).
 
         Parameters
@@ -96,7 +96,7 @@ class Snapshot:
         """
         schema = self.manifest.schema
         if not len(hashes):
-            return Found(Rows(schema, []), np.empty(0, dtype=np.int64))
+            return EntryMatches(Rows(schema, []), np.empty(0, dtype=np.int64))
         spanned = HashRange.spanning(hashes[0], hashes[-1])
         if columns is None or not self._may_stay_far(spanned, columns):
             return find(schema, self.parts(spanned), hashes, keys)

@@ -6,7 +6,7 @@ decides. A type without any value that could fit is an error of the write, under
 From rows to commands: what all envelopes share, and the plain ``upsert`` envelope.
 
 A command is (key, values or tombstone, order key). An `Envelope` takes rows apart into
-`Decoded`; their faults are judged in one place, by the table's `ErrorPolicy`:
+`DecodedRows`; their faults are judged in one place, by the table's `ErrorPolicy`:
 
 =====================  ======  ========  ==========================================
 fault of a row         fail    inline    quarantine: an error entry
@@ -62,7 +62,7 @@ from spark_upsert.table.write.contributions import collected, contributions
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedColumns:
     """What fits, null where it does not. Reasons are texts, null where all is well; None: nowhere.
 
     A reason depends on the column alone, so that a replay gives the same one.
@@ -82,8 +82,8 @@ def fit(
     columns: Mapping[str, pa.Array],
     order: Sequence[pa.Array],
     own_order: Mapping[str, pa.Array],
-) -> Fitted:
-    """Convert the columns of n rows; parameters as `Decoded` has them.
+) -> FittedColumns:
+    """Convert the columns of n rows; parameters as `DecodedRows` has them.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def fit(
         name: _converted(column, schema.order[0], schema.order[0].type, values)
         for name, column in own_order.items()
     }
-    return Fitted(found, found_order, found_own, keys.texts, values.texts, ranks.texts)
+    return FittedColumns(found, found_order, found_own, keys.texts, values.texts, ranks.texts)
 
 
 class _Reasons:
@@ -193,7 +193,7 @@ class Envelope(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class DecodedRows:
     """The findings of an envelope in n rows. Arrays have length n, and null where nothing is."""
 
     columns: Mapping[str, pa.Array]
@@ -301,7 +301,7 @@ def logs_of(commands: pa.RecordBatch, schema: TableSchema) -> frozenset[str]:
     return logs_in([commands.column(name) for name in names], schema.order)
 
 
-def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
+def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
     """Return the commands that decoded rows mean under the table's error policy.
 
     Raises
@@ -351,7 +351,7 @@ def to_commands(schema: TableSchema, decoded: Decoded) -> pa.RecordBatch:
     )
 
 
-def _fitted(schema: TableSchema, decoded: Decoded) -> Decoded:
+def _fitted(schema: TableSchema, decoded: DecodedRows) -> DecodedRows:
     """Return rows in the types of the table; what does not fit is bad as what is not decoded."""
     found = fit(schema, decoded.columns, decoded.order, decoded.own_order)
     order, bad_order = order_keys(schema.order, found.order, schema.binlogs)
@@ -389,7 +389,7 @@ def _at(where: Mask, values: pa.Array) -> pa.Array:
     return values.take(pa.array(places, mask=~where))
 
 
-def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decoded) -> _Faults:
+def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: DecodedRows) -> _Faults:
     """Judge every row; what a policy does about it is decided elsewhere."""
     count = len(decoded.tombstones)
     is_bad_key = _valid(decoded.bad_keys, count)
@@ -429,7 +429,7 @@ def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decod
 
 
 def _require_covered(
-    schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decoded, faults: _Faults
+    schema: TableSchema, columns: Mapping[str, pa.Array], decoded: DecodedRows, faults: _Faults
 ) -> None:
     """Raise unless the policy covers all faults.
 
@@ -484,7 +484,7 @@ def _excerpt(raw: pa.Scalar) -> str:
     return text if len(text) <= _EXAMPLE_CHARS else f"{text[:_EXAMPLE_CHARS]}..."
 
 
-def _raw_identity(decoded: Decoded) -> pa.Array:
+def _raw_identity(decoded: DecodedRows) -> pa.Array:
     """Return the bytes of the keys that could not be decoded, null for all others."""
     count = len(decoded.tombstones)
     if decoded.bad_keys is None or decoded.raw_keys is None:
@@ -527,7 +527,7 @@ def _known_order(schema: TableSchema, order: Sequence[pa.Array]) -> list[pa.Arra
 
 
 def _quarantine_columns(
-    raw_keys: pa.Array, decoded: Decoded, faults: _Faults, known_order: Sequence[pa.Array]
+    raw_keys: pa.Array, decoded: DecodedRows, faults: _Faults, known_order: Sequence[pa.Array]
 ) -> list[pa.Array]:
     """Return the columns that only a quarantine has, in the order of `TableSchema.run`.
 
@@ -699,7 +699,7 @@ class UpsertEnvelope:
         if self.reader is not None:
             marks = None if self.deletes is None else batch.column(self.deletes)
             columns, tombstones, reasons = self.reader.read(schema, columns, marks)
-        decoded = Decoded(
+        decoded = DecodedRows(
             columns=columns,
             order=[batch.column(name) for name in self.order],
             tombstones=self._tombstones(batch, given) if tombstones is None else tombstones,

@@ -29,8 +29,8 @@ from spark_upsert.table.write.guards import (
 )
 from spark_upsert.table.write.scratch import Scratch, remove_runs
 from spark_upsert.table.write.ties import Examples, warn
-from spark_upsert.table.write.truncate import Truncated, truncated
-from spark_upsert.table.write.write_set import Sealed, WriteSet
+from spark_upsert.table.write.truncate import TruncatedVersion, truncated
+from spark_upsert.table.write.write_set import SealedDraft, WriteSet
 
 
 def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None:
@@ -65,7 +65,7 @@ def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None
     return done.commit
 
 
-class _Done(NamedTuple):
+class _CommitResult(NamedTuple):
     """A commit that was made, and what a person should know about its rows."""
 
     commit: Commit
@@ -73,7 +73,7 @@ class _Done(NamedTuple):
     examples: Examples
 
 
-def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | None:
+def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _CommitResult | None:
     unborn, url = write_set.base.manifest, write_set.base.store.url
     if unborn.schema.engine.multiplicity is not None:
         is_next_move(write_set, unborn)
@@ -91,7 +91,7 @@ def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | No
     with _in_doubt(scratch):
         commit = log.create(draft, table_id=unborn.table_id)
     if commit is not None:
-        return _Done(commit, fitted.upon(unborn), sealed.examples)
+        return _CommitResult(commit, fitted.upon(unborn), sealed.examples)
     if not is_new(write_set, log.head()):
         return None
     raise ContentionError(
@@ -103,7 +103,7 @@ def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _Done | No
 
 def _commit_next(
     log: Log, write_set: WriteSet, scratch: Scratch, admission: Admission
-) -> _Done | None:
+) -> _CommitResult | None:
     at_once = _commit_at_once(log, write_set, scratch, admission)
     if at_once is not None:
         return at_once
@@ -119,13 +119,13 @@ def _commit_next(
         with _in_doubt(scratch):
             commit = log.try_append(head, sealed.draft)
         if commit is not None:
-            return _Done(commit, fitted.upon(head), sealed.examples)
+            return _CommitResult(commit, fitted.upon(head), sealed.examples)
     raise AssertionError("the heads end with an error")
 
 
 def _commit_at_once(
     log: Log, write_set: WriteSet, scratch: Scratch, admission: Admission
-) -> _Done | None:
+) -> _CommitResult | None:
     """Propose behind the version that was seen last, mostly just now, without a look for newer.
 
     Whether there is one, the put itself finds out. What it must be told of before is another table
@@ -145,7 +145,7 @@ def _commit_at_once(
         return None
     with _in_doubt(scratch):
         commit = log.try_append(head, sealed.draft)
-    return None if commit is None else _Done(commit, head, sealed.examples)
+    return None if commit is None else _CommitResult(commit, head, sealed.examples)
 
 
 def _heads(log: Log, write_set: WriteSet) -> Iterator[Manifest]:
@@ -176,7 +176,7 @@ class FittedWrites:
     """Without the commands that are late there."""
     head: Manifest
     """The version for which it was fitted."""
-    truncated: Truncated | None
+    truncated: TruncatedVersion | None
 
     def fits(self, head: Manifest) -> bool:
         """Return whether it fits behind a later version, too."""
@@ -190,7 +190,7 @@ class FittedWrites:
             return head
         return replace(self.truncated.after, version=head.version, schema=head.schema)
 
-    def seal(self, head: Manifest, between: Iterable[Commit]) -> Sealed:
+    def seal(self, head: Manifest, between: Iterable[Commit]) -> SealedDraft:
         """Return what to propose behind a version that it fits (`WriteSet.seal`)."""
         sealed = self.write_set.seal(self.upon(head), between)
         if self.truncated is None:

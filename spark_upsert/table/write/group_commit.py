@@ -67,7 +67,7 @@ from spark_upsert.table.write.scratch import Scratch, remove_runs
 from spark_upsert.table.write.stage import stage, stage_sealed
 from spark_upsert.table.write.stash import Stash
 from spark_upsert.table.write.ties import count_losers, examples_of
-from spark_upsert.table.write.write_set import Staged, WriteSet, shared_hashes
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet, shared_hashes
 
 BYTES_MAX = 8 << 20
 """Commands of one version that several appends share. A larger append gains nothing from company,
@@ -77,7 +77,7 @@ MEMBERS_MAX = 1024
 """Appends that share a version: so many transactions still are a small object of the log."""
 
 
-class Apart(Enum):
+class SeparateCommit(Enum):
     """The answer to an append that it has to commit by itself; nothing of it was committed."""
 
     APART = "apart"
@@ -89,9 +89,9 @@ class Committing(Protocol):
     def __call__(self, epoch: WriteSet, *, admission: Admission) -> Commit | None: ...
 
 
-APART: Final = Apart.APART
+APART: Final = SeparateCommit.APART
 
-AppendResult: TypeAlias = Commit | Apart | Exception | None
+AppendResult: TypeAlias = Commit | SeparateCommit | Exception | None
 """The result of an append: its commit; None, if the table has its transaction already; `APART`, if
 it is to commit by itself; or its error."""
 
@@ -196,7 +196,7 @@ def append_together(
 
 
 def _write_set(
-    snapshot: Snapshot, staged: tuple[Staged, ...], members: Sequence[Append]
+    snapshot: Snapshot, staged: tuple[StagedRuns, ...], members: Sequence[Append]
 ) -> WriteSet:
     return WriteSet(
         base=snapshot,
@@ -292,19 +292,21 @@ def _recounted(
     return {i: v if isinstance(v := again[i], Counters) else counted[i] for i in taken}
 
 
-AppendVerdict: TypeAlias = Counters | Apart | DataError
+AppendVerdict: TypeAlias = Counters | SeparateCommit | DataError
 """The counters of an append after the table and the appends before it; or why it may not join."""
 
 
-class Together(NamedTuple):
+class GroupedAppends(NamedTuple):
     """Appends as one task of an epoch."""
 
-    staged: Staged | None
+    staged: StagedRuns | None
     """None if none of them may come."""
     verdicts: list[AppendVerdict]
 
 
-def stage_together(snapshot: Snapshot, members: Sequence[Append], *, threads: int = 1) -> Together:
+def stage_together(
+    snapshot: Snapshot, members: Sequence[Append], *, threads: int = 1
+) -> GroupedAppends:
     """Write what is left of some appends durably, and count what each does.
 
     Raises
@@ -316,13 +318,13 @@ def stage_together(snapshot: Snapshot, members: Sequence[Append], *, threads: in
         return _staged_alone(snapshot, members[0], threads)
     judged = _judged(snapshot, members)
     if not any(isinstance(verdict, Counters) for verdict in judged.verdicts):
-        return Together(None, judged.verdicts)
+        return GroupedAppends(None, judged.verdicts)
     files = []
     ahead = prepare(snapshot.store, snapshot.manifest)
     if judged.commands.num_rows:
         with Scratch(snapshot.store, ahead) as scratch:
             files.append(scratch.write(judged.commands))
-    staged = Staged(
+    staged = StagedRuns(
         base=snapshot.manifest.place,
         files=tuple(files),
         counters=judged.counters,
@@ -331,18 +333,18 @@ def stage_together(snapshot: Snapshot, members: Sequence[Append], *, threads: in
         logs=frozenset().union(*(each.stash.logs for each in members)),
         ahead=None if ahead is None else ahead.made(),
     )
-    return Together(staged, judged.verdicts)
+    return GroupedAppends(staged, judged.verdicts)
 
 
-def _staged_alone(snapshot: Snapshot, member: Append, threads: int) -> Together:
+def _staged_alone(snapshot: Snapshot, member: Append, threads: int) -> GroupedAppends:
     try:
         staged = stage_sealed(snapshot, member.stash, late_rows=member.late_rows, threads=threads)
     except DataError as error:
-        return Together(None, [error])
-    return Together(staged, [staged.counters])
+        return GroupedAppends(None, [error])
+    return GroupedAppends(staged, [staged.counters])
 
 
-class _Judged(NamedTuple):
+class _AppendResults(NamedTuple):
     """What appends do, one after the other, and what is left of them."""
 
     verdicts: list[AppendVerdict]
@@ -353,7 +355,7 @@ class _Judged(NamedTuple):
     examples: Mapping[str, str]
 
 
-def _judged(snapshot: Snapshot, members: Sequence[Append]) -> _Judged:
+def _judged(snapshot: Snapshot, members: Sequence[Append]) -> _AppendResults:
     """Judge each append against the table and the appends before it.
 
     Mostly no two of them touch the same key, and all may be committed: then one look at the table
@@ -475,7 +477,7 @@ class _Judge:
             is_by_keys=self._is_by_keys,
         )
 
-    def judged(self) -> _Judged:
+    def judged(self) -> _AppendResults:
         """Return what became of all of them."""
         rows = Rows(self._schema, [BatchPart(self._contested)])
         everything = np.arange(len(rows))
@@ -494,19 +496,19 @@ class _Judge:
         if bool(outcomes.are_late.any()):
             return self._all_apart()
         both = Rows(self._schema, [BatchPart(self._alone), *rows.parts])
-        return _Judged(
+        return _AppendResults(
             self._verdicts,
             _batch(both, order_of(both.hashes)),
             self._counters + count(outcomes),
             {**self._examples, **examples},
         )
 
-    def _all_apart(self) -> _Judged:
+    def _all_apart(self) -> _AppendResults:
         """Let each append commit alone: together they would mean something else than in turn."""
         apart: list[AppendVerdict] = [
             APART if isinstance(each, Counters) else each for each in self._verdicts
         ]
-        return _Judged(apart, self._alone, EMPTY, {})
+        return _AppendResults(apart, self._alone, EMPTY, {})
 
 
 def _of(outcomes: Outcomes, mask: Mask) -> Outcomes:
@@ -536,7 +538,7 @@ class Appendable(Protocol):
         """Make an epoch visible."""
         ...
 
-    def discard(self, staged: Iterable[Staged]) -> None:
+    def discard(self, staged: Iterable[StagedRuns]) -> None:
         """Remove what was staged and not tried."""
         ...
 

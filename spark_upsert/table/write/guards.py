@@ -118,7 +118,7 @@ def _require_historian(write_set: WriteSet, url: str) -> None:
         )
 
 
-class Unchanged:
+class UnchangedRowsGuard:
     """Lets an epoch in only while the rows are those of one version."""
 
     def __init__(self, base: Manifest) -> None:

@@ -26,7 +26,7 @@ from spark_upsert.table.write.outcomes import Outcomes, accepted, count, may_rej
 from spark_upsert.table.write.scratch import Scratch
 from spark_upsert.table.write.stash import Stash
 from spark_upsert.table.write.ties import examples_of, in_table
-from spark_upsert.table.write.write_set import Staged
+from spark_upsert.table.write.write_set import StagedRuns
 
 if TYPE_CHECKING:
     from spark_upsert.table.state.prepared import Preparation
@@ -39,7 +39,7 @@ def stage(
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
     threads: int = 1,
-) -> Staged:
+) -> StagedRuns:
     """Write the commands of one task durably and count their effects.
 
     Parameters
@@ -75,7 +75,7 @@ def stage_sealed(
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
     threads: int = 1,
-) -> Staged:
+) -> StagedRuns:
     """Seal a stash, write what wins durably and count its effects (`stage`).
 
     After an error it may be repeated, on any snapshot.
@@ -122,7 +122,7 @@ def stage_sealed(
                     files.append(scratch.write(stored))
                 if ahead is not None:
                     ahead.stored(files[-1] if stored is batch and not overwrite else None)
-    return Staged(
+    return StagedRuns(
         base=snapshot.manifest.place,
         files=tuple(files),
         counters=counters + stash.counters,

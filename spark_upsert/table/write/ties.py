@@ -60,7 +60,7 @@ from spark_upsert.table.run.rows import BatchPart, Part, Rows
 from spark_upsert.table.state.content import equal_contents, have_reasons
 from spark_upsert.table.state.counters import STALE_MIN, Counters, count_all_stale
 from spark_upsert.table.state.lookup import find
-from spark_upsert.table.state.reduce import Reduced
+from spark_upsert.table.state.reduce import ReducedEntries
 from spark_upsert.table.state.resolve import arrange
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.outcomes import Outcomes
@@ -78,7 +78,7 @@ def key_text(rows: Rows, row: int) -> str:
     return ", ".join(f"{k}={v[0].as_py()!r}" for k, v in zip(keys, values, strict=True))
 
 
-def count_losers(rows: Rows, reduced: Reduced) -> tuple[Counters, Examples]:
+def count_losers(rows: Rows, reduced: ReducedEntries) -> tuple[Counters, Examples]:
     """Count beaten commands: equal to their winner, tied with it, or plainly superseded.
 
     Those that were folded into others are superseded, too.
@@ -231,7 +231,7 @@ def _warn_of_stale(commit: Commit, head: Manifest, counters: Counters) -> None:
         )
 
 
-def require_order(rows: Rows, reduced: Reduced) -> None:
+def require_order(rows: Rows, reduced: ReducedEntries) -> None:
     """Refuse two different commands of one key when nothing orders their tasks.
 
     Two deletes of one key are no choice, nor are two error entries: either says what is wrong.

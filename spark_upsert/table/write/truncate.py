@@ -103,7 +103,7 @@ def truncated_at(commands: pa.RecordBatch) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truncated:
+class TruncatedVersion:
     """A version, and what a truncate would leave of it."""
 
     before: Manifest
@@ -139,7 +139,7 @@ class Truncated:
         )
 
 
-def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> Truncated:
+def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> TruncatedVersion:
     """Return what a truncate leaves: the entries above its mark.
 
     A pass over the whole table, a piece at a time. Pieces of which something goes are written
@@ -155,7 +155,7 @@ def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> Truncated:
         low_water=higher_mark(mark, head.low_water, head.schema),
         forgot=head.upper,
     )
-    return Truncated(before=head, after=after)
+    return TruncatedVersion(before=head, after=after)
 
 
 class _Piece(NamedTuple):

@@ -42,14 +42,14 @@ from spark_upsert.table.write.scratch import Scratch
 from spark_upsert.table.write.ties import Examples, count_losers, examples_of, require_order
 
 if TYPE_CHECKING:
-    from spark_upsert.table.state.prepared import Ahead
+    from spark_upsert.table.state.prepared import PreparedFiles
 
 SEAL_ROWS = 1 << 20
 """Hashes that the seal compares at once: 8 MiB per task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedRuns:
     """The runs that one task has made durable, not yet visible."""
 
     base: TableVersion
@@ -66,7 +66,7 @@ class Staged:
     """The binlogs that order the commands (`core.source_positions`)."""
     move: Move | None = None
     """The step of which the marker came among contributions (`moves`)."""
-    ahead: Ahead | None = None
+    ahead: PreparedFiles | None = None
     """The preparation for the mirror of the table."""
 
     @property
@@ -80,7 +80,7 @@ class WriteSet:
 
     base: Snapshot
     """The oldest version that a task has counted upon."""
-    staged: tuple[Staged, ...]
+    staged: tuple[StagedRuns, ...]
     """In the order of the tasks."""
     bases: Mapping[int, Snapshot] = field(default_factory=dict)
     """Where tasks have counted upon different versions, each of these."""
@@ -124,7 +124,7 @@ class WriteSet:
         staged = tuple(self._without_late(newest, each, scratch) for each in self.staged)
         return replace(self, staged=staged)
 
-    def seal(self, head: Manifest, between: Iterable[Commit]) -> Sealed:
+    def seal(self, head: Manifest, between: Iterable[Commit]) -> SealedDraft:
         """Return the draft that makes the epoch visible right behind ``head``.
 
         Parameters
@@ -157,11 +157,11 @@ class WriteSet:
             live_rows=head.live_rows + counters.live_delta,
             properties=with_logs(head.properties, self.logs),
         )
-        return Sealed(draft, examples)
+        return SealedDraft(draft, examples)
 
     def _contested(
         self, head: Manifest, between: Iterable[Commit]
-    ) -> Iterator[tuple[Rows, list[Staged], npt.NDArray[np.int64]]]:
+    ) -> Iterator[tuple[Rows, list[StagedRuns], npt.NDArray[np.int64]]]:
         """Yield the commands with counts that do not simply add up, range by range of the hash.
 
         Each range comes as all of its commands, the task that counted each part of them, and the
@@ -196,7 +196,7 @@ class WriteSet:
             if len(chosen):
                 yield rows, counted_by, chosen
 
-    def _pieces(self, head: Manifest, staged: Sequence[Staged]) -> list[HashRange]:
+    def _pieces(self, head: Manifest, staged: Sequence[StagedRuns]) -> list[HashRange]:
         """Cut the hashes so that about `SEAL_ROWS` of what is staged are in each piece."""
         files = [file for each in staged for file in each.files]
         count = 1 + sum(file.rows for file in files) // SEAL_ROWS
@@ -206,8 +206,8 @@ class WriteSet:
         return cut_evenly(ALL_HASHES, [(run.hashes, 1.0) for run in runs], count)
 
     def _rows(
-        self, head: Manifest, staged: Sequence[Staged], hash_range: HashRange
-    ) -> tuple[Rows, list[Staged]]:
+        self, head: Manifest, staged: Sequence[StagedRuns], hash_range: HashRange
+    ) -> tuple[Rows, list[StagedRuns]]:
         """Return the staged commands with hashes in a range, in the order of the tasks.
 
         And the task of each part.
@@ -222,12 +222,12 @@ class WriteSet:
         rows = Rows(head.schema, [RunPart(Span.within(run, hash_range)) for run in runs])
         return rows, [each for each, _ in found]
 
-    def _base_of(self, staged: Staged) -> Snapshot:
+    def _base_of(self, staged: StagedRuns) -> Snapshot:
         """Return the version that a task has counted upon."""
         return self.bases.get(staged.base_version, self.base)
 
     def _recount(
-        self, newest: Snapshot, rows: Rows, counted_by: Sequence[Staged], chosen: Positions
+        self, newest: Snapshot, rows: Rows, counted_by: Sequence[StagedRuns], chosen: Positions
     ) -> tuple[Counters, Examples]:
         """Return by how much the tasks' counts are wrong for contested commands."""
         counted = EMPTY
@@ -253,7 +253,7 @@ class WriteSet:
             is_by_keys=any(each.is_by_keys for each in self.staged),
         )
 
-    def _without_late(self, newest: Snapshot, staged: Staged, scratch: Scratch) -> Staged:
+    def _without_late(self, newest: Snapshot, staged: StagedRuns, scratch: Scratch) -> StagedRuns:
         schema = newest.manifest.schema
         files, counters, examples = [], staged.counters, dict(staged.examples)
         for file in staged.files:
@@ -277,7 +277,7 @@ class WriteSet:
         return replace(staged, files=tuple(files), counters=counters, examples=examples)
 
 
-class Sealed(NamedTuple):
+class SealedDraft(NamedTuple):
     """The result of a seal."""
 
     draft: Draft
