@@ -1,16 +1,12 @@
-"""The command itself: how it fails, and the arguments that its commands share.
+"""The first hour: a check of the machine, a demonstration, projects, and completion by TAB.
 
-Errors, a check of the machine, and the page of its tables.
+A project of `upsertflow init` runs as it is, in a folder of the user's own: new or empty before,
+and as it was if the command fails. Projects stand in `examples/projects` of a checkout, where they
+are linted and tested; a wheel brings them along beside this module. A project is copied file by
+file but for two things: what pip is to install is this very package, and paths below `/lake` lie
+in the project's own folder.
 
-A folder that a command fills: new or empty before, and as it was if that fails.
-
-`upsertflow init`: projects that run as they are, written into a folder of the user's own.
-
-They stand in `examples/projects` of a checkout, where they are linted and tested; a wheel brings
-them along beside this module. A project is copied file by file but for two things: what pip is to
-install is this very package, and paths below `/lake` lie in the project's own folder.
-
-The first hour: a demonstration, a project of one's own, and completion by TAB.
+An import of this module registers all commands.
 """
 
 from __future__ import annotations
@@ -22,164 +18,27 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import get_completion_class
 
-from spark_upsert._version import __version__
+from spark_upsert.cli import maintenance, routed, tables
 from spark_upsert.cli.demo import ROWS, steps, what_next
 from spark_upsert.cli.doctor import examine, rendered, requirement
 from spark_upsert.cli.error_codes import ENTRIES
+from spark_upsert.cli.program import folders, json_option, storage_options, upsertflow
 from spark_upsert.cli.render import escaped, escaped_lines, print_data, print_rows
 from spark_upsert.cli.serve import Looks, TableLines, server_of
-from spark_upsert.core.durations import EXPECTED, try_parse_ms
-from spark_upsert.errors import UpsertFlowError, did_you_mean, is_url, masked
-from spark_upsert.options.declare import STORAGE_PREFIX
+from spark_upsert.errors import did_you_mean, is_url
 from spark_upsert.store.local import translated
 
-_NAME = re.compile(r"\w[\w.-]*")
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class _Group(click.Group):
-    """Shows our errors as sentences; a traceback is for bugs."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # The reader of the pipe has seen enough; click ends without a word.
-        except (UpsertFlowError, OSError) as error:
-            # What is wrong may be data, or the name of a file.
-            click.echo(escaped_lines(masked(f"Error: {error}")), err=True)
-            ctx.exit(1)
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="upsertflow")
-def upsertflow() -> None:
-    """Look at a table, and keep it in order. PATH is a folder or an object store's URL."""
-
-
-_NEGATIVE = re.compile(r"-\.?[0-9]")
-
-
-class ValuesCommand(click.Command):
-    """A command whose arguments may be negative numbers, which Click reads as options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Pass the options first, and the other arguments after ``--``."""
-        with_value = {
-            name
-            for option in self.params
-            if isinstance(option, click.Option) and not option.is_flag
-            for name in option.opts
-        }
-        options: list[str] = []
-        values: list[str] = []
-        rest = iter(args)
-        for arg in rest:
-            if arg == "--":
-                values += rest
-            elif not arg.startswith("-") or arg == "-" or _NEGATIVE.match(arg):
-                values.append(arg)
-            else:
-                options += [arg, *islice(rest, int(arg in with_value))]
-        return super().parse_args(ctx, [*options, "--", *values])
-
-
-def as_duration(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    """Return a duration in milliseconds."""
-    milliseconds = None if text is None else try_parse_ms(text)
-    if text is not None and milliseconds is None:
-        raise click.BadParameter(f"{text!r} is not {EXPECTED}.")
-    return milliseconds
-
-
-def as_pairs(
-    ctx: click.Context, param: click.Parameter, pairs: Iterable[str]
-) -> list[tuple[str, str]]:
-    """Return names and values."""
-    found: list[tuple[str, str]] = []
-    for number, pair in enumerate(pairs, start=1):
-        name, _, value = pair.partition("=")
-        # A secret alone may end with '=', as base64 does.
-        if not _NAME.fullmatch(name) or not value.strip("="):
-            # Not shown: it may well be a secret.
-            raise click.BadParameter(
-                f"number {number} of them, of {len(pair)} characters, is not of the form "
-                f"{param.metavar}."
-            )
-        found.append((name, value))
-    return found
-
-
-def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in as_pairs(ctx, param, pairs):
-        key = name.lower().removeprefix(STORAGE_PREFIX)
-        if key in found:
-            raise click.BadParameter(f"'{key}' is given twice.")
-        found[key] = value
-    return found
-
-
-def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let a shell complete the path of a table by the folders that are there."""
-    return [CompletionItem(incomplete, type="dir")]
-
-
-storage_options = click.option(
-    "-o",
-    "--option",
-    "storage",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=_storage,
-    help="An option of the object store, such as region=eu-west-1. May be repeated.",
-)
-
-
-def on_table(command: Command) -> Command:
-    """Give a command the argument PATH and the options of the storage."""
-    return click.argument("path", shell_complete=folders)(storage_options(command))
-
-
-all_tables_option = click.option(
-    "--all",
-    "of_root",
-    is_flag=True,
-    help="PATH is the root of a stream into many tables: do it for each of them, and show those "
-    "for which something was done. One that fails does not stop the others.",
-)
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, one object per line."
-)
-
-version_option = click.option(
-    "--version", type=int, help="The table as of this version. Default: the newest."
-)
-
-filter_option = click.option(
-    "--filter", "condition", help='SQL that is true for the rows: "id IN (1, 2)".'
-)
-
-
-def limit_option(default: int) -> Callable[[Command], Command]:
-    """Return the option that bounds how many rows are shown."""
-    return click.option(
-        "--limit", type=click.IntRange(min=0), default=default, show_default=True, help="Rows."
-    )
+__all__ = ["KINDS", "maintenance", "routed", "tables", "upsertflow", "write_project"]
 
 
 def as_code(ctx: click.Context, param: click.Parameter, text: str) -> str:
@@ -333,7 +192,7 @@ def write_project(kind: str, directory: Path) -> list[str]:
 
 def _home() -> Traversable:
     """Return the folder of all projects."""
-    here = files("spark_upsert.cli")
+    here = files(__name__.rpartition(".")[0])
     packed = here / "projects"
     return packed if packed.is_dir() else Path(str(here)).parents[1] / "examples" / "projects"
 

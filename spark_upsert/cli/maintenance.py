@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from spark_upsert.cli.main import (
+from spark_upsert.cli.program import (
     all_tables_option,
     as_duration,
     as_pairs,

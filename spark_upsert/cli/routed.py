@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from spark_upsert.cli.main import as_pairs, folders, json_option, storage_options, upsertflow
+from spark_upsert.cli.program import as_pairs, folders, json_option, storage_options, upsertflow
 from spark_upsert.cli.render import escaped, print_facts, print_rows, progress
 from spark_upsert.core.durations import render_age, render_time
 from spark_upsert.core.path_template import Template, is_routed

@@ -353,7 +353,7 @@ def _more(table: Table) -> dict[str, Any]:
 
 def server_of(looks: Looks, host: str, port: int) -> ThreadingHTTPServer:
     """Return a server of the page; port 0 takes any that is free."""
-    page = files("spark_upsert.cli").joinpath(_PAGE).read_bytes()
+    page = files(__name__.rpartition(".")[0]).joinpath(_PAGE).read_bytes()
 
     class Handler(BaseHTTPRequestHandler):
         """Answers with the page, or with what it shows."""

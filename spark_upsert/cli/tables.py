@@ -19,7 +19,7 @@ import click
 import pyarrow as pa
 
 from spark_upsert.cli.find_value import sightings
-from spark_upsert.cli.main import (
+from spark_upsert.cli.program import (
     ValuesCommand,
     as_pairs,
     filter_option,

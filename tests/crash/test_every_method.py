@@ -325,6 +325,7 @@ class Life:
         self.call("release", lambda: self.table.release("reader"))
         self.now.advance(2 * HOUR_S)
         self.call("repair_clock", lambda: self.table.repair_clock())
+        self.call("repair", lambda: self.table.repair())
         self.call("expire", lambda: self.table.expire(retain_versions=1))
         self.call("vacuum", lambda: self.table.vacuum(grace_ms=0))
         self.see("publish", self._published)
