@@ -46,3 +46,10 @@ def test_no_constant_of_a_module_makes_pyarrow_load_pandas(module: str) -> None:
 def test_a_worker_that_reads_rows_loads_no_parquet_and_no_tls() -> None:
     unwanted = ("pyarrow.parquet", "pyarrow.fs", "ssl", "difflib")
     assert loaded_by("spark_upsert.streams.reads.read_split").isdisjoint(unwanted)
+
+
+def test_a_new_process_has_all_commands() -> None:
+    program = "from spark_upsert.cli.main import upsertflow; print(*sorted(upsertflow.commands))"
+    command = [sys.executable, "-c", program]
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert {"doctor", "init", "info", "changes", "expire", "alter", "parked"} <= {*names}

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from tools.code_figures import circles, is_bare, type_names
 from tools.names import several_meanings
 
 
 def test_a_name_of_a_type_has_one_meaning() -> None:
     assert not several_meanings(), "rename all but one"
+
+
+def test_a_type_is_named_by_a_noun() -> None:
+    """No name is a bare participle, adverb or preposition."""
+    assert [name for name in type_names() if is_bare(name)] == []
+
+
+def test_circles_of_imports_do_not_grow() -> None:
+    """Imports for types count: a circle of two modules more is found here."""
+    assert sorted(map(len, circles())) == [7, 8]
