@@ -181,5 +181,5 @@ def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_is_no_table_is_refused_before_anything_runs() -> None:
-    with pytest.raises(GraphError, match="sink 'to0' is Collected, which nothing writes"):
+    with pytest.raises(GraphError, match="sink 'to0' is CollectSink, which nothing writes"):
         run(copied(ArrowSource(rows_of(3)), CollectSink()))

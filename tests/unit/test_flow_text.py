@@ -67,7 +67,7 @@ clean.rows[0..2]  clean
   -> sums.sum     by hash of id to 2 channels, 3 splitters, 6 connections
 sums.sum[0..1]    clean
   -> kept.sums    2 connections
-kept              sink, Collected"""
+kept              sink, CollectSink"""
 
 ADJACENT_IN_PES = """\
 4 operators, 7 replicas, 4 splitters, 12 connections, 3 PEs
@@ -83,14 +83,14 @@ clean.rows[0..2]  clean
   -> sums.sum     by hash of id to 2 channels, 3 splitters, 6 connections, 4 between PEs
 sums.sum[0..1]    clean
   -> kept.sums    2 connections, 1 between PEs
-kept              sink, Collected"""
+kept              sink, CollectSink"""
 
 CHAINED = r"""
 2 operators, 3 replicas, 1 splitter, 2 connections
 
 in                     source, ArrowSource
   -> outer.inner.out   by hash of a "b"\n<c> # to 1 channel, then each row to 2 channels of each
-outer.inner.out[0..1]  sink, Collected"""
+outer.inner.out[0..1]  sink, CollectSink"""
 
 
 @pytest.mark.parametrize(

@@ -95,14 +95,14 @@ CALLS: dict[str, Call] = {
         id="j", input=SCAN, how=JoinType.INNER, keys=names
     ),
     "LocalPartition.keys": lambda _, names: LocalPartition(id="p", parts=(SCAN,), keys=names),
-    "On.pairs.left": lambda _, names: JoinKeys.pairs(names, ["id"]),
-    "On.pairs.right": lambda _, names: JoinKeys.pairs(["id"], names),
+    "JoinKeys.pairs.left": lambda _, names: JoinKeys.pairs(names, ["id"]),
+    "JoinKeys.pairs.right": lambda _, names: JoinKeys.pairs(["id"], names),
     "Flow.parallel.partition_by": lambda folder, names: regions(folder, partition_by=names),
 }
 """A call for each argument of a public function that contains names of columns."""
 
 OF_OUTPUT = re.compile(
-    r"(Fused|LogicalOperator|Parallel|PartitionBy|Replica|Splitter|WidthChange)\.__init__\..*"
+    r"(FusedGraph|LogicalOperator|Parallel|PartitionBy|Replica|Splitter|WidthChange)\.__init__\..*"
     r"|MergeEngine\.(check|resolved)\..*|Flow\.parallel\.broadcast"
     r"|TableSchema\.__init__\.(keys|binlogs|unreadable)"
 )
