@@ -126,7 +126,7 @@ def not_of_a_plan(name: str) -> Exception:
 
 def not_of_groups(name: str) -> Exception:
     """Return the error of a name that groups do not have."""
-    return _unknown("a grouping", "Grouped", name, _OF_GROUPS)
+    return _unknown("a grouping", "GroupedRows", name, _OF_GROUPS)
 
 
 def _unknown(
