@@ -9,6 +9,7 @@ from spark_upsert.errors import (
     SchemaError,
     TableNotFoundError,
     UpsertFlowError,
+    VersionNotFoundError,
 )
 from spark_upsert.streams.inputs.table import TablePosition
 from tests.simulation.lake_ground import Ground
@@ -48,6 +49,8 @@ class User:
                 self._keepers.bring_back()
             case SchemaError() if self._reader.is_altered:
                 pass
+            case VersionNotFoundError() if (seconds := self._seconds_to_start()) > 0:
+                ground.now.advance(seconds)
             case DataLossError() if self._begins_expired():
                 how.start_where_it_is_left()
             case DataLossError() if how.was_without_lease and self._is_expired():
@@ -64,6 +67,12 @@ class User:
         for tape in self._reader.ledger.tapes.values():
             if isinstance(tape, TableTape):
                 tape.is_lenient = True
+
+    def _seconds_to_start(self) -> float:
+        """Return how far the latest start of an input is in the future; negative: in the past."""
+        starts = (self._ground.options.start, *self._ground.options.starts.values())
+        times_ms = [int(start.get("startingTimestamp", "0")) for start in starts]
+        return max(times_ms) / 1000 - self._ground.now()
 
     def _name_all(self) -> None:
         self._ground.named[:] = sorted(self._ground.options.starts)

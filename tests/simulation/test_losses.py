@@ -35,7 +35,7 @@ PLANTED = {
     "the first missing version is the end of the log": 0,
     "a version is put into a gap": 1,
     "a commit is published into a gap": 5,
-    "a version that was lost is as old as those that were cut off": 5,
+    "a version that was lost is as old as those that were cut off": 2,
 }
 """Bugs, and a world that finds each."""
 
