@@ -750,8 +750,8 @@ class History:
             except SchemaError as error:
                 message = str(error)
                 assert "versionAsOf" not in given, message
-                own, now = self.at(span.first).columns, self.at(self.head).columns
-                assert own != now, message
+                schemas = [self.at(v).columns for v in range(span.first, self.head + 1)]
+                assert any(columns != schemas[0] for columns in schemas), message
                 return
         found = pa.Table.from_batches(batches, schema=columns)
         versions = span.versions
