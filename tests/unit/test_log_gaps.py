@@ -20,7 +20,7 @@ from spark_upsert.table.log.codec import HINT_PATH, checkpoint_path, commit_path
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
-from tests.support.stores import FaultyStore, Steps
+from tests.support.stores import FaultyStore, MemoryStore, Steps
 
 NEWEST = 11
 EVERY = 5
@@ -147,6 +147,31 @@ def test_versions_that_come_between_a_look_and_a_put_are_no_gap(count: int) -> N
         append(table, 99)
     assert table.log.head().version == 3 + count + 1
     assert opened(store).check().is_sound
+
+
+@pytest.mark.parametrize("use", ["head", "create"])
+def test_a_table_that_another_process_creates_between_two_requests_is_no_rest(use: str) -> None:
+    is_over, step = False, 0
+    while not is_over:
+        raw, steps = MemoryStore(), Steps()
+        table = Table(FaultyStore(raw, steps, process=(use, step)))
+
+        def create_at_step(raw: MemoryStore = raw, steps: Steps = steps, at: int = step) -> None:
+            if len(steps.names) == at + 1:
+                other = Table(raw)
+                other.ensure(SCHEMA)
+                append(other, 1)
+
+        steps.begin_anew(watch=create_at_step)
+        if use == "head":
+            table.log.try_head()
+        else:
+            table.ensure(SCHEMA)
+        is_over = len(steps.names) <= step
+        if not is_over:
+            assert table.log.head().version == 1
+        step += 1
+    assert step > 1
 
 
 # -- checkpoints -------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from spark_upsert.store.records import (
     counted,
     numbers,
     optional,
+    read_record,
     text,
     texts,
     whole,
@@ -251,7 +252,8 @@ def require_no_rest(store: Store) -> None:
         Version 0 was lost, or the table is being copied or removed.
     """
     rest = [entry for entry in entries(store) if entry.version]
-    if rest:
+    # Read after the listing: another process may create the table between two requests.
+    if rest and read_record(store, commit_path(0), commit_from_json) is None:
         path = f"{store.url}/{commit_path(0)}"
         raise CorruptionError(
             f"'{store.url}' holds the rest of a table: its log has '{rest[0].path}' and "

@@ -466,7 +466,7 @@ class LogReader:
         if self._head is not None:
             raise self._stored.other(self._head.place, "no table", "what was opened here")
         require_no_rest(self._store)
-        return True
+        return self._stored.commit(0) is None
 
     def _recalled(self) -> Manifest | None:
         return None if self._memory is None else self._memory.recall(self._store)
