@@ -82,14 +82,14 @@ def found_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, 
 
     A read that is told where to read is told all.
     """
-    said = {fold(name.partition(".")[0]) for name in given}
-    if said & {"path", "plan", "input", "inputs", "inputspattern"}:
+    given_names = {fold(name.partition(".")[0]) for name in given}
+    if given_names & {"path", "plan", "input", "inputs", "inputspattern"}:
         return given
     for field in schema:
         if _OPTIONS in field.metadata and not field.nullable:
-            kept = json.loads(field.metadata[_OPTIONS])
+            stored = json.loads(field.metadata[_OPTIONS])
             by_fold = {fold(name) for name in given}
-            return {n: text for n, text in kept.items() if fold(n) not in by_fold} | dict(given)
+            return {n: text for n, text in stored.items() if fold(n) not in by_fold} | dict(given)
     return given
 
 

@@ -83,10 +83,10 @@ def pins_of_filters(filters: Iterable[Filter], columns: pa.Schema) -> Pins:
     columns : pyarrow.Schema
         The columns of the read.
     """
-    found: Pins = {}
-    for each in filters:
-        found = both(found, _pins_of(each, columns))
-    return found
+    pins: Pins = {}
+    for pushed in filters:
+        pins = both(pins, _pins_of(pushed, columns))
+    return pins
 
 
 def _pins_of(each: Filter, columns: pa.Schema) -> Pins:
@@ -176,9 +176,9 @@ def _in_types(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         # By name: a batch that was to have no column of the table has one of ours.
-        found = [(batch.column(field.name), field.type) for field in target]
+        pairs = [(batch.column(field.name), field.type) for field in target]
         columns = [
-            column if column.type == type_ else column.cast(type_) for column, type_ in found
+            column if column.type == type_ else column.cast(type_) for column, type_ in pairs
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=target)
         RUNS.settle(rows=0 if is_scan else batch.num_rows)

@@ -56,10 +56,10 @@ class SparkView(Plan):
         **options : str
             Those of a stream's read.
         """
-        given = {"readChangeFeed": "true", **self._options(), **options}
+        all_options = {"readChangeFeed": "true", **self._options(), **options}
         if net:
-            given["deduplicationMode"] = "netChanges"
-        return spark.readStream.format(_FORMAT).options(**given).load()
+            all_options["deduplicationMode"] = "netChanges"
+        return spark.readStream.format(_FORMAT).options(**all_options).load()
 
     def read(self, spark: SparkSession, **options: str) -> DataFrame:
         """Return the rows that there are now, or with ``timestampAsOf`` were at some time."""
@@ -168,20 +168,20 @@ def planned(
         It keeps another view.
     """
     table, view, text = Table(open_store(path, storage)), View(plan, storage), plan.to_json()
-    own = {f"storage.{name}": value for name, value in storage.items()}
+    storage_options = {f"storage.{name}": value for name, value in storage.items()}
     # The table shows where a batch ends and nothing between: each batch is one step.
     reads = {"plan": text, "deduplicationMode": Deduplication.NET_CHANGES.value}
-    writes = {**own, "path": path, "checkpointLocation": checkpoint}
+    writes = {**storage_options, "path": path, "checkpointLocation": checkpoint}
     if view.grouping is None:
         _require_own_checkpoint(table, checkpoint, storage)
         changes, puts = _rows(view)
         reads, writes = {**reads, **changes}, {**writes, **puts}
-        shown = arrow_of(read_schema({**reads, **own}))
+        shown = arrow_of(read_schema({**reads, **storage_options}))
         reads |= _consumer(made_for_rows(table, text, WriteOptions.parse(writes), shown))
     else:
         reads |= _groups(MaterializedView.made(table, view.grouping, text))
     reads, put_off = _put_off({**reads, **options}, text)
-    return {**own, **reads}, {**writes, **put_off}
+    return {**storage_options, **reads}, {**writes, **put_off}
 
 
 def _put_off(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -32,7 +32,7 @@ SPLIT = "_deferred_split"
 
 def with_split(columns: StructType) -> StructType:
     """Return the columns of a deferred read of some columns."""
-    fields = [StructField(each.name, each.dataType) for each in columns]
+    fields = [StructField(column.name, column.dataType) for column in columns]
     return StructType([*fields, StructField(SPLIT, BinaryType())])
 
 
@@ -51,7 +51,7 @@ def without_split(columns: StructType) -> StructType:
             hint="drop the option: a view sets it where it is kept ('keep').",
             column=SPLIT,
         )
-    return StructType([each for each in columns if each.name != SPLIT])
+    return StructType([column for column in columns if column.name != SPLIT])
 
 
 def put_off(splits: Iterable[ViewSplit], plan: str, schema: pa.Schema) -> pa.RecordBatch:
@@ -67,8 +67,8 @@ def put_off(splits: Iterable[ViewSplit], plan: str, schema: pa.Schema) -> pa.Rec
     """
     node = plan_from_json(plan)
     records = [split_to_json(split, node) for split in splits]
-    own = {SPLIT: pa.array(records, pa.binary())}
-    arrays = [own.get(field.name, pa.nulls(len(records), field.type)) for field in schema]
+    extra = {SPLIT: pa.array(records, pa.binary())}
+    arrays = [extra.get(field.name, pa.nulls(len(records), field.type)) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -193,8 +193,8 @@ def _hash_block(columns: Sequence[pa.Array], seed: int, prefix: int) -> Words:
         if valid is not None:
             part = np.where(valid, part, np.uint64(_mix_one(~column_key)))
         total += part
-    whole = mix(total)
-    return whole if upper is None else (upper & ~_LOWER) | (whole & _LOWER)
+    mixed = mix(total)
+    return mixed if upper is None else (upper & ~_LOWER) | (mixed & _LOWER)
 
 
 def _fixed_part(column: pa.Array, column_key: int) -> Words:
@@ -309,9 +309,9 @@ class HashRange:
         """Return what is left when another range is taken away: up to two pieces, none empty."""
         if not self.overlaps(other):
             return () if self.is_empty else (self,)
-        below = HashRange(self.first, max(self.first, other.first))
+        lower_part = HashRange(self.first, max(self.first, other.first))
         above = HashRange(min(self.end, other.end), self.end)
-        return tuple(piece for piece in (below, above) if not piece.is_empty)
+        return tuple(piece for piece in (lower_part, above) if not piece.is_empty)
 
     def split_at(self, hash_: int) -> tuple[HashRange, HashRange]:
         """Return the hashes below ``first <= hash_ <= end``, and those from there on."""

@@ -45,7 +45,7 @@ class Segment:
     columns: tuple[str, ...]
 
     def __str__(self) -> str:
-        doubled = tuple(each.replace("{", "{{").replace("}", "}}") for each in self.literals)
+        doubled = tuple(literal.replace("{", "{{").replace("}", "}}") for literal in self.literals)
         return Segment(doubled, ()).joined([f"{{{column}}}" for column in self.columns])
 
     @cached_property
@@ -94,9 +94,9 @@ class Segment:
 
     def _unnameable(self, values: Sequence[str], what: str, told: str = "") -> DataError:
         pairs = zip(self.columns, values, strict=True)
-        said = ", ".join(f"{column}={_shown(value)}" for column, value in pairs)
+        described = ", ".join(f"{column}={_shown(value)}" for column, value in pairs)
         return DataError(
-            f"{said} makes {what}.",
+            f"{described} makes {what}.",
             hint="give such rows another value, or filter them out before the write. With "
             f"{setting('onTableError', 'park')} or {setting('onError', 'quarantine')} they are "
             "kept apart, and counted.",
@@ -131,7 +131,7 @@ class Template:
             raise _invalid(path, "names no column", hint=f"{_EXAMPLE}.")
         root = _root(path, parts[:first])
         segments = tuple(_segment(path, part) for part in parts[first:])
-        _require_each_once(path, [column for each in segments for column in each.columns])
+        _require_each_once(path, [column for segment in segments for column in segment.columns])
         return cls(root=root, segments=segments)
 
     def __str__(self) -> str:
@@ -156,24 +156,24 @@ class Template:
             There is none.
         """
         return "/".join(
-            segment.encode(own)
-            for segment, own in zip(self.segments, self._cut(values), strict=True)
+            segment.encode(part)
+            for segment, part in zip(self.segments, self._cut(values), strict=True)
         )
 
     def name(self, values: Sequence[str]) -> str:
         """Return what people call the table of values: the template with the values as they are."""
         return "/".join(
-            segment.joined(own)
-            for segment, own in zip(self.segments, self._cut(values), strict=True)
+            segment.joined(part)
+            for segment, part in zip(self.segments, self._cut(values), strict=True)
         )
 
     def try_values(self, folder: str) -> tuple[str, ...] | None:
         """Return the values that a folder stands for; None if it is no folder of the template."""
-        found = self._pattern.fullmatch(folder)
-        if found is None:
+        pieces = self._pattern.fullmatch(folder)
+        if pieces is None:
             return None
         try:
-            values = tuple(_unescape(text) for text in found.groups())
+            values = tuple(_unescape(text) for text in pieces.groups())
             return values if self.folder(values) == folder else None
         except (UnicodeDecodeError, DataError):
             return None
@@ -209,14 +209,14 @@ def _shown(value: str) -> str:
 
 def _pieces(path: str) -> Iterator[str]:
     """Yield texts, ``/``, columns in braces, and doubled braces."""
-    for found in _PIECE.finditer(path.strip()):
-        if found[0] in ("{", "}"):
+    for piece in _PIECE.finditer(path.strip()):
+        if piece[0] in ("{", "}"):
             raise _invalid(
                 path,
-                f"has a '{found[0]}' without its counterpart at character {found.start() + 1}",
+                f"has a '{piece[0]}' without its counterpart at character {piece.start() + 1}",
                 hint=f"{_EXAMPLE}; a brace that is meant as such is doubled: '{{{{' and '}}}}'.",
             )
-        yield found[0]
+        yield piece[0]
 
 
 def _split(path: str, pieces: Iterator[str]) -> Iterator[list[str]]:
@@ -260,11 +260,11 @@ def _segment(path: str, part: Sequence[str]) -> Segment:
                 f"has {literal!r} among the names that hold columns, or below them",
                 hint="write letters, digits and '_-.=+@,' there.",
             )
-    for between, one, other in zip(literals[1:-1], columns, columns[1:], strict=False):
+    for between, one, next_column in zip(literals[1:-1], columns, columns[1:], strict=False):
         if _separator(between) is None:
             raise _invalid(
                 path,
-                f"has {repr(between) if between else 'nothing'} between {{{one}}} and {{{other}}}, "
+                f"has {repr(between) if between else 'nothing'} between {{{one}}} and {{{next_column}}}, "
                 "so that their values could not be told apart",
                 hint="put a '.', '-' or '_' between them, or a '/'.",
             )

@@ -127,9 +127,9 @@ def _is_sound_text(array: pa.Array) -> bool:
     if data_bytes[first:last].min() >= 0:
         return True
     ends = pa.py_buffer(np.array([0, last - first], dtype=np.int32))
-    whole = pa.Array.from_buffers(pa.string(), 1, [None, ends, data.slice(first, last - first)])
+    value = pa.Array.from_buffers(pa.string(), 1, [None, ends, data.slice(first, last - first)])
     try:
-        whole.validate(full=True)
+        value.validate(full=True)
     except pa.ArrowInvalid:
         return False
     begins = offsets[: np.searchsorted(offsets, np.uint32(last))]

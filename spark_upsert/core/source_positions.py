@@ -184,11 +184,11 @@ def _file_key(text: str, names: Sequence[str]) -> str | None:
     digits = digits.lstrip("0").rjust(_DIGITS, "0")
     if beyond and len(beyond) != len(digits) - _DIGITS:
         return None
-    known = log_names(names)
-    if base in known.values():
+    log_bases = log_names(names)
+    if base in log_bases.values():
         log = base
-    elif base in known or not known:
-        log = known.get(base, base)
+    elif base in log_bases or not log_bases:
+        log = log_bases.get(base, base)
     else:
         raise unknown_log(base, names)
     return f"{log}.{':' * (len(digits) - _DIGITS)}{digits}"
@@ -245,9 +245,9 @@ def with_logs(properties: Mapping[str, str], logs: frozenset[str]) -> dict[str, 
     text = properties.get(BINLOG_NAMES)
     if text is not None:
         names = parse_binlog_names(text)
-        known = log_names(names)
-        for log in sorted(logs - set(known.values())):
-            if log in known:
+        log_bases = log_names(names)
+        for log in sorted(logs - set(log_bases.values())):
+            if log in log_bases:
                 raise ContentionError(
                     f"the table got {BINLOG_NAMES}={text} while rows of '{log}' were written. "
                     "Nothing was committed.",
@@ -287,11 +287,11 @@ def require_extended(old: str | None, new: str | None) -> None:
 
 def unknown_log(base: str, names: Sequence[str]) -> DataError:
     """Return the error of a binlog that the table's order does not cover."""
-    known = ",".join(names)
+    log_bases = ",".join(names)
     return DataError(
-        f"the events name a binlog '{base}', and the table is ordered by the binlogs '{known}'. "
+        f"the events name a binlog '{base}', and the table is ordered by the binlogs '{log_bases}'. "
         "Numbers of other binlogs begin again at 1. Nothing was committed.",
         hint=f"if the same server continues its log under this name, give "
-        f"{setting(BINLOG_NAMES, f'{known},{base}')}; if it is another server, write into a new "
+        f"{setting(BINLOG_NAMES, f'{log_bases},{base}')}; if it is another server, write into a new "
         "table, or leave 'sequenceBy' out there.",
     )

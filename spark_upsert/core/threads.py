@@ -301,11 +301,11 @@ def told_to_another(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception):
         try:
-            told = copy.copy(error)
+            copied = copy.copy(error)
         except Exception:  # noqa: BLE001 - an error of others may not be made to be copied
             return error
-        told.__cause__ = error
-        return told
+        copied.__cause__ = error
+        return copied
     unknown = ContentionError(
         "the thread that carried out this call for others was interrupted "
         f"({type(error).__name__}); whether it took effect cannot be told from here.",

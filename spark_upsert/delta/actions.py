@@ -98,13 +98,13 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
     ValueError, KeyError, TypeError, AttributeError
         The commit is none.
     """
-    found = state or DeltaState(version=-1)
-    if version != found.version + 1:
-        raise ValueError(f"version {version} behind version {found.version}")
-    live, numbers, tokens = dict(found.live), dict[str, int](), dict[str, int]()
-    protocol, metadata = found.protocol, found.metadata
-    time_ms, last_id, operation = found.time_ms, "", "a commit without a name"
-    touches, removed = False, list(found.removed)
+    new_state = state or DeltaState(version=-1)
+    if version != new_state.version + 1:
+        raise ValueError(f"version {version} behind version {new_state.version}")
+    live, numbers, tokens = dict(new_state.live), dict[str, int](), dict[str, int]()
+    protocol, metadata = new_state.protocol, new_state.metadata
+    time_ms, last_id, operation = new_state.time_ms, "", "a commit without a name"
+    touches, removed = False, list(new_state.removed)
     for action in actions:
         [(name, fields)] = action.items()
         touches |= name in _TOUCHES
@@ -129,7 +129,7 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
             case "add":
                 live.pop(fields["path"], None)
                 live[fields["path"]] = fields
-    shown, foreign = found.shown, found.foreign
+    shown, foreign = new_state.shown, new_state.foreign
     if numbers:
         # Who takes a place over is the only one shown there from then on.
         [(table_id, number)] = numbers.items()
@@ -146,7 +146,7 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
         time_ms=time_ms,
         last_id=last_id,
         foreign=foreign,
-        checkpoint=found.checkpoint,
+        checkpoint=new_state.checkpoint,
         removed=tuple(removed),
     )
 
@@ -158,7 +158,7 @@ def parsed(data: bytes) -> list[DeltaAction]:
 
 def rendered(actions: Iterable[DeltaAction]) -> bytes:
     """Return actions as a commit, one line each."""
-    lines = (json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in actions)
+    lines = (json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
     return "\n".join(lines).encode() + b"\n"
 
 
@@ -212,12 +212,12 @@ def protocol_of(columns: pa.Schema, *, guard: bool) -> DeltaAction:
     The features that readers must know are as few as can be: each more closes the mirror to some.
     """
     plain_times = ["timestampNtz"] if any(has_plain_times(f.type) for f in columns) else []
-    own = ["deletionVectors", "inCommitTimestamp", "changeDataFeed", *plain_times]
+    features = ["deletionVectors", "inCommitTimestamp", "changeDataFeed", *plain_times]
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
         "readerFeatures": ["deletionVectors", *plain_times],
-        "writerFeatures": [*own, *([GUARD] if guard else [])],
+        "writerFeatures": [*features, *([GUARD] if guard else [])],
     }
 
 
@@ -264,8 +264,8 @@ def removal(add: DeltaAction, *, now_ms: int, data_change: bool) -> DeltaAction:
         "partitionValues": add.get("partitionValues") or {},
         "size": add["size"],
     }
-    kept = {name: add[name] for name in ("stats", "deletionVector") if add.get(name) is not None}
-    return {"remove": {**fields, **kept}}
+    carried = {name: add[name] for name in ("stats", "deletionVector") if add.get(name) is not None}
+    return {"remove": {**fields, **carried}}
 
 
 def addition(

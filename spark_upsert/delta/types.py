@@ -84,15 +84,15 @@ def retyped(before: str, after: str) -> bool:
 
 
 def _struct(place: str, fields: Any) -> dict[str, Any]:
-    found, seen = [], set()
+    converted_fields, names = [], set()
     for field in fields:
         name = f"{place}{field.name}"
-        if field.name.lower() in seen:
+        if field.name.lower() in names:
             raise MirroredTypeError.of(
                 name, f"{field.type}, of a name that another has in another case", "such"
             )
-        seen.add(field.name.lower())
-        found.append(
+        names.add(field.name.lower())
+        converted_fields.append(
             {
                 "name": field.name,
                 "type": _type(name, field.type),
@@ -100,7 +100,7 @@ def _struct(place: str, fields: Any) -> dict[str, Any]:
                 "metadata": {},
             }
         )
-    return {"type": "struct", "fields": found}
+    return {"type": "struct", "fields": converted_fields}
 
 
 def _type(place: str, type_: pa.DataType) -> Any:

@@ -89,12 +89,12 @@ class VersionRows:
     def items(self, replica: Replica) -> Iterator[pa.RecordBatch]:
         """Yield what a replica of the source reads: of several each has a range of hashes."""
         ranges = ALL_HASHES.cut(max(1, replica.channel.count))
-        own = ranges[max(0, replica.channel.index)]
+        range_ = ranges[max(0, replica.channel.index)]
         if self.grouping is None:
-            yield from self.snapshot.read(self.schema.names, hash_range=own)
+            yield from self.snapshot.read(self.schema.names, hash_range=range_)
             return
         shown = ShownGroups(self.grouping, self.snapshot.store)
-        for rows in shown.rows(self.snapshot.manifest, own):
+        for rows in shown.rows(self.snapshot.manifest, range_):
             yield rows.select(self.schema.names)
 
 
@@ -106,11 +106,15 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
     GraphError
         It asks for more than rows at a version.
     """
-    given = {**_texts(source.options), "path": source.path}
-    options = ReadOptions.parse(given)
-    plain = {each: text for each, text in given.items() if _is_of_rows(each)}
+    reader_options = {**_texts(source.options), "path": source.path}
+    options = ReadOptions.parse(reader_options)
+    plain = {
+        option_name: text
+        for option_name, text in reader_options.items()
+        if _is_of_rows(option_name)
+    }
     if options != ReadOptions.parse(plain):
-        others = ", ".join(sorted(given.keys() - plain.keys()))
+        others = ", ".join(sorted(reader_options.keys() - plain.keys()))
         raise GraphError(
             f"source '{name}' reads its table with {others}, which in one process nothing does.",
             hint="run the flow on Spark, or give the rows: make it Given(schema).",
@@ -122,7 +126,7 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
         grouping = None if options.raw else grouping_of(snapshot.manifest.properties)
         columns = snapshot.manifest.schema.columns if grouping is None else grouping.result
         names = list(find_columns(options.columns, columns.names, role="column"))
-    fields = pa.schema([columns.field(each) for each in names]) if names else columns
+    fields = pa.schema([columns.field(column_name) for column_name in names]) if names else columns
     return VersionRows(fields, snapshot, grouping)
 
 
@@ -138,10 +142,10 @@ def targets_of(graph: Graph) -> dict[str, TableSink]:
     GraphError
         A sink is no table.
     """
-    found: dict[str, TableSink] = {}
-    for name, place in graph.places.items():
-        work = place.operator.work
-        if place.operator.kind is not OperatorKind.SINK:
+    sinks: dict[str, TableSink] = {}
+    for name, placed in graph.places.items():
+        work = placed.operator.work
+        if placed.operator.kind is not OperatorKind.SINK:
             continue
         if not isinstance(work, TableSink):
             raise GraphError(
@@ -149,8 +153,8 @@ def targets_of(graph: Graph) -> dict[str, TableSink]:
                 hint="make it a TableSink, or take its rows instead of writing them.",
                 operators=(name,),
             )
-        found[name] = work
-    return found
+        sinks[name] = work
+    return sinks
 
 
 def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
@@ -380,9 +384,9 @@ class _Run:
         self._reads = _reads(graph, given)
         schemas = schemas_of(graph, {name: read.schema for name, read in self._reads.items()})
         self.sinks = {
-            each.consumer: schemas[each.producer]
-            for each in graph.streams
-            if graph.places[each.consumer].operator.kind is OperatorKind.SINK
+            stream.consumer: schemas[stream.producer]
+            for stream in graph.streams
+            if graph.places[stream.consumer].operator.kind is OperatorKind.SINK
         }
         self._book = AddressBook(plan.physical)
         self._elements = [pe.names for pe in plan.pes]
@@ -441,11 +445,11 @@ class _Run:
             channels.end(error)
 
     def _put(self, leaving: Iterator[Parcel | int], channels: _Channels) -> None:
-        for each in leaving:
-            if isinstance(each, int):
-                channels.put(self._channel_of[each], each, Marker.WINDOW)
+        for leaving_batch in leaving:
+            if isinstance(leaving_batch, int):
+                channels.put(self._channel_of[leaving_batch], leaving_batch, Marker.WINDOW)
             else:
-                for address, batch in by_address(each):
+                for address, batch in by_address(leaving_batch):
                     channels.put(self._channel_of[address], address, batch)
 
     def _inputs(self, index: int, channels: _Channels) -> Iterator[tuple[int, Item]]:
@@ -501,10 +505,10 @@ class _SourceReader:
 
 def _reads(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]:
     reads: dict[str, _Reading] = {}
-    for name, place in graph.places.items():
-        if place.operator.kind is not OperatorKind.SOURCE:
+    for name, placed in graph.places.items():
+        if placed.operator.kind is not OperatorKind.SOURCE:
             continue
-        work = place.operator.work
+        work = placed.operator.work
         if isinstance(work, ArrowSource):
             reads[name] = _SourceReader(work.schema, work.rows.to_batches)
         elif isinstance(work, TableSource):

@@ -134,8 +134,8 @@ class _Elements:
         """Return which task this is, as its rows say."""
         if self._stage.way is RowTransfer.IN_PLACE or not batch.num_rows:
             return task
-        said = tasks_of(batch)
-        least, greatest = int(said.min()), int(said.max())
+        task_records = tasks_of(batch)
+        least, greatest = int(task_records.min()), int(task_records.max())
         if least != greatest:
             raise GraphError(
                 f"rows of the tasks {least} to {greatest} are in one: channels are mixed.",

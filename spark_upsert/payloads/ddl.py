@@ -201,8 +201,10 @@ class _Parser:
     def _next(self) -> str:
         match = self._match()
         if match is None:
-            rest = self._text[self._at :].strip()[:30]
-            raise ValueError(f"'{rest}' was not expected" if rest else "it ends too early")
+            remaining = self._text[self._at :].strip()[:30]
+            raise ValueError(
+                f"'{remaining}' was not expected" if remaining else "it ends too early"
+            )
         self._at = match.end()
         return str(match[match.lastindex or 0])
 
@@ -214,8 +216,8 @@ class _Parser:
 
     def _expect(self, token: str) -> None:
         if not self._accept(token):
-            found = self._peek()
-            raise ValueError(f"'{token}' was expected, found '{found or 'the end'}'")
+            next_token = self._peek()
+            raise ValueError(f"'{token}' was expected, found '{next_token or 'the end'}'")
 
 
 def _decimal(numbers: tuple[int, ...]) -> pa.DataType:

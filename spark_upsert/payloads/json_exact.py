@@ -51,8 +51,8 @@ def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
     match = _TEXT.fullmatch(text)
     if match is None or not (match[2] or match[3]):
         raise Undecodable(f"'{shown(text)}' is no decimal number")
-    sign, whole, fraction, exponent_sign, exponent = match.groups(default="")
-    written = (whole + fraction).lstrip("0")
+    sign, integer_digits, fraction, exponent_sign, exponent = match.groups(default="")
+    written = (integer_digits + fraction).lstrip("0")
     digits = written.rstrip("0")
     if not digits:
         return Decimal((0, (0,), -type_.scale))
@@ -94,10 +94,10 @@ def no_short_number(type_: pa.Decimal128Type) -> str:
 
     It need not match what is no JSON. ``null`` is none of it.
     """
-    whole, fraction = _short_whole(type_), type_.scale
+    integer_digits, fraction = _short_whole(type_), type_.scale
     return (
         r"(?:-?[^-0-9n\s]"
-        rf"|-?[0-9]{{{whole + 1}}}"
+        rf"|-?[0-9]{{{integer_digits + 1}}}"
         rf"|-?[0-9]+\.[0-9]{{{fraction + 1 if fraction else 0}}}"
         r"|-?[0-9]+(?:\.[0-9]+)?[eE])"
     )
@@ -118,8 +118,8 @@ def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.
     bad = ~(np.abs(floats) < 10.0 ** _short_whole(type_))
     words[:, 0] = np.rint(np.where(bad, 0.0, floats) * 10.0**type_.scale)
     words[:, 1] = words[:, 0] >> 63
-    found = pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(words)])
-    return pc.if_else(numbers.is_valid(), found, None) if numbers.null_count else found, bad
+    decimals = pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(words)])
+    return pc.if_else(numbers.is_valid(), decimals, None) if numbers.null_count else decimals, bad
 
 
 def _short_whole(type_: pa.Decimal128Type) -> int:
@@ -204,12 +204,12 @@ def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, An
     TooDeep
         It is nested too deep to tell.
     """
-    found = _parsed(text)
+    parsed = _parsed(text)
     if is_bare:
-        found = JsonObject([(fields[0].name, found)])
-    elif not isinstance(found, JsonObject):
-        raise Undecodable(f"expected a JSON object, found {_kind(found)}")
-    values = _members(found, list(fields), "")
+        parsed = JsonObject([(fields[0].name, parsed)])
+    elif not isinstance(parsed, JsonObject):
+        raise Undecodable(f"expected a JSON object, found {_kind(parsed)}")
+    values = _members(parsed, list(fields), "")
     for field in fields:
         if not field.nullable and values[field.name] is None:
             raise Undecodable(f"'{field.name}' is missing or null, and declared NOT NULL")
@@ -265,13 +265,13 @@ def _depth(text: str) -> int:
 
 def _members(found: JsonObject, fields: list[pa.Field], where: str) -> dict[str, Any]:
     """Return the declared members of an object; one that is missing is null."""
-    given: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in found:
-        if name in given and any(field.name == name for field in fields):
+        if name in members and any(field.name == name for field in fields):
             raise Undecodable(f"'{where}{name}' was specified twice")
-        given[name] = value
+        members[name] = value
     return {
-        field.name: _value(given.get(field.name), field.type, where + field.name)
+        field.name: _value(members.get(field.name), field.type, where + field.name)
         for field in fields
     }
 

@@ -134,27 +134,27 @@ class Placeholder:
         return np.zeros(len(column), dtype=np.bool_)
 
     def _find_in_lists(self, column: pa.Array) -> Mask:
-        found = np.zeros(len(column), dtype=np.bool_)
+        is_placeholder = np.zeros(len(column), dtype=np.bool_)
         if is_text(column.type.value_type):
             rows, items = _lists_of(column, 1)
-            found[rows] = _equal_any(items, self._item_texts)
-            return found
+            is_placeholder[rows] = _equal_any(items, self._item_texts)
+            return is_placeholder
         if not _is_numeric(column.type.value_type):
-            return found
+            return is_placeholder
         pattern = np.frombuffer(self.data, np.int8)
         rows, items = _lists_of(column, len(pattern))
         for numbers in _as_numbers(items):
-            found[rows] |= (numbers.reshape(-1, len(pattern)) == pattern).all(axis=1)
-        return found
+            is_placeholder[rows] |= (numbers.reshape(-1, len(pattern)) == pattern).all(axis=1)
+        return is_placeholder
 
     def _find_in_maps(self, column: pa.Array) -> Mask:
-        found = np.zeros(len(column), dtype=np.bool_)
+        is_placeholder = np.zeros(len(column), dtype=np.bool_)
         entry = pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])
         if all(is_text(field.type) for field in entry):
             rows, items = _lists_of(column.cast(pa.list_(entry)), 1)
             sides = [_equal_any(side, (self._text.encode(),)) for side in items.flatten()]
-            found[rows] = np.logical_and.reduce(sides)
-        return found
+            is_placeholder[rows] = np.logical_and.reduce(sides)
+        return is_placeholder
 
     @cached_property
     def _text(self) -> str:
@@ -194,10 +194,10 @@ class Placeholder:
             return np.zeros(0, dtype=np.int64)
         # JSON may escape any other character, and each in several ways.
         plain = max(_PLAIN.findall(self._text), key=len, default="")
-        found = pc.match_substring(payloads, plain.encode()).fill_null(False)
+        is_doubtful = pc.match_substring(payloads, plain.encode()).fill_null(False)
         if reasons is not None and not has_struct:
-            found = pc.and_(found, reasons.is_valid())
-        return np.flatnonzero(_mask(found))
+            is_doubtful = pc.and_(is_doubtful, reasons.is_valid())
+        return np.flatnonzero(_mask(is_doubtful))
 
     def remove(self, payload: bytes, path: tuple[str, ...]) -> tuple[bytes, frozenset[str]]:
         """Return a JSON payload with null for each placeholder, and the members that had it.
@@ -272,12 +272,12 @@ def decode_again(
             chosen, texts = groups.setdefault(names, ([], []))
             chosen.append(row)
             texts.append(payload)
-    found: dict[str, Mask] = {}
+    mask_by_column: dict[str, Mask] = {}
     for names, (chosen, texts) in groups.items():
         decode(np.array(chosen), pa.array(texts, pa.binary()), names)
         for name in names:
-            found.setdefault(name, np.zeros(len(payloads), dtype=np.bool_))[chosen] = True
-    return found
+            mask_by_column.setdefault(name, np.zeros(len(payloads), dtype=np.bool_))[chosen] = True
+    return mask_by_column
 
 
 def apply_unsent(
@@ -339,11 +339,11 @@ def _equal_any(column: pa.Array, texts: tuple[bytes, ...]) -> Mask:
     lengths = pc.binary_length(column)
     sizes = pa.array({len(text) for text in texts}, lengths.type)
     rows = np.flatnonzero(_mask(pc.is_in(lengths, sizes)))
-    found = np.zeros(len(column), dtype=np.bool_)
+    is_equal = np.zeros(len(column), dtype=np.bool_)
     if len(rows):
         taken = column.take(pa.array(rows)).cast(pa.binary())
-        found[rows] = _mask(pc.is_in(taken, pa.array(texts, pa.binary())))
-    return found
+        is_equal[rows] = _mask(pc.is_in(taken, pa.array(texts, pa.binary())))
+    return is_equal
 
 
 def _lists_of(column: pa.Array, length: int) -> tuple[Positions, pa.Array]:
@@ -381,8 +381,8 @@ def _has_struct(type_: pa.DataType) -> bool:
 
 
 def _has_wkb(type_: pa.StructType) -> bool:
-    place = type_.get_field_index(_WKB)
-    return place >= 0 and is_text(type_.field(place).type)
+    field_index = type_.get_field_index(_WKB)
+    return field_index >= 0 and is_text(type_.field(field_index).type)
 
 
 def _without(column: pa.Array, where: Mask) -> pa.Array:

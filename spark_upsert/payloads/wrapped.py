@@ -132,8 +132,8 @@ def _head(message: bytes) -> tuple[bytes, int] | None:
         _, end = json.JSONDecoder().raw_decode(text, before.end())
     except (ValueError, RecursionError):
         return None
-    behind = _BEHIND_SCHEMA.match(text, end)
-    return None if behind is None else (message[before.end() : end], behind.end())
+    rest_match = _BEHIND_SCHEMA.match(text, end)
+    return None if rest_match is None else (message[before.end() : end], rest_match.end())
 
 
 def _mask(found: pa.Array) -> Mask:

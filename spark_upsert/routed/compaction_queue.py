@@ -45,7 +45,7 @@ class Debts:
         """Return the queue of a group; tables with parked rows are left out."""
         batch = group.batch
         waiting = group.members.waiting()
-        due = {each.folder: each for each in waiting if each.debt and not each.parked}
+        due = {member.folder: member for member in waiting if member.debt and not member.parked}
         since = sorted((member.debt_since_ms or 0, folder) for folder, member in due.items())
         last_ms = since[-1][0] if since else 0
         now_ms = max(last_ms, batch.committed_ms if batch else 0)
@@ -87,7 +87,7 @@ class Debts:
         left = [name for name in names if name in visited and now_owed[name]]
         paid = [name for name in names if not now_owed[name]]
         served = self.schedule.served(self.service, count, {*visited, *paid}, left, now_ms)
-        return served.marked(sorted(each for each, debt in owed.items() if debt), now_ms)
+        return served.marked(sorted(folder for folder, debt in owed.items() if debt), now_ms)
 
 
 _LOGGER = logging.getLogger(__name__)

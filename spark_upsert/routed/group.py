@@ -169,7 +169,7 @@ class Members(Mapping[str, Member]):
     @classmethod
     def of(cls, members: Iterable[Member]) -> Members:
         """Return some tables."""
-        return cls(pa.Table.from_pylist([each.to_row() for each in members], pa.schema(FIELDS)))
+        return cls(pa.Table.from_pylist([member.to_row() for member in members], pa.schema(FIELDS)))
 
     def __repr__(self) -> str:
         return f"Members({len(self)} tables)"
@@ -184,11 +184,11 @@ class Members(Mapping[str, Member]):
         return folder in self._index
 
     def __getitem__(self, folder: str) -> Member:
-        found = self._made.get(folder)
-        if found is None:
+        member = self._made.get(folder)
+        if member is None:
             [row] = self._rows.slice(self._index[folder], 1).to_pylist()
-            found = self._made[folder] = Member.of_row(row)
-        return found
+            member = self._made[folder] = Member.of_row(row)
+        return member
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -197,8 +197,8 @@ class Members(Mapping[str, Member]):
     @property
     def names(self) -> list[str]:
         """The names of the tables."""
-        found: list[str] = self._rows["name"].to_pylist()
-        return found
+        names: list[str] = self._rows["name"].to_pylist()
+        return names
 
     @property
     def places(self) -> TableVersions:
@@ -423,22 +423,22 @@ class GroupTable:
             index = bisect_left(
                 versions, number, key=lambda version: look.at(version).transactions.get(writer, -1)
             )
-            found = look.at(versions[index]).transactions[writer]
-            if found == number:
+            last_number = look.at(versions[index]).transactions[writer]
+            if last_number == number:
                 return self.seen_by(look, versions[index])
         if index == 0 and head.since > 0:
             raise VersionNotFoundError(
                 f"batch {number} of the tables below '{self.root.url}' is expired: the oldest "
-                f"readable batch is {found}.",
-                hint=f"read batch {found} or a later one; keep more from now on by a longer "
+                f"readable batch is {last_number}.",
+                hint=f"read batch {last_number} or a later one; keep more from now on by a longer "
                 f"{setting('groupRetention', '30 days')} of the query that writes.",
                 since=head.since,
                 newest=head.version,
                 batch=number,
             )
         raise VersionNotFoundError(
-            f"no batch {number} was written below '{self.root.url}': the next batch is {found}.",
-            hint=f"read batch {found}.",
+            f"no batch {number} was written below '{self.root.url}': the next batch is {last_number}.",
+            hint=f"read batch {last_number}.",
             batch=number,
         )
 
@@ -585,12 +585,12 @@ class _OwnersOnly(Admission):
 
 def _rows(snapshot: Snapshot) -> pa.Table:
     """Return all rows of a group table; what an older version did not record is null."""
-    known = set(snapshot.manifest.schema.columns.names)
-    names = [name for name in COLUMNS.names if name in known]
+    stored_names = set(snapshot.manifest.schema.columns.names)
+    names = [name for name in COLUMNS.names if name in stored_names]
     schema = pa.schema([COLUMNS.field(name) for name in names])
     rows = pa.Table.from_batches(snapshot.read(names), schema=schema)
     for name in COLUMNS.names:
-        if name not in known:
+        if name not in stored_names:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, COLUMNS.field(name).type))
     return rows
 
@@ -650,14 +650,14 @@ def never_whole(head: Manifest, group: Manifest) -> dict[str, int]:
     group : Manifest
         Of the group table.
     """
-    whole, owner = group.transactions, owner_of(group)
+    transactions, owner = group.transactions, owner_of(group)
     return {
         writer: number
         for writer, number in head.transactions.items()
         if writer != owner
-        and (writer in whole or f"{_CLAIM}{writer}" in whole)
+        and (writer in transactions or f"{_CLAIM}{writer}" in transactions)
         and is_query(writer)
-        and number > whole.get(writer, -1)
+        and number > transactions.get(writer, -1)
     }
 
 
@@ -683,14 +683,16 @@ def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> Oth
     owner = owner_of(head)
     if owner is None or owner == writer:
         return None
-    said = f"the tables below '{url}' are written by '{owner}', and now by '{writer or 'a batch'}'"
+    message = (
+        f"the tables below '{url}' are written by '{owner}', and now by '{writer or 'a batch'}'"
+    )
     if not is_query(writer):
         hint = (
             "stop that query and let another one take over, or write into one of the tables by "
             "its own path."
         )
     elif writer in head.transactions or f"{_CLAIM}{writer}" in head.transactions:
-        said += ", from which they were taken over"
+        message += ", from which they were taken over"
         hint = "leave this query stopped; to begin again with it, give it a new checkpointLocation."
     elif not take_over:
         hint = (
@@ -699,4 +701,4 @@ def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> Oth
         )
     else:
         return None
-    return OtherTableError(f"{said}. The batch is not recorded.", hint=hint, path=url)
+    return OtherTableError(f"{message}. The batch is not recorded.", hint=hint, path=url)

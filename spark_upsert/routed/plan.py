@@ -63,8 +63,8 @@ class RoutedPlan:
     def terms(self) -> str:
         """Stand for what no table has by itself, options and columns: 32 hexadecimal digits."""
         columns = [(field.name, str(field.type)) for field in self.incoming]
-        told = f"{self.options.digest} {columns!r}"
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        text = f"{self.options.digest} {columns!r}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def is_whole(self, transaction: Transaction | None) -> bool:
         """Return whether all tables have a batch already."""
@@ -175,8 +175,8 @@ def plan_rows_of(
     head = table.log.seen
     schema = None if head is None else head.schema
     try:
-        found = found_options(options, rows, schema)
-        return plan_upon(table, found, incoming, unborn_id=unborn_id, head=head)
+        inferred = found_options(options, rows, schema)
+        return plan_upon(table, inferred, incoming, unborn_id=unborn_id, head=head)
     except SchemaError as error:
         if options.envelope.finds and options.on_error is None:
             _advise_quarantine(error, schema)
@@ -205,15 +205,15 @@ def require_template(group: TableGroup, template: str, url: str) -> None:
     """Refuse a template that is not the one by which the tables of a group got their names."""
     if group.batch is None or group.batch.template == template:
         return
-    own = group.batch.template
+    current = group.batch.template
     raise OptionError(
         f"option 'path' names the tables below '{url}' by '{template}', but they have their names "
-        f"by '{own}'. Nothing was committed.",
-        hint=f"go on with the path that ends in '{own}', or give another root and, to a stream, a "
+        f"by '{current}'. Nothing was committed.",
+        hint=f"go on with the path that ends in '{current}', or give another root and, to a stream, a "
         "new checkpointLocation.",
         option="path",
         value=template,
-        own=own,
+        own=current,
     )
 
 
@@ -295,13 +295,17 @@ def other_table(
     url : str
         The folder, for the message.
     """
-    place = places.get(folder)
-    if place is None:
+    table_ref = places.get(folder)
+    if table_ref is None:
         return _of_another_name(places, folder, name, head, url)
-    if head is not None and head.table_id == place.table_id and head.version >= place.version:
+    if (
+        head is not None
+        and head.table_id == table_ref.table_id
+        and head.version >= table_ref.version
+    ):
         return None
-    found = "no table" if head is None else str(head.place)
-    return OtherTableError.at(url, f"the group's table '{name}'", str(place), found)
+    actual = "no table" if head is None else str(head.place)
+    return OtherTableError.at(url, f"the group's table '{name}'", str(table_ref), actual)
 
 
 def _of_another_name(
@@ -310,12 +314,12 @@ def _of_another_name(
     """Return the error of a folder that is another one to the storage: names fold."""
     if head is None:
         return None
-    ids = {place.table_id: other for other, place in places.items()}
-    other = ids.get(head.table_id)
-    if other is None:
+    ids = {table_ref.table_id: folder_name for folder_name, table_ref in places.items()}
+    other_folder = ids.get(head.table_id)
+    if other_folder is None:
         return None
     return OtherTableError(
-        f"the values '{name}' lead to '{url}', where the table of '{other}' lies: to this storage "
+        f"the values '{name}' lead to '{url}', where the table of '{other_folder}' lies: to this storage "
         "the two names are one. Nothing was committed.",
         hint="let the values differ in more than upper and lower case, or use a storage that tells "
         "them apart.",

@@ -41,7 +41,7 @@ def commit_behind(table: Table, chosen: Callable[[], Sequence[StagedRuns]]) -> S
         if not staged:
             return ()
         with table.log.last_look() as look:
-            base = look.at(min(each.base_version for each in staged))
+            base = look.at(min(routed_part.base_version for routed_part in staged))
         write_set = WriteSet(base=Snapshot(table.store, base), staged=tuple(staged))
         guard = _VersionAdmission(table, head)
         try:

@@ -118,14 +118,14 @@ class Governor:
         latency_ms = _averaged(self.latency_ms, sample)
         pressure = pressure_of(sample, latency_ms, target_ms=self.target_ms)
         high_count = min(SUSTAINED_SAMPLES, self.high_count + 1) if pressure > DEFER_ABOVE else 0
-        kept = self.is_deferring and pressure >= RELEASE_BELOW
+        stays_deferring = self.is_deferring and pressure >= RELEASE_BELOW
         return replace(
             self,
             latency_ms=latency_ms,
             sampled_ms=now_ms,
             pressure=pressure,
             high_count=high_count,
-            is_deferring=kept or high_count == SUSTAINED_SAMPLES,
+            is_deferring=stays_deferring or high_count == SUSTAINED_SAMPLES,
             is_full=sample.is_full,
         )
 

@@ -125,11 +125,11 @@ class LocalCopies:
     def file_of(self, name: str) -> MappedFile | None:
         """Return the state of a copy, without its trailer; None if there is no copy."""
         try:
-            found = os.stat(f"{self._folder}/{name}")
+            status = os.stat(f"{self._folder}/{name}")
         except FileNotFoundError:
             return None
         # Not its times: each process that maps it sets them, so that it is removed late.
-        return MappedFile(found.st_size - _TRAILER_BYTES, (found.st_dev, found.st_ino))
+        return MappedFile(status.st_size - _TRAILER_BYTES, (status.st_dev, status.st_ino))
 
     def forget(self, name: str) -> None:
         """Remove a copy, for example because its contents are damaged."""
@@ -161,7 +161,7 @@ class LocalCopies:
         self._evict(keep)
 
     def _evict(self, keep: Path) -> None:
-        found: list[tuple[float, int, Path]] = []
+        entries: list[tuple[float, int, Path]] = []
         for file in self._folder.iterdir():
             if file.suffix == _PART:
                 _remove_if_abandoned(file)
@@ -170,11 +170,11 @@ class LocalCopies:
                 status = file.stat()
             except FileNotFoundError:
                 continue  # Another process removed it.
-            found.append((status.st_mtime, status.st_size, file))
-        total = sum(size for _, size, _ in found)
+            entries.append((status.st_mtime, status.st_size, file))
+        total = sum(size for _, size, _ in entries)
         if total <= self.bytes_max:
             return
-        for _, size, file in sorted(found):
+        for _, size, file in sorted(entries):
             if total <= self.bytes_max * _KEPT_SHARE:
                 return
             if file != keep:
@@ -196,11 +196,11 @@ def _try_map(copy: Path) -> pa.Buffer | None:
     try:
         if os.stat(copy).st_size >= _TRAILER_BYTES:
             with pa.memory_map(str(copy)) as mapped:
-                whole = mapped.read_buffer()
-            size = whole.size - _TRAILER_BYTES
-            if whole.slice(size).to_pybytes() == _trailer(size):
+                content = mapped.read_buffer()
+            size = content.size - _TRAILER_BYTES
+            if content.slice(size).to_pybytes() == _trailer(size):
                 os.utime(copy)
-                return whole.slice(0, size)
+                return content.slice(0, size)
         copy.unlink()
     except FileNotFoundError:
         return None

@@ -139,19 +139,19 @@ def may_pass(error: StorageError) -> bool:
 
 
 def _status(text: str) -> int | None:
-    found = re.search(r"status code: (\d{3})", text)
-    return int(found[1]) if found else None
+    match = re.search(r"status code: (\d{3})", text)
+    return int(match[1]) if match else None
 
 
 def _brief(text: str) -> str:
     """Return what is of use to a reader; without queries, which may hold a signature."""
-    said = re.search(
+    match = re.search(
         r"status code: (\d{3}[^:]*).*?<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?",
         text,
         re.DOTALL,
     )
-    if said:
-        status, code, message = said.groups()
+    if match:
+        status, code, message = match.groups()
         words = " ".join((message or "").split())
         return f"the server answered {status}, {code}" + (f": {words}" if words else "")
     plain = re.sub(r"(https?://[^\s?]+)\?\S+", r"\1?...", " ".join(text.split()))

@@ -92,8 +92,8 @@ class StoreBelow:
     @property
     def cache_key(self) -> Hashable | None:
         """The cache key of the store, and the folder (`Store.cache_key`)."""
-        own = self._store.cache_key
-        return None if own is None else (own, self._folder)
+        store_key = self._store.cache_key
+        return None if store_key is None else (store_key, self._folder)
 
     def iter_above(self) -> Iterator[Store]:
         """Yield the folders between this one and the store, the nearest first, and the store."""

@@ -219,8 +219,8 @@ def read_record(
         )
     try:
         record = json.loads(body)
-        found = whole(record.get("format", FORMAT_VERSION))
-        if found == FORMAT_VERSION:
+        version = whole(record.get("format", FORMAT_VERSION))
+        if version == FORMAT_VERSION:
             return build(record)
     except NewerFormatError:
         raise
@@ -231,8 +231,8 @@ def read_record(
             "path of the table."
         )
         raise damage from error
-    kind = NewerFormatError if found > FORMAT_VERSION else EarlierFormatError
-    raise kind.of(f"'{where}'", found, FORMAT_VERSION)
+    kind = NewerFormatError if version > FORMAT_VERSION else EarlierFormatError
+    raise kind.of(f"'{where}'", version, FORMAT_VERSION)
 
 
 # -- values: each returns what it is given, or raises ValueError -------------------------
@@ -259,12 +259,12 @@ def text(value: Any) -> str:
 
 def texts(value: Any) -> dict[str, str]:
     """Return texts by name."""
-    return {text(name): text(each) for name, each in value.items()}
+    return {text(name): text(item) for name, item in value.items()}
 
 
 def numbers(value: Any) -> dict[str, int]:
     """Return whole numbers by name."""
-    return {text(name): counted(each) for name, each in value.items()}
+    return {text(name): counted(item) for name, item in value.items()}
 
 
 def optional(build: Callable[[Any], T], value: Any) -> T | None:

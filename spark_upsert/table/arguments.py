@@ -85,13 +85,13 @@ def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> Tab
         They lack a key, have two columns of one name, or have another type that is no wider one.
     """
     refuse_repeated(incoming.names)
-    own = {name.lower() for name in schema.columns.names}
-    apart = {field.name.lower() for field in schema.order} | (
+    schema_names = {name.lower() for name in schema.columns.names}
+    special_names = {field.name.lower() for field in schema.order} | (
         {deletes.lower()} if deletes else set()
     )
-    apart |= {name.lower() for name in schema.engine.column_order.values()}
-    apart -= own
-    columns = [field for field in incoming if field.name.lower() not in apart]
+    special_names |= {name.lower() for name in schema.engine.column_order.values()}
+    special_names -= schema_names
+    columns = [field for field in incoming if field.name.lower() not in special_names]
     stored = as_collected(pa.schema(columns), schema.engine)
     return schema.accept(stored, merge=True, orders=incoming)
 
@@ -172,14 +172,14 @@ def _columns_of(keys: tuple[str, ...], given: Any) -> list[Any]:
         return _of_one_column(keys, given)
     is_one_key = isinstance(given, tuple) and len(given) == len(keys) > 1 and not _has_rows(given)
     rows = [_row(keys, row) for row in ([given] if is_one_key else given)]
-    return [[row[place] for row in rows] for place in range(len(keys))]
+    return [[row[index] for row in rows] for index in range(len(keys))]
 
 
 _ROWS = (tuple, list, Mapping, np.ndarray)
 
 
 def _has_rows(given: Iterable[Any]) -> bool:
-    return isinstance(given, Collection) and any(isinstance(each, _ROWS) for each in given)
+    return isinstance(given, Collection) and any(isinstance(item, _ROWS) for item in given)
 
 
 def _row(keys: tuple[str, ...], given: Any) -> list[Any]:
@@ -206,11 +206,11 @@ def _of_one_column(keys: tuple[str, ...], values: Any) -> list[Any]:
 
 def _place_of(name: str, available: Sequence[str]) -> int:
     """Return where the one column is that a key column's name means."""
-    places = [at for at, column in enumerate(available) if column.lower() == name.lower()]
-    if not places:
+    matches = [at for at, column in enumerate(available) if column.lower() == name.lower()]
+    if not matches:
         raise SchemaError.missing_column(name, available, role="key column of the keys")
-    refuse_repeated(available[at] for at in places)
-    return places[0]
+    refuse_repeated(available[at] for at in matches)
+    return matches[0]
 
 
 def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
@@ -235,12 +235,12 @@ def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
     """
     schema = snapshot.manifest.schema
     require_deletes_win(schema)
-    found = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows
-    arrays = {name: found.column(name) for name in schema.keys}
+    stored_rows = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows
+    arrays = {name: stored_rows.column(name) for name in schema.keys}
     stored = schema.order_columns[len(schema.order_columns) - len(schema.order) :]
     orders = {field.name: name for field, name in zip(schema.order, stored, strict=True)}
-    arrays |= {name: found.column(of) for name, of in orders.items() if name not in arrays}
-    arrays[GONE] = pa.repeat(pa.scalar(True), found.num_rows)
+    arrays |= {name: stored_rows.column(of) for name, of in orders.items() if name not in arrays}
+    arrays[GONE] = pa.repeat(pa.scalar(True), stored_rows.num_rows)
     return pa.table(arrays)
 
 

@@ -38,11 +38,11 @@ def drop_columns(table: Table, names: Sequence[str], require_consistent: Consist
         for name in gone:
             _require_droppable(head, name)
         left = pa.schema([field for field in schema.columns if field.name not in gone])
-        wanted = replace(schema, columns=left)
-        require_consistent(wanted, head.properties)
+        new_schema = replace(schema, columns=left)
+        require_consistent(new_schema, head.properties)
         return Draft(
             kind=Kind.ALTER,
-            schema=wanted,
+            schema=new_schema,
             properties=with_dropped_names(head.properties, gone),
             live_rows=head.live_rows,
         )
@@ -71,8 +71,8 @@ def require_not_dropped(head: Manifest, columns: pa.Schema) -> None:
     SchemaError
         Older runs hold other values under the name.
     """
-    own = {name.lower() for name in head.schema.columns.names}
-    dropped = dropped_names(head.properties) - own
+    remaining_names = {name.lower() for name in head.schema.columns.names}
+    dropped = dropped_names(head.properties) - remaining_names
     for name in columns.names:
         if name.lower() in dropped:
             raise SchemaError(
@@ -98,7 +98,7 @@ def _require_droppable(head: Manifest, name: str) -> None:
 def _use_of(head: Manifest, name: str) -> str | None:
     """Return what a table needs a column for; None if it can do without."""
     schema: TableSchema = head.schema
-    if any(each in head.properties for each in KEPT_PROPERTIES):
+    if any(property_name in head.properties for property_name in KEPT_PROPERTIES):
         return "the table keeps a view or a history, which says which columns it has"
     if name in schema.keys:
         return "it is a part of the key"

@@ -59,11 +59,11 @@ def compact_once(table: Table) -> None:
 
 def compacted(table: Table, indexes: Iterable[Index]) -> list[Index]:
     """Compact the tables that some indexes are; return the indexes."""
-    found = []
+    compacted_runs = []
     for index in indexes:
         table.of_index(index).compact()
-        found.append(index)
-    return found
+        compacted_runs.append(index)
+    return compacted_runs
 
 
 def expire(
@@ -107,13 +107,15 @@ def repair(table: Table) -> Repairs:
 def vacuum(table: Table, *, grace_ms: int, dry_run: bool) -> VacuumResult:
     """Remove the files of expired versions of a table, its indexes and mirrors."""
     done = expiry.vacuum(table.store, table.log, grace_ms=grace_ms, dry_run=dry_run)
-    for folder, own in table.below(lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)):
-        done = done.with_those_below(own, folder)
+    for folder, vacuumed in table.below(
+        lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
+    ):
+        done = done.with_those_below(vacuumed, folder)
     return vacuum_mirrors(table, done)
 
 
 def check(table: Table, told: Callable[[int, int], object] | None) -> Report:
     """Verify a table and its indexes (`Table.check`)."""
     report = check_entries(table.store, table.log, told)
-    below = [finding for index in table.indexes() for finding in check_index(index)]
-    return replace(report, findings=(*report.findings, *below))
+    index_findings = [finding for index in table.indexes() for finding in check_index(index)]
+    return replace(report, findings=(*report.findings, *index_findings))

@@ -133,16 +133,22 @@ class Shape:
         is_one = not node.shows_both_keys
         keys = [left.field(on.left) for on in node.on], [right.field(on.right) for on in node.on]
         require_types(*keys, may_widen=is_one and node.how not in SHOWS_RIGHT_ALONE)
-        types = tuple(common_type(one.type, other.type) for one, other in zip(*keys, strict=True))
-        pairs = given = schema_of(node.how, left, right)
+        types = tuple(
+            common_type(one.type, right_column.type)
+            for one, right_column in zip(*keys, strict=True)
+        )
+        pairs = pair_schema = schema_of(node.how, left, right)
         if is_one and node.how not in SHOWS_LEFT_ONLY:
-            beside = list(pairs)[len(left) :]
-            given = pa.schema(
-                [*list(pairs)[: len(left)], *(f for f in beside if f.name not in node.right_keys)]
+            build_columns = list(pairs)[len(left) :]
+            pair_schema = pa.schema(
+                [
+                    *list(pairs)[: len(left)],
+                    *(f for f in build_columns if f.name not in node.right_keys),
+                ]
             )
-        require_names(given)
+        require_names(pair_schema)
         sides = Side(left, node.left_keys, types), Side(right, node.right_keys, types)
-        return cls(node.how, *sides, pairs, given)
+        return cls(node.how, *sides, pairs, pair_schema)
 
     def shown(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that the join gives of rows of both sides beside each other."""
@@ -153,9 +159,9 @@ class Shape:
             rows.columns[len(self.left.schema) :],
         )
         if self.kind in SHOWS_RIGHT_ALONE:
-            for own, other in zip(self.left.keys, self.right.keys, strict=True):
-                at = self.left.schema.get_field_index(own)
-                key = right[self.right.schema.get_field_index(other)]
+            for left_key, right_key in zip(self.left.keys, self.right.keys, strict=True):
+                at = self.left.schema.get_field_index(left_key)
+                key = right[self.right.schema.get_field_index(right_key)]
                 columns[at] = pc.coalesce(columns[at], key)
         columns += [
             column
@@ -190,22 +196,22 @@ def require_types(
     ------
     PlanError
     """
-    for one, other in zip(left, right, strict=True):
-        is_alike = one.type == other.type
-        if not is_alike and not (may_widen and common_type(one.type, other.type)):
+    for one, right_type in zip(left, right, strict=True):
+        is_alike = one.type == right_type.type
+        if not is_alike and not (may_widen and common_type(one.type, right_type.type)):
             raise PlanError(
-                f"keys of one type are joined, but '{one.name}' is {one.type} and '{other.name}' "
-                f"is {other.type}.",
+                f"keys of one type are joined, but '{one.name}' is {one.type} and '{right_type.name}' "
+                f"is {right_type.type}.",
                 hint="cast one of them in a projection below the join.",
                 left=one.name,
-                right=other.name,
+                right=right_type.name,
             )
         if not is_hashable(one.type):
             raise PlanError(
                 f"'{one.name}' cannot be joined on, because it is {one.type}.",
                 hint="cast both sides in a projection below the join, to a text for instance.",
                 left=one.name,
-                right=other.name,
+                right=right_type.name,
             )
 
 
@@ -345,10 +351,10 @@ class JoinOutput:
             return left, None
         starts = matches.starts[entries]
         within = at - (self._ends[entries] - matches.counts[entries])
-        places = np.where(starts == NOWHERE, NOWHERE, starts + within)
+        row_indices = np.where(starts == NOWHERE, NOWHERE, starts + within)
         if self._order is not None and len(self._order):
-            places = np.where(places == NOWHERE, NOWHERE, self._order[places])
-        return left, places
+            row_indices = np.where(row_indices == NOWHERE, NOWHERE, self._order[row_indices])
+        return left, row_indices
 
     def _fitting(self, left: Positions, right: Positions | None, bytes_max: int) -> int:
         """Return how many of the rows that are made of these have so many bytes."""
@@ -357,7 +363,7 @@ class JoinOutput:
             sides.append((right, self._widths[1]))
         if len(left) * sum(widths.most for _, widths in sides) <= bytes_max:
             return len(left)
-        reached = np.cumsum(sum(widths.of(places) for places, widths in sides))
+        reached = np.cumsum(sum(widths.of(row_indices) for row_indices, widths in sides))
         return int(np.searchsorted(reached, bytes_max, side="right"))
 
 

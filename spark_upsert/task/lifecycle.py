@@ -261,8 +261,8 @@ class Monitor:
             if not self._waiting:
                 return
             waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            each.set_result(None)
+        for waiter in waiting:
+            waiter.set_result(None)
 
     def wait(self, seen: int) -> None:
         """Wait until something has changed since a count."""

@@ -68,11 +68,11 @@ def _paths(record: Any) -> Iterator[str]:
     if isinstance(record, dict):
         if record.get("node") == "scan":
             yield record["path"]
-        for each in record.values():
-            yield from _paths(each)
+        for item in record.values():
+            yield from _paths(item)
     elif isinstance(record, list):
-        for each in record:
-            yield from _paths(each)
+        for item in record:
+            yield from _paths(item)
 
 
 def bind(plan: Node, open_base: OpenBase) -> Relation:
@@ -106,7 +106,11 @@ def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
 def _shown(plan: Node, relation: Relation) -> list[str]:
     """Return the columns of a plan, without those that are carried beside them."""
     chosen = next((node for node in _chain(plan) if isinstance(node, Project)), None)
-    return list(relation.schema.names) if chosen is None else [each.name for each in chosen.columns]
+    return (
+        list(relation.schema.names)
+        if chosen is None
+        else [column.name for column in chosen.columns]
+    )
 
 
 def _chain(plan: Node) -> Iterator[Node]:
@@ -119,11 +123,11 @@ def _chain(plan: Node) -> Iterator[Node]:
 def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
     """Return the rows in which floats that have too many digits for their sum are no values."""
     like = {
-        each.column: Summand(
-            relation.schema.field(each.column).type, each.column, each.scale, DIGITS
+        summed.column: Summand(
+            relation.schema.field(summed.column).type, summed.column, summed.scale, DIGITS
         )
-        for each in sorted(grouping.sums, key=lambda each: each.scale or 0)
-        if each.scale is not None
+        for summed in sorted(grouping.sums, key=lambda each: each.scale or 0)
+        if summed.scale is not None
     }
     if not like:
         return relation
@@ -144,11 +148,11 @@ def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) 
     chain = set(map(id, _chain(plan))) if carries else set()
 
     def relation_of(node: Node) -> Relation:
-        inputs = [relation_of(each) for each in node.inputs]
+        inputs = [relation_of(child) for child in node.inputs]
         with about("node", node.title):
             if not isinstance(node, Project | Filter | Group):
-                for below in inputs:
-                    _require_key(below)
+                for child in inputs:
+                    _require_key(child)
             match node:
                 case Scan():
                     if node not in scans:

@@ -88,11 +88,11 @@ class Spans:
         is_first = np.diff(numbers, prepend=-1) != 0
         ends = np.where(np.append(is_first[1:], True), times + 1, np.append(at[1:], 0))
         before = is_first & pairs.has_old[order]
-        behind = pairs.has_new[order]
+        has_later = pairs.has_new[order]
         return cls(
-            concat([taken(pairs.old, order[before]), taken(pairs.new, order[behind])]),
-            np.concatenate([np.zeros(int(before.sum()), dtype=np.int64), at[behind]]),
-            np.concatenate([at[before], ends[behind]]),
+            concat([taken(pairs.old, order[before]), taken(pairs.new, order[has_later])]),
+            np.concatenate([np.zeros(int(before.sum()), dtype=np.int64), at[has_later]]),
+            np.concatenate([at[before], ends[has_later]]),
         )
 
     @classmethod
@@ -155,11 +155,11 @@ class Spans:
 
     def _between(self, covered: Times, chosen: Mask) -> Times:
         """Return the gaps of chosen rows, each of which is covered at some time."""
-        rows, own = np.flatnonzero(chosen), chosen[covered.at]
+        rows, sources = np.flatnonzero(chosen), chosen[covered.at]
         # The end of a row stands behind what covers it: what is between them is a gap.
-        at = np.concatenate([covered.at[own], rows])
-        lower = np.concatenate([covered.lower[own], self.upper[rows]])
-        upper = np.concatenate([covered.upper[own], self.upper[rows]])
+        at = np.concatenate([covered.at[sources], rows])
+        lower = np.concatenate([covered.lower[sources], self.upper[rows]])
+        upper = np.concatenate([covered.upper[sources], self.upper[rows]])
         order = np.lexsort((lower, at))
         at, lower, upper = at[order], lower[order], upper[order]
         width = int(upper.max(initial=0)) + 1

@@ -74,13 +74,13 @@ class MaterializedView:
             There is one that keeps nothing.
         """
         text = grouping.to_json()
-        own = {PLAN: plan, RESULT: text}
-        head = table.ensure(grouping.kept, internal=own)
-        found = {name: head.properties.get(name) for name in own}
-        if found != own:
+        properties = {PLAN: plan, RESULT: text}
+        head = table.ensure(grouping.kept, internal=properties)
+        recorded = {name: head.properties.get(name) for name in properties}
+        if recorded != properties:
             raise PlanError(
                 f"the table at '{table.store.url}' keeps another view: expected {plan:.300}, found "
-                f"{found[PLAN]!s:.300}.",
+                f"{recorded[PLAN]!s:.300}.",
                 hint="keep this view in another path.",
             )
         return cls(table, grouping)
@@ -206,13 +206,13 @@ class KeptBase:
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
         """Return what changed between two versions, and when (`Base.changes`)."""
-        whole, log = whole_groups(self._grouping, hash_range), self._table.log
-        found, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
+        group_range, log = whole_groups(self._grouping, hash_range), self._table.log
+        changes, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
         for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=net):
-            for version, pairs in self._shown.changes(stretch, whole, net=net):
-                found.append(pairs)
+            for version, pairs in self._shown.changes(stretch, group_range, net=net):
+                changes.append(pairs)
                 versions.append(np.full(len(pairs), version))
-        every = Pairs.concat(found).select(self._names)
+        every = Pairs.concat(changes).select(self._names)
         differs = every.differs_by_bits()
         return every.where(differs), np.concatenate(versions)[differs]
 
@@ -231,9 +231,9 @@ class KeptBase:
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all groups with hashes in a range (`Base.scan`)."""
         rows = [no_rows(self._grouping.result)]
-        whole = whole_groups(self._grouping, hash_range)
-        if version is not None and not whole.is_empty:
-            rows += self._shown.rows(self._table.log.at(version), whole)
+        group_range = whole_groups(self._grouping, hash_range)
+        if version is not None and not group_range.is_empty:
+            rows += self._shown.rows(self._table.log.at(version), group_range)
         return concat(rows).select(self._names)
 
 
@@ -261,11 +261,11 @@ def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.S
         step = plan_write(None, options, incoming)
         assert isinstance(step, Create)
         head = table.ensure(step.schema, step.properties, internal={VIEW_PLAN: plan})
-    found = head.properties.get(VIEW_PLAN)
-    if found not in (None, plan):
+    recorded = head.properties.get(VIEW_PLAN)
+    if recorded not in (None, plan):
         raise PlanError(
             f"the table at '{table.store.url}' keeps another view: expected {plan:.300}, found "
-            f"{found:.300}.",
+            f"{recorded:.300}.",
             hint="keep this view in another path.",
         )
     return head

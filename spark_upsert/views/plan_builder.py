@@ -79,11 +79,11 @@ def pruned(node: Node, wanted: Wanted = None) -> Node:
         case Scan():
             return _scan(node, wanted)
         case Filter():
-            below = _with(wanted, _used([node.where]))
-            return replace(node, input=pruned(node.input, below))
+            needed = _with(wanted, _used([node.where]))
+            return replace(node, input=pruned(node.input, needed))
         case Project():
-            below = _used(column.formula for column in node.columns)
-            return _chosen(replace(node, input=pruned(node.input, below)))
+            needed = _used(column.formula for column in node.columns)
+            return _chosen(replace(node, input=pruned(node.input, needed)))
         case Unnest():
             return replace(node, input=pruned(node.input, _with(wanted, _names(node.column))))
         case Join():
@@ -94,7 +94,9 @@ def pruned(node: Node, wanted: Wanted = None) -> Node:
                 right=pruned(node.right, _with(wanted, right)),
             )
         case Group():
-            columns = (each.column for each in node.aggregates if each.column is not None)
+            columns = (
+                aggregate.column for aggregate in node.aggregates if aggregate.column is not None
+            )
             return replace(node, input=pruned(node.input, _names(*node.keys, *columns)))
         case _:
             return node
@@ -103,27 +105,27 @@ def pruned(node: Node, wanted: Wanted = None) -> Node:
 def _scan(node: Scan, wanted: Wanted) -> Scan:
     if wanted is None:
         return node
-    kept = wanted | _names(*node.key)
-    return replace(node, columns=tuple(c for c in node.columns if c.name.casefold() in kept))
+    needed = wanted | _names(*node.key)
+    return replace(node, columns=tuple(c for c in node.columns if c.name.casefold() in needed))
 
 
 def _chosen(node: Project) -> Node:
     """Return a projection, or the scan itself if that has these very columns."""
-    below = node.input
-    if isinstance(below, Scan):
-        names = [column.name for column in below.columns]
+    child = node.input
+    if isinstance(child, Scan):
+        names = [column.name for column in child.columns]
         if [tuple(column) for column in node.columns] == [(name, name) for name in names]:
-            return below
+            return child
     return node
 
 
 def _used(formulas: Iterable[Formula]) -> Wanted:
     """Return the columns that formulas read."""
-    found: Wanted = frozenset()
+    needed: Wanted = frozenset()
     for formula in formulas:
         columns = columns_read(formula)
-        found = _with(found, None if columns is None else _names(*columns))
-    return found
+        needed = _with(needed, None if columns is None else _names(*columns))
+    return needed
 
 
 def _with(wanted: Wanted, more: Wanted) -> Wanted:
@@ -154,8 +156,10 @@ class Plan:
         TableNotFoundError
             There is none.
         """
-        own = dict(storage or {})
-        return cls(scan_of(absolute_path(path), Table(open_store(path, own))), own)
+        storage_options = dict(storage or {})
+        return cls(
+            scan_of(absolute_path(path), Table(open_store(path, storage_options))), storage_options
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse what other engines call a plan, and say what there is instead."""
@@ -335,12 +339,12 @@ class Plan:
 
     def _made_from(self) -> dict[str, set[str]]:
         """Return the tables that the plan shows, and through which tables it reads each."""
-        found: dict[str, set[str]] = {}
+        sources_by_name: dict[str, set[str]] = {}
         for node in self.node.walk():
             if isinstance(node, Scan):
                 for path in made_from(node.path, self._table(node.path)):
-                    found.setdefault(path, set()).add(node.path)
-        return found
+                    sources_by_name.setdefault(path, set()).add(node.path)
+        return sources_by_name
 
     def _table(self, path: str) -> Table:
         return Table(open_store(path, self.storage))
@@ -387,10 +391,10 @@ class GroupedRows(Generic[_Plan]):
             By the names that they have in the result: ``agg.count()``, ``agg.max("amount")``
             (`plan.agg`).
         """
-        for each in wanted.values():
-            if not isinstance(each, Aggregate):
-                raise wrong_argument("agg", "agg.count(), agg.sum(...) and their like", each)
-        named = tuple(each._replace(name=name) for name, each in wanted.items())
+        for aggregate in wanted.values():
+            if not isinstance(aggregate, Aggregate):
+                raise wrong_argument("agg", "agg.count(), agg.sum(...) and their like", aggregate)
+        named = tuple(unnamed._replace(name=name) for name, unnamed in wanted.items())
         return self.rows._with(Group(input=self.rows.node, keys=self.columns, aggregates=named))
 
 
@@ -398,7 +402,7 @@ _Choice = TypeVar("_Choice", JoinType, Reverse)
 
 
 def _one_of(choices: type[_Choice], name: str, value: str) -> _Choice:
-    known = [each.value for each in choices]
-    if value not in known:
-        raise PlanError(f"a join has no {name}='{value}'.", hint=did_you_mean(value, known))
+    names = [choice.value for choice in choices]
+    if value not in names:
+        raise PlanError(f"a join has no {name}='{value}'.", hint=did_you_mean(value, names))
     return choices(value)

@@ -60,8 +60,8 @@ def settled_below(table: Table) -> Table:
 
 def settled_at(table: Table, head: Manifest) -> int | None:
     """Return the version of a kept table that its settled table shows; None if there is none."""
-    own = settled_below(table).log.try_head()
-    return None if own is None else own.transactions.get(head.table_id)
+    own_head = settled_below(table).log.try_head()
+    return None if own_head is None else own_head.transactions.get(head.table_id)
 
 
 def settle(table: Table) -> Table:
@@ -72,23 +72,25 @@ def settle(table: Table) -> Table:
     CorruptionError
         The settled table shows a version that the kept one does not have.
     """
-    head, own = table.log.head(), settled_below(table)
-    kept = MaterializedView.opened(table)
-    own.ensure(_schema(kept.grouping), allow_non_empty_path=True)
-    at = own.log.head().transactions.get(head.table_id)
+    head, result_table = table.log.head(), settled_below(table)
+    view_table = MaterializedView.opened(table)
+    result_table.ensure(_schema(view_table.grouping), allow_non_empty_path=True)
+    at = result_table.log.head().transactions.get(head.table_id)
     if at is not None and at > head.version:
         raise CorruptionError.in_file(
-            own.store.url, f"the groups at a version up to {head.version}", f"those of version {at}"
+            result_table.store.url,
+            f"the groups at a version up to {head.version}",
+            f"those of version {at}",
         )
-    if at is None or not _by_change(kept, own, at, head):
-        _whole(kept, own, head)
-    _keep_up(own)
-    return own
+    if at is None or not _by_change(view_table, result_table, at, head):
+        _whole(view_table, result_table, head)
+    _keep_up(result_table)
+    return result_table
 
 
 def check_settled(table: Table) -> Iterator[Finding]:
     """Yield where the settled table of a kept one differs from its groups."""
-    head, own = table.log.head(), settled_below(table)
+    head, result_table = table.log.head(), settled_below(table)
     grouping, at = grouping_of(head.properties), settled_at(table, head)
     if grouping is None or at is None:
         return
@@ -96,22 +98,22 @@ def check_settled(table: Table) -> Iterator[Finding]:
         manifest = table.log.at(at)
     except DataLossError:
         return  # What it shows is expired.
-    snapshot, count = own.at(), 0
+    snapshot, count = result_table.at(), 0
     for rows in ShownGroups(grouping, table.store).rows(manifest):
-        found = snapshot.look_up([rows.column(name) for name in grouping.keys])
-        is_there = found.at >= 0
+        stored_rows = snapshot.look_up([rows.column(name) for name in grouping.keys])
+        is_there = stored_rows.at >= 0
         count += int(is_there.sum())
-        if found.rows.num_rows:
-            theirs = found.rows.take(pa.array(np.maximum(found.at, 0)))
+        if stored_rows.rows.num_rows:
+            theirs = stored_rows.rows.take(pa.array(np.maximum(stored_rows.at, 0)))
             is_there &= equal_rows(rows.columns, theirs.columns)
         if not bool(is_there.all()):
             key = rows.slice(int(np.flatnonzero(~is_there)[0]), 1).to_pylist()[0]
-            place = f"{own.store.url}, version {at} of its kept table"
-            yield Finding(place=place, expected=f"the group {key}", found="another row, or none")
+            location = f"{result_table.store.url}, version {at} of its kept table"
+            yield Finding(place=location, expected=f"the group {key}", found="another row, or none")
             return
     if count != snapshot.manifest.live_rows:
         found_count = str(snapshot.manifest.live_rows)
-        yield Finding(place=own.store.url, expected=f"{count} groups", found=found_count)
+        yield Finding(place=result_table.store.url, expected=f"{count} groups", found=found_count)
 
 
 def _schema(grouping: Grouping) -> TableSchema:
@@ -150,8 +152,7 @@ def _whole(kept: MaterializedView, own: Table, head: Manifest) -> None:
     envelope = _Rows(schema=base.manifest.schema)
     rows = ShownGroups(kept.grouping, kept.table.store).rows(head)
     commands = (
-        envelope.commands(each.append_column(_GONE, pa.repeat(False, each.num_rows)))
-        for each in rows
+        envelope.commands(row.append_column(_GONE, pa.repeat(False, row.num_rows))) for row in rows
     )
     staged = stage(Snapshot(own.store, base.manifest), commands, overwrite=True)
     own.commit(

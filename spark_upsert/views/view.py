@@ -106,10 +106,10 @@ def chosen(relation: Relation, changed: Mapping[str, int], live: Mapping[str, in
     for path, rows in changed.items():
         same *= 1 - min(1.0, rows / max(1, live[path]))
     share = 1 - same
-    way = (
+    strategy = (
         RefreshStrategy.SNAPSHOTS if share >= relation.worth_scanning else RefreshStrategy.LOOK_UPS
     )
-    return Choice(way, share, relation.worth_scanning)
+    return Choice(strategy, share, relation.worth_scanning)
 
 
 def pairs_by_piece(
@@ -121,8 +121,8 @@ def pairs_by_piece(
     hash_range: HashRange = ALL_HASHES,
 ) -> Iterator[Pairs]:
     """Yield what a step changed in a range of hashes (`timed_pairs_by_piece`)."""
-    found = timed_pairs_by_piece(relation, step, way, rows=rows, hash_range=hash_range)
-    return (pairs for pairs, _ in found)
+    pieces = timed_pairs_by_piece(relation, step, way, rows=rows, hash_range=hash_range)
+    return (pairs for pairs, _ in pieces)
 
 
 def timed_pairs_by_piece(
@@ -265,13 +265,13 @@ def steps(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) 
     times_ms : mapping of str to int
         When the version of each table there was committed.
     """
-    found = []
+    planned = []
     at, time_ms = dict(before), max(times_ms.values(), default=0)
-    for each in moved:
-        start, at = at, {**at, each.path: each.version}
-        time_ms = max(time_ms, each.time_ms)
-        found.append(TimedStep(Step(start, at), sum(at.values()), time_ms))
-    return found
+    for moved_table in moved:
+        start, at = at, {**at, moved_table.path: moved_table.version}
+        time_ms = max(time_ms, moved_table.time_ms)
+        planned.append(TimedStep(Step(start, at), sum(at.values()), time_ms))
+    return planned
 
 
 def netted(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) -> list[TimedStep]:
@@ -405,8 +405,16 @@ class View:
     def _standing(self, path: str, consumer: str) -> list[int]:
         table = self.tables[path]
         now_ms, since = table.log.now_ms(), table.log.head().since
-        found = [each for each in readable_leases(table.store) if each.consumer == consumer]
-        return [each.version for each in found if each.is_live(now_ms) and each.version >= since]
+        consumer_leases = [
+            readable_lease
+            for readable_lease in readable_leases(table.store)
+            if readable_lease.consumer == consumer
+        ]
+        return [
+            lease.version
+            for lease in consumer_leases
+            if lease.is_live(now_ms) and lease.version >= since
+        ]
 
     def _held_at(self, at: At) -> At:
         """Return the oldest version of each table that is read at a position."""
@@ -446,7 +454,7 @@ class View:
         DataError
             It has none there, and none in the newest version of the tables.
         """
-        failed = sum(each.failed for each in self.relation.formulas)
+        failed = sum(formula.failed for formula in self.relation.formulas)
         if not failed:
             return
         if on_error is OnError.NULL:
@@ -503,8 +511,8 @@ class View:
             A table is another one, or a copy that has not that version.
         """
         remembered = [*at.items(), *((name.rpartition("@")[0], pinned[name]) for name in pinned)]
-        for path, place in remembered:
-            self.log(path).require(place, who, hint=hint)
+        for path, version_ref in remembered:
+            self.log(path).require(version_ref, who, hint=hint)
 
     def kept_position(self, at: At) -> KeptPosition:
         """Return a position as a kept table has it; the first snapshot is whole."""
@@ -558,18 +566,20 @@ class View:
         DataLossError
             Some are expired.
         """
-        ways = [
-            self._moved(place, path, before[path], after[path])
-            for place, path in enumerate(self.paths)
+        moves = [
+            self._moved(index, path, before[path], after[path])
+            for index, path in enumerate(self.paths)
         ]
         # Commit times of one table never fall, so that each way is in order.
-        return heapq.merge(*ways, key=lambda each: each.moved)
+        return heapq.merge(*moves, key=lambda each: each.moved)
 
     def choice(self, step: Step, moved: Iterable[MovedBy]) -> Choice:
         """Return which way a step is computed that consists of some epochs."""
         changed: dict[str, int] = {}
-        for each in moved:
-            changed[each.moved.path] = changed.get(each.moved.path, 0) + each.rows
+        for moved_table in moved:
+            changed[moved_table.moved.path] = (
+                changed.get(moved_table.moved.path, 0) + moved_table.rows
+            )
         if sum(changed.values()) < STEP_ROWS_MIN:
             return LOOK_UPS
         live = {path: self.log(path).at(step.after[path]).live_rows for path in changed}

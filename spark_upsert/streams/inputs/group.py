@@ -58,8 +58,8 @@ def pins(below: DiscoveryOptions) -> dict[str, Pin]:
     group = table.at() if below.as_of_batch is None else table.of_batch(below.as_of_batch)
     if group.batch is None:
         raise no_group(below.root)
-    found = pins_of(group, below)
-    missing = sorted(below.named.keys() - found.keys())
+    pinned = pins_of(group, below)
+    missing = sorted(below.named.keys() - pinned.keys())
     if missing:
         raise OptionError(
             f"the input '{missing[0]}' is the folder '{below.named[missing[0]]}' below "
@@ -68,14 +68,14 @@ def pins(below: DiscoveryOptions) -> dict[str, Pin]:
             option="inputs",
             input=missing[0],
         )
-    if not found:
+    if not pinned:
         raise OptionError(
             f"of the {len(group.members)} tables that have {_named(group.batch.number)} below "
             f"'{below.root}' none matches '{below.pattern}'.",
             hint="check 'inputsPattern'; a table takes part from its first whole batch on.",
             option="inputsPattern",
         )
-    return found
+    return pinned
 
 
 def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
@@ -106,13 +106,13 @@ def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions
     """
     if pin is None:
         return options
-    place = pin.place
-    newest = table.log.require(place, _named(pin.batch), hint=OTHER_THAN_IN_GROUP)
+    table_ref = pin.place
+    newest = table.log.require(table_ref, _named(pin.batch), hint=OTHER_THAN_IN_GROUP)
     with table.log.last_look() as look:
-        version = look.kept(place.version)
+        version = look.kept(table_ref.version)
     if version is None:
         raise DataLossError(
-            f"{_named(pin.batch)} has version {place.version} of the table at '{options.path}', "
+            f"{_named(pin.batch)} has version {table_ref.version} of the table at '{options.path}', "
             f"which can be read from version {newest.since} on only: what is older was expired.",
             hint="read without 'consistent', or again when the query has written to this table "
             "next; keep more from now on, by a longer --retain of 'upsertflow expire'.",
@@ -215,14 +215,14 @@ class GroupInputs:
 
     def __getstate__(self) -> dict[str, Any]:
         # A task makes the inputs that it reads, and asks for no group.
-        kept = {"_below": self._below, "_make": self._make, "_joined": self._joined}
+        state = {"_below": self._below, "_make": self._make, "_joined": self._joined}
         return {
             **self.__dict__,
             "_group": None,
             "_batches": None,
             "_inputs": {},
             "_ahead": [],
-            **kept,
+            **state,
         }
 
     def look(self) -> Heads:
@@ -234,13 +234,13 @@ class GroupInputs:
         if head is None or head.version == self._version:
             return self._heads
         group = self._group.at(head.version)
-        found = pins_of(group, self._below)
+        pinned = pins_of(group, self._below)
         # Of tables that have not moved the head stays the very object, so that none is asked.
-        same = {name: self._heads[name] for name, pin in found.items() if self._has(name, pin)}
-        self._heads = {name: same.get(name) or _end_of(pin) for name, pin in found.items()}
-        self._pins, self._version = found, head.version
+        same = {name: self._heads[name] for name, pin in pinned.items() if self._has(name, pin)}
+        self._heads = {name: same.get(name) or _end_of(pin) for name, pin in pinned.items()}
+        self._pins, self._version = pinned, head.version
         if group.batch is not None:
-            self._ahead = [*self._ahead[:1], (group.batch.number, _uppers(found))]
+            self._ahead = [*self._ahead[:1], (group.batch.number, _uppers(pinned))]
         return self._heads
 
     def within(self, standing: Heads, rows_max: int) -> Heads | None:
@@ -257,10 +257,10 @@ class GroupInputs:
         group = self._batches.within(self._version, rows_max, has_all)
         if group is None or group.batch is None:
             return None
-        found = pins_of(group, self._below)
-        self._ahead = [(group.batch.number, _uppers(found)), *self._ahead[-1:]]
-        same = {name: self._heads[name] for name, pin in found.items() if self._has(name, pin)}
-        return {name: same.get(name) or _end_of(pin) for name, pin in found.items()}
+        pinned = pins_of(group, self._below)
+        self._ahead = [(group.batch.number, _uppers(pinned)), *self._ahead[-1:]]
+        same = {name: self._heads[name] for name, pin in pinned.items() if self._has(name, pin)}
+        return {name: same.get(name) or _end_of(pin) for name, pin in pinned.items()}
 
     def _has(self, name: str, pin: Pin) -> bool:
         before = self._pins.get(name)
@@ -306,10 +306,10 @@ class GroupInputs:
 
     def __getitem__(self, name: str, /) -> Input:
         """Return the input of a name that an offset or a split has."""
-        found = self._inputs.get(name)
-        if found is None:
-            found = self._inputs[name] = self._make(name, joins=name in self._joined)
-        return found
+        input_ = self._inputs.get(name)
+        if input_ is None:
+            input_ = self._inputs[name] = self._make(name, joins=name in self._joined)
+        return input_
 
     def complete(self, positions: Heads) -> int | None:
         """Return the newest batch that a stream has all of (`Batched.complete`)."""

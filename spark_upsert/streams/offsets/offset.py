@@ -55,8 +55,8 @@ class Position:
     @property
     def record(self) -> dict[str, Any]:
         """The record, its keys in order; a new one each time."""
-        found: dict[str, Any] = json.loads(self.text)
-        return found
+        record: dict[str, Any] = json.loads(self.text)
+        return record
 
 
 def canonical(value: Any) -> str:
@@ -76,13 +76,13 @@ def _require_json(value: Any) -> None:
         case None | bool() | int() | str():
             return
         case list():
-            for each in value:
-                _require_json(each)
+            for item in value:
+                _require_json(item)
         case dict():
-            for name, each in value.items():
+            for name, item in value.items():
                 if not isinstance(name, str):
                     raise ValueError(f"the key {name!r} of a position is no text")
-                _require_json(each)
+                _require_json(item)
         case _:
             raise ValueError(f"{value!r} has no canonical JSON text")
 
@@ -109,8 +109,8 @@ class Offset:
             "state": dict(self.state),
             "version": VERSION,
         }
-        found: dict[str, Any] = json.loads(canonical(record))
-        return found
+        offset_record: dict[str, Any] = json.loads(canonical(record))
+        return offset_record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Offset:
@@ -135,8 +135,10 @@ class Offset:
         if version != VERSION or record.keys() != _FIELDS:
             raise no_offset(record)
         try:
-            positions = {name: Position.of(each) for name, each in record["positions"].items()}
-            state = {name: json.loads(canonical(each)) for name, each in record["state"].items()}
+            positions = {
+                name: Position.of(position) for name, position in record["positions"].items()
+            }
+            state = {name: json.loads(canonical(item)) for name, item in record["state"].items()}
         except MALFORMED as error:
             raise no_offset(record) from error
         return cls(positions=positions, state=state)
@@ -146,8 +148,8 @@ class Offset:
         if record["origin"] is None:
             return cls()
         # Whether it is within the snapshot follows from the hash.
-        kept = {name: record[name] for name in ("hash", "origin", "place", "upper")}
-        return cls(positions={UNNAMED: Position.of(kept)})
+        position_fields = {name: record[name] for name in ("hash", "origin", "place", "upper")}
+        return cls(positions={UNNAMED: Position.of(position_fields)})
 
 
 class Offsets(Protocol):
@@ -210,7 +212,7 @@ def checked_offset(offset: Offset) -> dict[str, Any]:
 
 def without(state: Mapping[str, Json], *entries: str) -> dict[str, Json]:
     """Return the state of an offset without some entries."""
-    return {name: each for name, each in state.items() if name not in entries}
+    return {name: item for name, item in state.items() if name not in entries}
 
 
 def no_offset(record: Mapping[str, Any]) -> OptionError:

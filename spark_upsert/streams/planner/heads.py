@@ -214,15 +214,15 @@ class Backlogs:
             resting = self._resting
             names = [name for name, head in heads.items() if resting.get(name) is not head]
         self._heads = None  # Until all have answered.
-        found = {name: self._of(name, standing.get(name), heads[name]) for name in names}
-        for name, backlog in found.items():
+        heads_by_name = {name: self._of(name, standing.get(name), heads[name]) for name in names}
+        for name, backlog in heads_by_name.items():
             if backlog.is_at_rest:
                 self._resting[name] = heads[name]
             else:
                 self._resting.pop(name, None)
-        self._behind = {name for name, backlog in found.items() if not backlog.is_at_rest}
+        self._behind = {name for name, backlog in heads_by_name.items() if not backlog.is_at_rest}
         self._standing, self._planned, self._heads = standing, None, heads
-        return found
+        return heads_by_name
 
     def _forget_moved(self, standing: Mapping[str, Position]) -> None:
         """Forget of which inputs it was known that nothing lies ahead, if the stream has moved."""

@@ -209,7 +209,7 @@ class StreamGauge:
         if not self._governor.rung:
             self._take_back()
             return
-        said = StreamPressure(
+        pressure = StreamPressure(
             rung=self._governor.rung,
             ratio=self._governor.pressure,
             said_ms=now_ms,
@@ -218,10 +218,10 @@ class StreamGauge:
         )
         due = [name for name in backlogs if self._is_due(name, now_ms)]
         for name in due[:TOLD_MAX]:
-            each = self._inputs[name]
+            input_ = self._inputs[name]
             self._told.pop(name, None)  # The latest report is the last entry.
-            self._told[name] = now_ms, each
-            each.press(said)
+            self._told[name] = now_ms, input_
+            input_.press(pressure)
         for name in list(self._told)[:-TOLD_MAX]:
             del self._told[name]  # It expires by itself.
 
@@ -233,8 +233,8 @@ class StreamGauge:
 
     def _take_back(self) -> None:
         """Take the message back from all inputs that had it; a removed input is not made anew."""
-        for _, each in self._told.values():
-            each.press(None)
+        for _, input_ in self._told.values():
+            input_.press(None)
         self._told.clear()
 
     def _tell_log(self, governor: Governor, *, waiting: int) -> None:

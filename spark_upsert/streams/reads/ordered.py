@@ -133,7 +133,7 @@ def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
             has_more=False,
         )
 
-    numbered = {name: (index, name, each) for index, (name, each) in enumerate(inputs.items())}
+    numbered = {name: (index, name, input_) for index, (name, input_) in enumerate(inputs.items())}
     shares = of_each(numbered, share).values()
     return Passage(shares=tuple(shares), order=order, inputs=len(inputs), first=0)
 
@@ -179,10 +179,10 @@ def read_passage(
 
 def _counts(passage: Passage) -> tuple[list[int], int]:
     """Return counts that mean the order that was planned, and how many rows it has."""
-    given = {share.index: share.rows or 0 for share in passage.shares}
-    total = sum(given.values())
+    row_counts = {share.index: share.rows or 0 for share in passage.shares}
+    total = sum(row_counts.values())
     endless = {share.index for share in passage.shares if share.has_more}
-    counts = [total if i in endless else given.get(i, 0) for i in range(passage.inputs)]
+    counts = [total if i in endless else row_counts.get(i, 0) for i in range(passage.inputs)]
     return counts, total
 
 

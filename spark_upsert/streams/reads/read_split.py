@@ -146,17 +146,19 @@ def _changes(
     options: ReadOptions,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    wanted = ChangeOptions(
+    change_options = ChangeOptions(
         columns=tuple(columns),
         deduplication=options.deduplication,
         compute_updates=options.compute_updates,
     )
     keys = stretch.schema.keys
     if split.grouping is None:
-        batches = read_changes(store, stretch, wanted, hash_range=split.hash_range)
+        batches = read_changes(store, stretch, change_options, hash_range=split.hash_range)
     else:
         keys = split.grouping.keys
-        batches = _changes_of_groups(ShownGroups(split.grouping, store), split, stretch, wanted)
+        batches = _changes_of_groups(
+            ShownGroups(split.grouping, store), split, stretch, change_options
+        )
     if options.change_feed:
         return batches
     return new_values(batches, options, keys=keys)

@@ -40,8 +40,8 @@ def splits_of(work: TaskRead) -> Iterator[Any]:
         for share in work.shares:
             yield from share.splits
     else:
-        for each in work:
-            yield each.split
+        for item in work:
+            yield item.split
 
 
 def refuse_own_epochs(splits: Iterable[Any], query_id: str | None) -> None:
@@ -59,10 +59,10 @@ def refuse_own_epochs(splits: Iterable[Any], query_id: str | None) -> None:
     OptionError
         A table is its own sink: each batch would make the next one, for ever.
     """
-    own = None if query_id is None else Transaction.writer_of_query(query_id)
+    writer = None if query_id is None else Transaction.writer_of_query(query_id)
     for split in splits:
         is_table = isinstance(split, RowsSplit | ChangesSplit | ViewSplit)
-        if is_table and own in split.queries:
+        if is_table and writer in split.queries:
             raise OptionError(
                 "the query reads what it writes: a table that is among its inputs is its sink, "
                 f"too, and {_versions(split)} is its own. Each batch would make the next one.",

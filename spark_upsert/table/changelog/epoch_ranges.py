@@ -63,7 +63,8 @@ class Stretch:
 def read_through(stretches: Iterable[Stretch]) -> tuple[Slice, ...]:
     """Return the slices that are read to compute changes, each once; others are only searched."""
     sides = (
-        (*each.after, *(each.before.slices if each.is_comparison else ())) for each in stretches
+        (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
+        for stretch in stretches
     )
     return tuple(dict.fromkeys(slice_ for side in sides for slice_ in side))
 

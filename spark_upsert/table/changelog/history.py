@@ -166,13 +166,14 @@ def _differs(
 ) -> Mask:
     """Return which events follow a delete, or tracked values that are not theirs."""
     differs = np.ones(events.num_rows, dtype=np.bool_)
-    behind = np.flatnonzero(is_put[1:] & is_put[:-1]) + 1
-    apart = {*schema.keys, *options.untracked}
-    names = options.tracked or [name for name in options.columns if name not in apart]
+    next_rows = np.flatnonzero(is_put[1:] & is_put[:-1]) + 1
+    untracked = {*schema.keys, *options.untracked}
+    names = options.tracked or [name for name in options.columns if name not in untracked]
     before, now = (
-        [events.column(name).take(pa.array(at)) for name in names] for at in (behind - 1, behind)
+        [events.column(name).take(pa.array(at)) for name in names]
+        for at in (next_rows - 1, next_rows)
     )
-    differs[behind] = ~identical_rows(before, now) if names else False
+    differs[next_rows] = ~identical_rows(before, now) if names else False
     return differs
 
 
@@ -225,12 +226,14 @@ def _axis_type(schema: TableSchema, by: ValidBy) -> pa.DataType:
         )
     if len(schema.order) == 1:
         return schema.order[0].type
-    return pa.struct([pa.field(each.name, each.type) for each in schema.order])
+    return pa.struct([pa.field(order_field.name, order_field.type) for order_field in schema.order])
 
 
 def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
     """Refuse an overwrite, which deletes rows without an order, where orders are the axis."""
-    overwrites = [max(each.times_ms) for each in stretches if each.cut is RangeBoundary.OVERWRITE]
+    overwrites = [
+        max(stretch.times_ms) for stretch in stretches if stretch.cut is RangeBoundary.OVERWRITE
+    ]
     if by is ValidBy.ORDER and overwrites:
         raise OptionError(
             f"version {overwrites[0]} replaced the contents of the table: what it deleted has no "
@@ -299,7 +302,7 @@ def read_history(
     fields = schema.columns if shown is None else shown
 
     def rows_in(piece: HashRange) -> pa.RecordBatch | None:
-        found = [
+        batches = [
             batch
             for stretch in stretches
             for batch in changes_by_piece(
@@ -311,17 +314,17 @@ def read_history(
             )
             if batch.num_rows
         ]
-        if not found:
+        if not batches:
             return None
-        events = pa.concat_batches(found)
+        events = pa.concat_batches(batches)
         if open_rows is not None:
             events = pa.concat_batches([open_rows(events), events])
         return validity(events, schema, options)
 
-    whole = Snapshot(
+    snapshot = Snapshot(
         store, replace(stretches[0].before, slices=read_through(stretches), schema=schema)
     )
-    useful = useful_threads(sum(each.file.rows for each in whole.manifest.slices), threads)
-    for rows in in_order(rows_in, whole.chunks(hash_range, at_least=useful), useful):
+    useful = useful_threads(sum(slice_.file.rows for slice_ in snapshot.manifest.slices), threads)
+    for rows in in_order(rows_in, snapshot.chunks(hash_range, at_least=useful), useful):
         if rows is not None and rows.num_rows:
             yield rows

@@ -117,12 +117,12 @@ def render(changes: Changes, times_ms: Mapping[int, int], options: ChangeOptions
     old, new, epochs = old[by_epoch], new[by_epoch], epochs[by_epoch]
     versions = np.array(list(times_ms), dtype=np.int64)
     micros = 1000 * np.array(list(times_ms.values()), dtype=np.int64)
-    sources, own = _rows_of_pairs(
+    sources, computed = _rows_of_pairs(
         old, new, epochs, micros[np.searchsorted(versions, epochs)], options
     )
     fields = [rows.schema.columns.field(name) for name in options.columns]
     return pa.RecordBatch.from_arrays(
-        [*rows.take(options.columns, sources), *own],
+        [*rows.take(options.columns, sources), *computed],
         schema=pa.schema([*fields, *CHANGELOG_FIELDS]),
     )
 
@@ -149,15 +149,17 @@ def render_sides(
         Version and time of all changes, or of each.
     options : ChangeOptions
     """
-    places = np.arange(old.num_rows)
-    old_at, new_at = np.where(has_old, places, ABSENT), np.where(has_new, places, ABSENT)
+    row_indices = np.arange(old.num_rows)
+    old_at, new_at = np.where(has_old, row_indices, ABSENT), np.where(has_new, row_indices, ABSENT)
     new_at[has_new] += old.num_rows
-    versions, times_ms = (np.broadcast_to(each, len(places)) for each in (version, time_ms))
-    sources, own = _rows_of_pairs(old_at, new_at, versions, 1000 * times_ms, options)
+    versions, times_ms = (
+        np.broadcast_to(scalar, len(row_indices)) for scalar in (version, time_ms)
+    )
+    sources, computed = _rows_of_pairs(old_at, new_at, versions, 1000 * times_ms, options)
     both = pa.concat_batches([old.select(options.columns), new.select(options.columns)])
     taken = both.take(pa.array(sources))
     return pa.RecordBatch.from_arrays(
-        [*taken.columns, *own], schema=pa.schema([*taken.schema, *CHANGELOG_FIELDS])
+        [*taken.columns, *computed], schema=pa.schema([*taken.schema, *CHANGELOG_FIELDS])
     )
 
 
@@ -248,11 +250,11 @@ def new_values(
 
 
 def _refuse_deletes(batch: pa.RecordBatch, keys: Sequence[str]) -> None:
-    found = pc.index(batch.column(CHANGE_TYPE), CHANGE_NAMES[DELETE]).as_py()
-    if found < 0:
+    delete_row = pc.index(batch.column(CHANGE_TYPE), CHANGE_NAMES[DELETE]).as_py()
+    if delete_row < 0:
         return
     row = {
-        name: batch.column(name)[found].as_py()
+        name: batch.column(name)[delete_row].as_py()
         for name in (COMMIT_VERSION, *keys)
         if has_column(batch.schema, name)
     }

@@ -74,17 +74,17 @@ def rows_at(
     pieces = None
     if index is not None and state is not None:
         pieces = proposed(index, state, values, snapshot.manifest)
-    wanted = [*names, *({column} - set(names))]
+    read_names = [*names, *({column} - set(names))]
     if pieces is None:
-        batches = snapshot.read(wanted)
+        batches = snapshot.read(read_names)
     else:
-        batches = (snapshot.look_up(keys.columns, wanted).rows for keys in pieces)
+        batches = (snapshot.look_up(keys.columns, read_names).rows for keys in pieces)
     fields = pa.schema([at.schema.columns.field(name) for name in names])
     for batch in batches:
         chosen = is_among([batch.column(column)], [values])
         if bool(chosen.any()):
-            found = batch.filter(pa.array(chosen)).select(list(names))
-            yield found if found.schema == fields else found.cast(fields)
+            matches = batch.filter(pa.array(chosen)).select(list(names))
+            yield matches if matches.schema == fields else matches.cast(fields)
 
 
 def _state(index: Index, *, near: int) -> IndexState | None:
@@ -114,8 +114,8 @@ def _bridged(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyBatch
         yield between.slice(at, CHUNK_ROWS)
     for keys in pieces:
         if between.num_rows:
-            seen = is_among(keys.columns, between.cast(keys.schema).columns)
-            keys = keys.filter(pa.array(~seen))
+            is_current = is_among(keys.columns, between.cast(keys.schema).columns)
+            keys = keys.filter(pa.array(~is_current))
         if keys.num_rows:
             yield keys
 

@@ -196,8 +196,8 @@ class Log(LogReader):
             self._remember(apply(head, commit), head)
         elif not self._settle(commit, head):
             return None
-        for told in self._listeners:
-            told(commit)
+        for listener in self._listeners:
+            listener(commit)
         self._checkpoint(commit.version)
         tell(commit, self._store.url)
         return commit
@@ -239,9 +239,9 @@ class Log(LogReader):
         )
         if not self._try_put(commit):
             return None
-        made = self.commit(0)  # Of attempts with the same identity, the first one stands.
-        tell(made, self._store.url)
-        return made
+        first_commit = self.commit(0)  # Of attempts with the same identity, the first one stands.
+        tell(first_commit, self._store.url)
+        return first_commit
 
     def _next_ms(self, head: Manifest) -> int:
         """Return the time of the next version: times only grow."""
@@ -279,14 +279,14 @@ class Log(LogReader):
             if record.put_if_absent(self._store):
                 self._durable_version = commit.version
                 return True
-            found = self._stored.mark(commit.version)
+            mark = self._stored.mark(commit.version)
         except Exception as error:
-            found = self._stored.mark(commit.version)
-            if found is None:
+            mark = self._stored.mark(commit.version)
+            if mark is None:
                 if isinstance(error, OSError):
                     self.try_head()  # Says what became of the table, if it was removed.
                 raise
-        if found is None or found.token != commit.token:
+        if mark is None or mark.token != commit.token:
             return False
         self._make_durable(commit.version)
         return True
@@ -320,7 +320,7 @@ class Log(LogReader):
                 hint="look at the table before you write these rows again; give writes a "
                 "transaction ('txnAppId' and 'txnVersion'), which settles this by itself.",
             )
-        return all(head.has(each) for each in commit.transactions)
+        return all(head.has(transaction) for transaction in commit.transactions)
 
     def _is_elsewhere(self, manifest: Manifest) -> bool:
         """Return whether a version that is missing was not cut off: the log is another one."""
@@ -330,8 +330,8 @@ class Log(LogReader):
         return not first.is_cut and not self._stored.holds(manifest)
 
     def _take_back(self, commit: Commit) -> None:
-        found = self._stored.mark(commit.version)
-        if found is not None and found.token == commit.token:
+        mark = self._stored.mark(commit.version)
+        if mark is not None and mark.token == commit.token:
             self._store.delete(commit_path(commit.version))
 
     def _checkpoint(self, version: int) -> None:

@@ -144,13 +144,13 @@ class Look:
         VersionNotFoundError
             The version does not exist, or is below ``since``.
         """
-        head, behind = self._head, self._behind
+        head, newest = self._head, self._behind
         if version == head.version:
             return head
         if not head.since <= version <= head.version:
             raise no_version(version, head)
-        if behind is not None and behind.version == version:
-            return behind
+        if newest is not None and newest.version == version:
+            return newest
         self._has_read = True
         store = self._stored.store
         manifest = self._stored.roll(newest_up_to(store, version), version)
@@ -191,18 +191,18 @@ class Look:
         VersionNotFoundError
             The version does not exist, or is below ``since``.
         """
-        found = None if version < self._head.since else self._commit(version)
-        if found is None:
+        stored_commit = None if version < self._head.since else self._commit(version)
+        if stored_commit is None:
             raise self._gone(version)
-        return found
+        return stored_commit
 
     def commits(self, lower: int, upper: int) -> Iterator[Commit]:
         """Yield the commits of the versions ``lower <= v < upper``."""
         for version in range(lower, upper):
             if (version - lower) % AT_ONCE == 0:
-                ahead = range(version, min(version + AT_ONCE, upper))
-                self._has_read |= not all(map(self._stored.remembers, ahead))
-                self._stored.bring(ahead.start, ahead.stop)
+                stop = range(version, min(version + AT_ONCE, upper))
+                self._has_read |= not all(map(self._stored.remembers, stop))
+                self._stored.bring(stop.start, stop.stop)
             yield self.commit(version)
 
     def require_changes(self, lower: int) -> None:
@@ -233,9 +233,9 @@ class Look:
                 f"the time {render_time(timestamp_ms)}", since=head.since, newest=head.version
             )
         if version < 0:
-            first, asked = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
+            first, requested = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
             raise VersionNotFoundError(
-                f"the table has no version at {asked}: its first version was committed at {first}.",
+                f"the table has no version at {requested}: its first version was committed at {first}.",
                 hint=f"give a time at or after {first}, or version 0.",
             )
         return self.at(version)
@@ -302,15 +302,15 @@ class Look:
         """
         head = self._head
         if head.table_id != place.table_id:
-            found = str(head.place)
+            description = str(head.place)
         elif head.version < place.version:
-            found = f"a copy of it that ends at version {head.version}"
+            description = f"a copy of it that ends at version {head.version}"
         # Where the version was expired since, only the identity is left to compare.
         elif place.version >= head.since and self._token_at(place.version) != place.token:
-            found = f"a copy of it with another version {place.version}"
+            description = f"a copy of it with another version {place.version}"
         else:
             return head
-        raise self._stored.other(place, found, who, hint)
+        raise self._stored.other(place, description, who, hint)
 
     def _token_at(self, version: int) -> str | None:
         if version == self._head.version:

@@ -97,7 +97,9 @@ class KeptPosition:
         """
         if other.pinned != self.pinned or other.at.keys() != self.at.keys():
             return False
-        if not all(_is_behind(other.at[path], place) for path, place in self.at.items()):
+        if not all(
+            _is_behind(other.at[path], version_ref) for path, version_ref in self.at.items()
+        ):
             return False
         # Of one position the snapshot grows until it is whole, and is told no more.
         if other.at != self.at or self.snapshot is None:
@@ -113,7 +115,10 @@ def _is_behind(place: TableVersion, newer: TableVersion) -> bool:
 
 def places_record(places: VersionsByInput) -> dict[str, list[Any]]:
     """Return places as JSON holds them (`places_of`)."""
-    return {name: [place.table_id, place.version, place.token] for name, place in places.items()}
+    return {
+        name: [version_ref.table_id, version_ref.version, version_ref.token]
+        for name, version_ref in places.items()
+    }
 
 
 def places_of(record: Any) -> dict[str, TableVersion]:

@@ -184,24 +184,26 @@ def bounds(
     now_ms : int
         The time, in ms since 1970.
     """
-    found = [
+    retention_bounds = [
         RetentionBound(since=at_safety[1], reason=f"versions of the last {render_ms(at_safety[0])}")
     ]
     if retain_versions is not None:
         reason = f"the retention of {retain_versions} versions"
-        found.append(RetentionBound(since=newest - retain_versions, reason=reason))
+        retention_bounds.append(RetentionBound(since=newest - retain_versions, reason=reason))
     if at_age is not None:
         reason = f"the retention of {render_ms(at_age[0])}"
-        found.append(RetentionBound(since=at_age[1], reason=reason))
+        retention_bounds.append(RetentionBound(since=at_age[1], reason=reason))
     if at_row_ttl is not None:
         reason = f"rowTtl={render_ms(at_row_ttl[0])} by the time of commits"
-        found.append(RetentionBound(since=at_row_ttl[1], reason=reason))
-    found += [
+        retention_bounds.append(RetentionBound(since=at_row_ttl[1], reason=reason))
+    retention_bounds += [
         RetentionBound(since=lease.version, reason=f"the consumer '{lease.consumer}'")
         for lease in leases
         if lease.is_live(now_ms)
     ]
-    return [RetentionBound(since=max(0, each.since), reason=each.reason) for each in found]
+    return [
+        RetentionBound(since=max(0, bound.since), reason=bound.reason) for bound in retention_bounds
+    ]
 
 
 def choose_since(found: Iterable[RetentionBound]) -> RetentionBound:
@@ -481,8 +483,8 @@ def _look(store: Store) -> _Look:
     finally:
         store.delete(probe)
     clock = files.pop(probe, None)
-    own = [info for info in files.values() if not info.is_link]
-    runs = [info for info in own if is_run_path(info.path)]
+    infos = [info for info in files.values() if not info.is_link]
+    runs = [info for info in infos if is_run_path(info.path)]
     # If the listing should miss the probe, an older file makes everything look younger.
     now_s = (
         max((info.modified_s for info in runs), default=0.0) if clock is None else clock.modified_s
@@ -491,12 +493,12 @@ def _look(store: Store) -> _Look:
     for folder in (_DATA, _LOG, _LEASES, _PRESSURE):
         others += store.temporaries(folder)
     passing = [info for info in others if _PASSING.fullmatch(info.path) and not info.is_link]
-    known = {info.path for info in (*runs, *passing)}
+    known_paths = {info.path for info in (*runs, *passing)}
     return _Look(
         now_s=now_s,
         runs=tuple(runs),
         passing=tuple(passing),
-        foreign=tuple(sorted(info.path for info in others if info.path not in known)),
+        foreign=tuple(sorted(info.path for info in others if info.path not in known_paths)),
     )
 
 

@@ -175,8 +175,8 @@ def leases(store: Store) -> list[Lease]:
     CorruptionError
         An object among the leases is none.
     """
-    found = (_read(store, info.path) for info in store.list(FOLDER))
-    return [lease for lease in found if lease is not None]  # The others were released since.
+    all_leases = (_read(store, info.path) for info in store.list(FOLDER))
+    return [lease for lease in all_leases if lease is not None]  # The others were released since.
 
 
 def readable_leases(store: Store) -> list[Lease]:
@@ -184,7 +184,7 @@ def readable_leases(store: Store) -> list[Lease]:
 
     It is for reports of how far consumers are, not for code that removes anything.
     """
-    found: list[Lease] = []
+    readable: list[Lease] = []
     for info in store.list(FOLDER):
         try:
             lease = _read(store, info.path)
@@ -192,8 +192,8 @@ def readable_leases(store: Store) -> list[Lease]:
             _LOGGER.warning("a lease is passed by: %s", error.message)
             continue
         if lease is not None:
-            found.append(lease)
-    return found
+            readable.append(lease)
+    return readable
 
 
 def lease_in(path: str, record: Mapping[str, Any]) -> Lease:

@@ -151,8 +151,8 @@ def _is_earlier(type_: pa.DataType) -> bool:
 
 def _batch_without(names: Iterable[str], schema: pa.Schema, body: pa.Buffer) -> pa.RecordBatch:
     """Return the batch of a file without some columns, whose buffers are passed over."""
-    kept = [index for index, name in enumerate(schema.names) if name not in names]
-    options = pa.ipc.IpcReadOptions(included_fields=kept)
+    indices = [index for index, name in enumerate(schema.names) if name not in names]
+    options = pa.ipc.IpcReadOptions(included_fields=indices)
     with pa.ipc.open_stream(body.slice(MAGIC_BYTES), options=options) as reader:
         return reader.read_next_batch()
 
@@ -262,9 +262,9 @@ class Blocks:
         self, body: memoryview, sums: Sums, bring: Callable[[Numbers], None] | None = None
     ) -> None:
         self._bring = bring
-        whole = len(body) // BLOCK_BYTES * BLOCK_BYTES
-        self._whole = _words_of(body[:whole])
-        self._rest = body[whole:]
+        block_bytes = len(body) // BLOCK_BYTES * BLOCK_BYTES
+        self._whole = _words_of(body[:block_bytes])
+        self._rest = body[block_bytes:]
         self._sums = sums
         self._verified = np.zeros(len(sums), dtype=np.bool_)
         self.are_verified = not len(sums)
@@ -295,11 +295,11 @@ class Blocks:
             return None
         if self._bring is not None:
             self._bring(fresh)
-        found = self._checksums(fresh)
-        wrong = np.flatnonzero(found != self._sums[fresh])
+        actual_sums = self._checksums(fresh)
+        wrong = np.flatnonzero(actual_sums != self._sums[fresh])
         if len(wrong):
             first = wrong[0]
-            return int(fresh[first]), int(self._sums[fresh[first]]), int(found[first])
+            return int(fresh[first]), int(self._sums[fresh[first]]), int(actual_sums[first])
         self._verified[fresh] = True
         self.are_verified = bool(self._verified.all())
         return None
@@ -307,9 +307,9 @@ class Blocks:
     def _distinct(self, blocks: Numbers) -> Numbers:
         """Return the different ones, ascending."""
         if len(blocks) * 16 > len(self._sums):
-            wanted = np.zeros(len(self._sums), dtype=np.bool_)
-            wanted[blocks] = True
-            return np.flatnonzero(wanted)
+            is_distinct = np.zeros(len(self._sums), dtype=np.bool_)
+            is_distinct[blocks] = True
+            return np.flatnonzero(is_distinct)
         ordered = np.sort(blocks)
         is_new = np.ones(len(ordered), dtype=np.bool_)
         np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
@@ -366,10 +366,10 @@ class BlockSink:
             if len(self._pending) == BLOCK_BYTES:
                 self._sums.append(checksums(_words_of(self._pending)))
                 self._pending = bytearray()
-        whole = len(view) // BLOCK_BYTES * BLOCK_BYTES
-        if whole:
-            self._sums.append(checksums(_words_of(view[:whole])))
-        self._pending += view[whole:]
+        block_bytes = len(view) // BLOCK_BYTES * BLOCK_BYTES
+        if block_bytes:
+            self._sums.append(checksums(_words_of(view[:block_bytes])))
+        self._pending += view[block_bytes:]
 
     def end_body(self) -> None:
         """Learn that everything written from here on belongs to the tail."""
@@ -422,14 +422,14 @@ class Layout:
         self._examined = np.zeros(-(-len(array) // _GROUP_ROWS), dtype=np.bool_)
         if self.is_nested:
             return
-        valid, values, *rest = array.buffers()
+        valid, values, *other_buffers = array.buffers()
         self.valid = None if valid is None else valid.address - base
         self.values = values.address - base
         if self.is_text:
             # As they are never negative, a sign would make them too large.
             self.offsets = np.frombuffer(values, dtype=np.uint32, count=len(array) + 1)
-            self.data = None if rest[0] is None else rest[0].address - base
-            self.data_bytes = 0 if rest[0] is None else rest[0].size
+            self.data = None if other_buffers[0] is None else other_buffers[0].address - base
+            self.data_bytes = 0 if other_buffers[0] is None else other_buffers[0].size
         else:
             self.bits = array.type.bit_width
 

@@ -77,16 +77,16 @@ class HashSearch:
         inner = len(probes)
         if border < count:
             inner = int(np.searchsorted(probes, self._hashes[border], side="right"))
-        rest = np.searchsorted(self._hashes[border:], probes[inner:]) + border
-        return np.concatenate([self._within(self._sample, probes[:inner]), rest])
+        ends = np.searchsorted(self._hashes[border:], probes[inner:]) + border
+        return np.concatenate([self._within(self._sample, probes[:inner]), ends])
 
     def _within(self, sample: Hashes, probes: Hashes) -> Positions:
         """Return the places of probes, of which none is behind the stretch of the last sample."""
         stretch = np.maximum(np.searchsorted(sample, probes) - 1, 0)
         hashes = self._hashes[: len(sample) * STRIDE].reshape(-1, STRIDE).take(stretch, axis=0)
         # Eight bytes of 0 or 1 are a word, and the upper byte of this product is their sum.
-        below = (hashes < probes[:, None]).view(np.uint64)
-        counts = ((below * _ONES) >> np.uint64(56)).view(np.int64)
+        is_lower = (hashes < probes[:, None]).view(np.uint64)
+        counts = ((is_lower * _ONES) >> np.uint64(56)).view(np.int64)
         return stretch * STRIDE + counts.sum(axis=1)
 
     def likely(self, probes: Hashes) -> Positions:

@@ -71,13 +71,13 @@ def _standing(snapshot: Snapshot, rows: Rows, errors: Positions) -> pa.RecordBat
     schema = snapshot.manifest.schema
     hashes = rows.hashes[errors]
     state = snapshot.parts(HashRange.spanning(hashes[0], hashes[-1])) if len(errors) else []
-    found = find(schema, state, hashes, rows.take(schema.identity, errors))
+    stored_rows = find(schema, state, hashes, rows.take(schema.identity, errors))
     # An identity may have error entries in several runs: they all lead to the one that stands.
-    at = np.unique(found.at[found.present])
-    at = at[found.rows.take([DIFF], at)[0].to_numpy() == ERROR]
+    at = np.unique(stored_rows.at[stored_rows.present])
+    at = at[stored_rows.rows.take([DIFF], at)[0].to_numpy() == ERROR]
     names = [*schema.keys, REASON, EPOCH, RAW_KEY, RAW_VALUE]
-    columns = dict(zip(names, found.rows.take(names, at), strict=True))
+    columns = dict(zip(names, stored_rows.rows.take(names, at), strict=True))
     run_epochs = np.array([epoch for _, epoch in state], dtype=np.uint64)
-    came = pc.coalesce(columns[EPOCH], pa.array(run_epochs[found.rows.part_of(at)]))
+    came = pc.coalesce(columns[EPOCH], pa.array(run_epochs[stored_rows.rows.part_of(at)]))
     columns[EPOCH] = came.cast(pa.int64())
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=quarantine_schema(schema))

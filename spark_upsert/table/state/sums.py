@@ -77,17 +77,17 @@ def sums_that_fit(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
     Groups that do not are found by halves.
     """
     ends = np.append(firsts[1:], len(column))
-    parts, ahead = [pa.array([], column.type)], [(0, len(firsts))]
-    while ahead:
-        first, count = ahead.pop()
+    parts, pending = [pa.array([], column.type)], [(0, len(firsts))]
+    while pending:
+        first, count = pending.pop()
         begin, end = int(firsts[first]), int(ends[first + count - 1])
-        own = firsts[first : first + count] - begin
+        offsets = firsts[first : first + count] - begin
         try:
-            parts.append(exact_sums(column.slice(begin, end - begin), own))
+            parts.append(exact_sums(column.slice(begin, end - begin), offsets))
         except OverflowError:
             half = count // 2
             if half:
-                ahead += [(first + half, count - half), (first, half)]
+                pending += [(first + half, count - half), (first, half)]
             else:
                 parts.append(pa.nulls(1, column.type))
     return pa.concat_arrays(parts)
@@ -203,11 +203,11 @@ def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """
     high, low = (word.view(np.int64) for word in fixed_words(column))
     fits = high == low >> 63
-    rest, times = np.where(fits, high, 0), np.where(fits, 0, high)
+    remainder, times = np.where(fits, high, 0), np.where(fits, 0, high)
     valid = validity(column)
     mask = np.zeros(len(column), dtype=np.bool_) if valid is None else ~valid
     return (
-        _of_words(rest, low.view(np.uint64), column.type, mask),
+        _of_words(remainder, low.view(np.uint64), column.type, mask),
         _of_words(times >> 63, times.view(np.uint64), pa.decimal128(_DIGITS, 0), mask),
     )
 
@@ -219,12 +219,12 @@ def together(low: pa.Array, high: pa.Array) -> pa.Array:
     scale = low.type.scale
     times = convert(high, pa.decimal256(_DIGITS, 0))
     beyond = pc.multiply(times, pa.scalar(Decimal(1 << 64), pa.decimal256(_INTEGER, 0)))
-    rest = convert(low, pa.decimal256(_DIGITS, scale))
+    low_sums = convert(low, pa.decimal256(_DIGITS, scale))
     type_ = pa.decimal256(beyond.type.precision, scale)
     # The same integers, in the units of the last digit.
     bits, words = beyond.buffers()
     beyond = pa.Array.from_buffers(type_, len(beyond), [bits, words], offset=beyond.offset)
-    return pc.add(beyond, rest)
+    return pc.add(beyond, low_sums)
 
 
 def limbs_of(column: pa.Array) -> LimbColumns:
@@ -242,13 +242,13 @@ def limbs_of(column: pa.Array) -> LimbColumns:
 
 def carried(limbs: LimbColumns) -> LimbColumns:
     """Return the same numbers with all limbs but the highest in their range."""
-    whole: LimbColumns = []
+    carried_limbs: LimbColumns = []
     carry = np.zeros_like(limbs[0])
     for limb in limbs[:-1]:
         total = limb + carry
-        whole.append(total & np.int64(0xFFFFFFFF))
+        carried_limbs.append(total & np.int64(0xFFFFFFFF))
         carry = total >> np.int64(_LIMB_BITS)
-    return [*whole, limbs[-1] + carry]
+    return [*carried_limbs, limbs[-1] + carry]
 
 
 def _decimals(limbs: LimbColumns, type_: pa.DataType, mask: Mask) -> pa.Array:
@@ -278,8 +278,8 @@ def _at_most(
     high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int
 ) -> npt.NDArray[np.bool_]:
     """Return which numbers of 128 bits are not above a bound."""
-    top, rest = np.int64(bound >> 64), np.uint64(bound & (1 << 64) - 1)
-    return (high < top) | ((high == top) & (low <= rest))
+    top, low_bound = np.int64(bound >> 64), np.uint64(bound & (1 << 64) - 1)
+    return (high < top) | ((high == top) & (low <= low_bound))
 
 
 def _require(fits: bool, type_: pa.DataType) -> None:

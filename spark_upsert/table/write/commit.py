@@ -153,7 +153,7 @@ def _heads(log: Log, write_set: WriteSet) -> Iterator[Manifest]:
     try:
         yield from log.heads()
     except TableNotFoundError:
-        for base in {each.base for each in write_set.staged}:
+        for base in {staged_task.base for staged_task in write_set.staged}:
             log.require(base, "the epoch")
         raise
 

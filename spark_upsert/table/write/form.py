@@ -132,8 +132,8 @@ class UpsertForm:
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> UpsertEnvelope:
         """Return the envelope for a table."""
-        own = find_columns(columns.names, schema.columns.names, role="column")
-        sources = dict(zip(own, columns.names, strict=True))
+        own_names = find_columns(columns.names, schema.columns.names, role="column")
+        sources = dict(zip(own_names, columns.names, strict=True))
         return UpsertEnvelope(
             schema=schema,
             sources=sources,

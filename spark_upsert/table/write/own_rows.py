@@ -66,11 +66,11 @@ def envelope_of_rows(
 
 def _stored(schema: TableSchema, form: UpsertForm) -> pa.Schema:
     """Return the columns that are stored: all but those that only order or mark deletes."""
-    own = {name.lower() for name in schema.columns.names}
-    apart = {name.lower() for name in schema.engine.column_order.values()}
-    apart |= {field.name.lower() for field in schema.order}
+    column_names = {name.lower() for name in schema.columns.names}
+    special_names = {name.lower() for name in schema.engine.column_order.values()}
+    special_names |= {field.name.lower() for field in schema.order}
     if form.deletes is not None:
-        apart.add(form.deletes.lower())
-    apart -= own
-    stored = [field for field in form.others if field.name.lower() not in apart]
+        special_names.add(form.deletes.lower())
+    special_names -= column_names
+    stored = [field for field in form.others if field.name.lower() not in special_names]
     return pa.schema(stored) if stored else form.columns

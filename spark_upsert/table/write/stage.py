@@ -92,8 +92,8 @@ def stage_sealed(
         is_overwrite=overwrite,
     )
     reaches_back = Precedence.of(schema).order_reaches_back and not overwrite
-    ahead = prepare(snapshot.store, snapshot.manifest)
-    with Scratch(snapshot.store, ahead) as scratch:
+    prepared = prepare(snapshot.store, snapshot.manifest)
+    with Scratch(snapshot.store, prepared) as scratch:
         for sealed in stash.seal():
             batch = in_table(sealed, snapshot, schema) if reaches_back else sealed
             if schema.engine.multiplicity is not None:
@@ -107,7 +107,7 @@ def stage_sealed(
                 late_rows=late_rows,
                 is_by_keys=stash.is_by_keys,
                 threads=threads,
-                ahead=None if overwrite else ahead,
+                ahead=None if overwrite else prepared,
             )
             # The storage makes them durable while it is found out what they do.
             early = 0 if may_lose else len(rows)
@@ -120,8 +120,8 @@ def stage_sealed(
                     files.append(written())
                 elif stored.num_rows:
                     files.append(scratch.write(stored))
-                if ahead is not None:
-                    ahead.stored(files[-1] if stored is batch and not overwrite else None)
+                if prepared is not None:
+                    prepared.stored(files[-1] if stored is batch and not overwrite else None)
     return StagedRuns(
         base=snapshot.manifest.place,
         files=tuple(files),
@@ -131,7 +131,7 @@ def stage_sealed(
         is_by_keys=stash.is_by_keys,
         logs=stash.logs,
         move=moves[0] if moves else None,
-        ahead=None if ahead is None else ahead.made(),
+        ahead=None if prepared is None else prepared.made(),
     )
 
 
