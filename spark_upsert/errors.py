@@ -343,11 +343,6 @@ def require_plain(path: str, *, option: str = "path") -> None:
 
     Every location is checked where it is read, so that no later error, log line, plan or metric can
     show a secret. Local paths may contain any character.
-
-    Raises
-    ------
-    OptionError
-        The message shows no more than the part before the credentials or the query.
     """
     parts = _URL.match(path)
     if parts is None:
@@ -453,13 +448,7 @@ class TableNotFoundError(UpsertFlowError, FileNotFoundError):
 
     @classmethod
     def at(cls, path: str, *, may_wait: bool = False) -> Self:
-        """Return the error of a path without a table.
-
-        Parameters
-        ----------
-        may_wait : bool
-            Whether what asks for the table could wait for it.
-        """
+        """Return the error of a path without a table."""
         wait = f" (a read waits for it with {setting('tableTimeout', '5 minutes')})"
         hint = (
             "check the 'path' option, or write to it once: the first write makes the table"
@@ -607,15 +596,7 @@ class VersionNotFoundError(DataLossError, LookupError):
     def future(
         cls, name: str, version: int, *, since: int, newest: int, last: int | None = None
     ) -> Self:
-        """Return the error of a version that does not exist yet.
-
-        Parameters
-        ----------
-        name : str
-            The caller's name for the version.
-        last : int, optional
-            The last one that could be given; by default the newest.
-        """
+        """Return the error of a version that does not exist yet."""
         return cls(
             f"{name} {version} does not exist: the newest version is {newest}.",
             hint=f"give a version from {since} to {newest if last is None else last}.",
@@ -692,19 +673,7 @@ class TableFullError(UpsertFlowError):
         consumer: str,
         version: int,
     ) -> Self:
-        """Return the error of a write for which there is no room.
-
-        Parameters
-        ----------
-        epochs, bytes : int
-            What the consumer has yet to read.
-        epochs_max, bytes_max : int, optional
-            The caps.
-        upper : int
-            The version that the write would have become.
-        consumer, version : str, int
-            The slowest consumer, and up to where it has read.
-        """
+        """Return the error of a write for which there is no room."""
         caps = (("epochs", epochs, epochs_max), ("bytes", bytes, bytes_max))
         parts = [f"{held} of {most} {label}" for label, held, most in caps if most is not None]
         return cls(

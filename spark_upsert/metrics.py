@@ -146,16 +146,7 @@ class Progress:
     def numbers(
         self, sink: SinkNumbers | None, *, now_ms: int, problem: str | None = None
     ) -> BatchNumbers:
-        """Return the batch in numbers, given what it did to its table.
-
-        Parameters
-        ----------
-        sink : SinkNumbers or None
-        now_ms : int
-            The time, in ms since 1970, at which waiting changes are looked at.
-        problem : str, optional
-            Why the table could not be looked at.
-        """
+        """Return the batch in numbers, given what it did to its table."""
         lags = [report["lag"] for report in self.reports if "lag" in report]
         return BatchNumbers(
             progress=self,

@@ -51,22 +51,7 @@ def refuse_secrets(given: Mapping[str, str]) -> None:
 
 
 def with_options(shown: StructType, given: Mapping[str, str], keys: Collection[str]) -> StructType:
-    """Return the columns of a catalog table, which hold the options of its reads.
-
-    Parameters
-    ----------
-    shown : StructType
-        The columns of the read.
-    given : mapping of str to str
-        What `CREATE TABLE` was told.
-    keys : collection of str
-        Columns that are never null, whatever their type says.
-
-    Raises
-    ------
-    OptionError
-        No column can hold the options.
-    """
+    """Return the columns of a catalog table, which hold the options of its reads."""
     fields = list(shown)
     at = next((at for at, f in enumerate(fields) if not f.nullable or f.name in keys), None)
     if at is None:

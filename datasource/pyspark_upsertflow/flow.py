@@ -64,23 +64,6 @@ def frames(
 
     Each frame that is read runs the flow once. A frame may be united with others, or coalesced to
     fewer partitions; the query of a streaming frame fails then.
-
-    Parameters
-    ----------
-    spark : pyspark.sql.SparkSession
-    plan : Graph or Fused
-        Which replicas share a task; of a graph as `Automatic` decides for the slots of the session.
-    given : mapping of str to DataFrame, optional
-        The rows of each source that is `InputRows`, by its full name.
-    is_stream : bool
-        Whether tables are read as streams.
-
-    Raises
-    ------
-    GraphError
-        The graph cannot be run; the operators are named.
-    PlanError
-        The plan of an operator cannot be run.
     """
     compiled = _compiled(spark, plan, given, is_stream=is_stream, is_woken=not is_stream)
     _require_kind(given or {}, is_stream=is_stream)
@@ -116,26 +99,6 @@ def start(
 
     The end of a micro-batch is a barrier: every operator drains. Each sink takes a batch once,
     whatever happens to the query.
-
-    Parameters
-    ----------
-    checkpoint : str
-        Where Spark keeps the progress of the query. It remembers the sources and the widths of the
-        regions that keep state, too: with others the flow does not go on. Regions without state go
-        on at any width.
-    available_now : bool
-        Whether the query ends when it has caught up.
-    every : str, optional
-        The interval of micro-batches, as ``10 seconds``.
-    storage : mapping of str to str, optional
-        Settings of the object store in which the checkpoint lies.
-
-    Raises
-    ------
-    WidthError
-        A region that keeps state has another width than before.
-    GraphError, PlanError
-        As `frames`; or an operator counts on over barriers, which on Spark nothing does.
     """
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
@@ -182,14 +145,7 @@ def _compiled(
     is_stream: bool,
     is_woken: bool = False,
 ) -> tuple[Stages, DataFrame]:
-    """Return the stages of a flow, and what the last one gives.
-
-    Parameters
-    ----------
-    is_woken : bool
-        Whether tasks are told their own numbers, because Spark may number them otherwise: no
-        stream.
-    """
+    """Return the stages of a flow, and what the last one gives."""
     if isinstance(plan, Graph):
         slots = parallelism_of(spark) or 1
         plan = fused(expanded(plan), Automatic(slots=slots))

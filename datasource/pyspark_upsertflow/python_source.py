@@ -212,13 +212,7 @@ class ForeignStream:
 
 
 def find_source(named: str) -> type[DataSource]:
-    """Return the class of a source.
-
-    Raises
-    ------
-    OptionError
-        There is none, or it is no Python source.
-    """
+    """Return the class of a source."""
     module_name, colon, class_name = named.partition(":")
     if not colon:
         return _discovered(named)

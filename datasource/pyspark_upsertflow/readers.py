@@ -74,15 +74,7 @@ def takes_filters() -> bool:
 
 
 def pins_of_filters(filters: Iterable[Filter], columns: pa.Schema) -> Pins:
-    """Return the values to which filters, all of which are true, pin columns.
-
-    Parameters
-    ----------
-    filters : iterable of Filter
-        What is not understood pins nothing.
-    columns : pyarrow.Schema
-        The columns of the read.
-    """
+    """Return the values to which filters, all of which are true, pin columns."""
     pins: Pins = {}
     for pushed in filters:
         pins = both(pins, _pins_of(pushed, columns))
@@ -160,11 +152,6 @@ def to_spark(
     """Yield batches in exactly the Arrow types that Spark expects, each made frugally.
 
     Behind the last one what was freed is given back.
-
-    Parameters
-    ----------
-    is_scan : bool
-        Whether the files are read through, so that what was read is not wanted again soon.
     """
     target = arrow_of(schema)
     yield from frugally(_in_types(batches, target, is_scan=is_scan))

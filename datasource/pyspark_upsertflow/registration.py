@@ -103,13 +103,6 @@ def archive() -> str | None:
 def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSource]:
     """Build the source that carries itself to a process which cannot import this package.
 
-    Parameters
-    ----------
-    archive : str or None
-        Where the driver found the archive. None: the package is installed wherever it is used.
-    parallelism : int, optional
-        The option of that name, for reads that do not give it.
-
     Notes
     -----
     A class defined inside a function has no importable name, hence cloudpickle sends its body. For

@@ -37,13 +37,7 @@ def with_split(columns: StructType) -> StructType:
 
 
 def without_split(columns: StructType) -> StructType:
-    """Return the columns that a deferred read is of.
-
-    Raises
-    ------
-    SchemaError
-        It is no deferred read.
-    """
+    """Return the columns that a deferred read is of."""
     if SPLIT not in columns.names:
         raise SchemaError(
             f"'deferred' is for what a deferred read gives; expected the column '{SPLIT}', found "
@@ -55,16 +49,7 @@ def without_split(columns: StructType) -> StructType:
 
 
 def put_off(splits: Iterable[ViewSplit], plan: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows that stand for the rows of some splits.
-
-    Parameters
-    ----------
-    splits : iterable of ViewSplit
-    plan : str
-        The JSON of the plan that they are of.
-    schema : pyarrow.Schema
-        As Spark expects it, `SPLIT` included.
-    """
+    """Return the rows that stand for the rows of some splits."""
     node = plan_from_json(plan)
     records = [split_to_json(split, node) for split in splits]
     extra = {SPLIT: pa.array(records, pa.binary())}
@@ -78,22 +63,7 @@ def rows_behind(
     columns: pa.Schema,
     query_id: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that were put off, split by split.
-
-    Parameters
-    ----------
-    view : ViewOptions
-        How the view is read; the storage is the writer's.
-    columns : pyarrow.Schema
-        What the batches are brought to.
-    query_id : str, optional
-        The query that writes, which must not read what it has written.
-
-    Raises
-    ------
-    DataError
-        A row holds no split of the view, or something beside it.
-    """
+    """Yield the rows that were put off, split by split."""
     reader, plan = ViewInput(view), plan_from_json(view.plan)
     for batch in batches:
         _require_nothing_else(batch)

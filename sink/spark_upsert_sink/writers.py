@@ -231,13 +231,7 @@ class _Write:
             return {**self.__dict__, "_plan": self._plan}
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage the rows of this task and do its share of the compaction.
-
-        Raises
-        ------
-        TableFullError, ThrottledError
-            There was no room when the write was planned, or no relief; nothing is staged.
-        """
+        """Stage the rows of this task and do its share of the compaction."""
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0
         plan, write = self._plan, self._plan.write

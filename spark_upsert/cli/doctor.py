@@ -132,17 +132,7 @@ def requirement(extra: str) -> str:
 def examine(
     environ: Mapping[str, str], path: str | None, storage: Mapping[str, str]
 ) -> list[Check]:
-    """Look at everything, from the ground up.
-
-    Parameters
-    ----------
-    environ : mapping of str to str
-        The environment in which Spark is started.
-    path : str, optional
-        A table, or where one is to be; what is written there for the test is removed.
-    storage : mapping of str to str
-        Settings of the object store.
-    """
+    """Look at everything, from the ground up."""
     java, java_problem = find_java(dict(environ))
     here = ".".join(map(str, sys.version_info[:3]))
     checks = [

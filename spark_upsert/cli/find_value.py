@@ -56,19 +56,7 @@ def sightings(
     column: str | None = None,
     told: Callable[[str], object] | None = None,
 ) -> Iterator[Sighting]:
-    """Yield where a value is, file by file.
-
-    Parameters
-    ----------
-    store : Store
-        All that lies below its root is read, files of other formats and temporary ones too.
-    value : str
-        As text. Of columns of another type the values that it means.
-    column : str, optional
-        The only column, or field at any depth, that is looked at; bytes are not.
-    told : callable, optional
-        Told which file is looked at next.
-    """
+    """Yield where a value is, file by file."""
     searched = _SearchedValue(value, column)
     for number, path in enumerate(paths(store), start=1):
         if told is not None:

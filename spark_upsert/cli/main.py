@@ -173,13 +173,7 @@ _MADE = {"__pycache__", ".pytest_cache", ".venv", "lake", "spark-warehouse"}
 
 
 def write_project(kind: str, directory: Path) -> list[str]:
-    """Write a project into a folder that is empty, or not there; return the names of its files.
-
-    Raises
-    ------
-    StorageError
-        The file system refused. What was written is gone again: the command can be repeated.
-    """
+    """Write a project into a folder that is empty, or not there; return the names of its files."""
     texts = sorted(_texts(_home() / kind))
     with filled(directory):
         for name, text in texts:

@@ -72,17 +72,7 @@ def _keep_in_order(
     quiet: str = "unchanged",
     threads: int = 1,
 ) -> None:
-    """Work on a table, or on each below a root, and print what was done; exit with 1 on failures.
-
-    Parameters
-    ----------
-    doing : str
-        What a terminal shows meanwhile.
-    is_news : callable
-        Takes what `work` returned; says whether anything was done, so that the table is shown.
-    quiet : str
-        The word for the tables that are not shown.
-    """
+    """Work on a table, or on each below a root, and print what was done; exit with 1 on failures."""
     if of_root:
         failed = _work_on_all(path, storage, work, doing, as_json, is_news, quiet, threads)
     else:

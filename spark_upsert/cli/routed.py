@@ -148,18 +148,7 @@ class Listing:
 
 
 def list_tables(path: str, storage: Mapping[str, str]) -> Listing:
-    """Return the tables below a root.
-
-    Parameters
-    ----------
-    path : str
-        The root, or the template: of a root that has no whole batch yet only this finds them.
-
-    Raises
-    ------
-    TableNotFoundError
-        The root has no group table, and the path names no columns.
-    """
+    """Return the tables below a root."""
     template = Template.parse(path) if is_routed(path) else None
     root = open_store(template.root if template else path, storage)
     group = GroupTable(root).at()
@@ -230,11 +219,6 @@ def for_each_table(
     """Work on each table of a group and on its own ones; one that fails does not stop the others.
 
     One that is gone, or that is not the table of the group any more, has failed.
-
-    Raises
-    ------
-    TableNotFoundError
-        The root has no group table.
     """
     store = open_store(root, storage)
     group_table = GroupTable(store)
@@ -266,13 +250,7 @@ def for_each_table(
 
 
 def open_in(path: str, storage: Mapping[str, str]) -> Table:
-    """Open a table for a command.
-
-    Raises
-    ------
-    TableNotFoundError
-        There is none; where the path is the root of many, it says so.
-    """
+    """Open a table for a command."""
     try:
         return Table.open(path, storage=storage)
     except TableNotFoundError:

@@ -27,13 +27,7 @@ def type_text(type_: pa.DataType) -> str:
 
 
 def type_of(text: str) -> pa.DataType:
-    """Return the type that a text means.
-
-    Raises
-    ------
-    PlanError
-        It means none, or one that tables do not have.
-    """
+    """Return the type that a text means."""
     tokens = _TOKEN.findall(text)
     try:
         parsed_type = _Parser(tokens).whole()

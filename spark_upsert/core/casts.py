@@ -119,15 +119,7 @@ class UnfitError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped.
 
 
 def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXACT) -> Datum:
-    """Return values in another type: an array, several chunks or a scalar, as given.
-
-    Raises
-    ------
-    UnfitError
-        One of them is no value of the type; says which.
-    pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError
-        As Arrow's cast, for types that the table above leaves to it.
-    """
+    """Return values in another type: an array, several chunks or a scalar, as given."""
     if isinstance(values, pa.Scalar):
         return convert(pa.repeat(values, 1), type_, rounding)[0]
     if isinstance(values, pa.ChunkedArray):
@@ -140,21 +132,7 @@ def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXA
 
 
 def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -> Datum:
-    """Return decimals rounded to some digits behind the point, in the type that Spark gives them.
-
-    Parameters
-    ----------
-    values : pyarrow.Array, ChunkedArray or Scalar
-        Decimals.
-    places : int
-        Negative: before the point.
-    rounding : Rounding
-
-    Raises
-    ------
-    UnfitError
-        One then has more digits than 38.
-    """
+    """Return decimals rounded to some digits behind the point, in the type that Spark gives them."""
     if isinstance(values, pa.Scalar):
         return rounded(pa.repeat(values, 1), places, rounding)[0]
     type_ = decimals.rounded_type(values.type, places)
@@ -172,18 +150,6 @@ def try_convert(
     values: pa.Array, type_: pa.DataType, rounding: Rounding = Rounding.EXACT
 ) -> tuple[pa.Array, Mask]:
     """Return an array in another type, and which of its values are none of that type.
-
-    Parameters
-    ----------
-    values : pyarrow.Array, shape (n,)
-        What stands under nulls counts for nothing.
-    type_ : pyarrow.DataType
-    rounding : Rounding
-
-    Returns
-    -------
-    tuple of (pyarrow.Array, numpy.ndarray of bool)
-        Null where the value is bad; a nested value may be null inside only.
 
     Notes
     -----

@@ -108,13 +108,7 @@ def scale_up(limbs: Limbs, digits: int) -> None:
 
 
 def scale_down(limbs: Limbs, digits: int) -> tuple[Mask, Mask]:
-    """Divide by a power of ten, in place.
-
-    Returns
-    -------
-    tuple of (numpy.ndarray of bool, numpy.ndarray of bool)
-        Where something is left, and where that is half of the power or more.
-    """
+    """Divide by a power of ten, in place."""
     is_left = np.zeros(limbs.shape[1], dtype=np.bool_)
     is_half = is_left
     for step in _steps(digits):
@@ -179,20 +173,7 @@ _FLAT = np.array([10**n for n in range(_STEP_DIGITS)], dtype=np.float64)
 
 
 def from_texts(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
-    """Return the numbers that texts write, ``[+-] digits [. digits] [e [+-] digits]`` in ASCII.
-
-    Parameters
-    ----------
-    texts : pyarrow.Array of string, shape (n,)
-    type_ : pyarrow.DataType
-        A decimal.
-    rounding : Rounding
-
-    Returns
-    -------
-    tuple of (pyarrow.Array, numpy.ndarray of bool)
-        Null where the text is null or bad, and which are bad.
-    """
+    """Return the numbers that texts write, ``[+-] digits [. digits] [e [+-] digits]`` in ASCII."""
     is_plain = pc.match_substring_regex(texts, _plain(type_)).fill_null(True)
     bad = np.zeros(len(texts), dtype=np.bool_)
     if pc.all(is_plain, min_count=0).as_py():
@@ -258,22 +239,7 @@ def _exponents(texts: pa.Array) -> npt.NDArray[np.int64]:
 def _digits(
     texts: pa.Array, point: npt.NDArray[np.int64], precision: int
 ) -> tuple[Limbs, Mask, Mask, Mask]:
-    """Return the numbers that digits before a point are, and what stands behind it.
-
-    Parameters
-    ----------
-    texts : pyarrow.Array of string, shape (n,)
-        Nothing but digits.
-    point : numpy.ndarray of int64, shape (n,)
-        How many of them stand before the point; may be beyond either end.
-    precision : int
-
-    Returns
-    -------
-    tuple of (numpy.ndarray, three numpy.ndarray of bool)
-        The numbers; where something stands behind the point; where that is a half or more; and
-        where the number surely has more digits than the precision (else it still may).
-    """
+    """Return the numbers that digits before a point are, and what stands behind it."""
     count, steps = len(texts), precision // _STEP_DIGITS + 1
     offsets = np.frombuffer(texts.buffers()[1], np.int32, count + 1, texts.offset * 4)
     chars = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
@@ -392,21 +358,7 @@ def rounded_type(type_: pa.DataType, places: int) -> pa.DataType:
 def round_at(
     numbers: pa.Array, places: int, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
-    """Return decimals rounded to some digits behind the point, or if negative before it.
-
-    Parameters
-    ----------
-    numbers : pyarrow.Array
-    places : int
-    type_ : pyarrow.DataType
-        Decimals of a scale of ``max(places, 0)`` or less, as `rounded_type` or narrower.
-    rounding : Rounding
-
-    Returns
-    -------
-    tuple of (pyarrow.Array, numpy.ndarray of bool)
-        As `from_texts`: bad is what then has too many digits.
-    """
+    """Return decimals rounded to some digits behind the point, or if negative before it."""
     limbs, negative = taken_apart(numbers)
     # Beyond the digits that there are, more places change nothing.
     places = max(places, -2 * DIGITS_MAX)

@@ -56,15 +56,7 @@ _LOW_HALF = np.uint64(0xFFFF_FFFF)
 
 
 def raw_numbers(state: int, count: int) -> tuple[Words, int]:
-    """Return the next raw numbers, and the state behind them.
-
-    Parameters
-    ----------
-    state : int
-        From 0 up to 2**64 - 1.
-    count : int
-        How many numbers.
-    """
+    """Return the next raw numbers, and the state behind them."""
     # Arrays wrap around silently, where numbers of numpy would warn.
     states = np.arange(1, count + 1, dtype=np.uint64)
     states *= _STEPS
@@ -78,15 +70,6 @@ def draws(state: int, bound: int, count: int) -> tuple[Words, int]:
     """Return the next draws, and the state behind the last one.
 
     A draw consumes at least one raw number, also below the bound 1, where the outcome is certain.
-
-    Parameters
-    ----------
-    state : int
-        From 0 up to 2**64 - 1.
-    bound : int
-        From 1 up to 2**64 - 1; draws are below it.
-    count : int
-        How many draws.
     """
     if not 0 < bound < SEED_END:
         raise ValueError(f"no draw is below {bound}")

@@ -124,21 +124,7 @@ def _word_key(column_key: int, index: int) -> int:
 
 
 def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Words:
-    """Return the 64-bit hash of each composite key.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array, each of length n
-        The key columns in the order of the table's key; types as `words.is_hashable` allows.
-    seed : int
-        The table's seed, 0 <= seed < 2**64.
-    prefix : int
-        How many leading columns, fewer than all, the upper half of the hash is made of; 0 for all.
-
-    Returns
-    -------
-    numpy.ndarray of uint64, shape (n,)
-    """
+    """Return the 64-bit hash of each composite key."""
     count = len(columns[0])
     hashes = np.empty(count, dtype=np.uint64)
     for begin in range(0, count, _BLOCK_ROWS):
@@ -160,14 +146,7 @@ def order_of(hashes: Words) -> Positions:
 
 
 def prefix_ends(columns: Sequence[pa.Array], *, seed: int) -> tuple[Words, Words]:
-    """Return the first and the last hash that keys may have that begin with some values.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array, each of length n
-        The values of the leading key columns, as many as the hash has its upper half from.
-    seed : int
-    """
+    """Return the first and the last hash that keys may have that begin with some values."""
     upper = hash_keys(columns, seed=seed) & ~_LOWER
     return upper, upper | _LOWER
 

@@ -182,14 +182,7 @@ def compare(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Signs:
 
 
 def compare_words(pairs: Iterable[tuple[Words, Words]], count: int) -> Signs:
-    """Compare sequences of ``count`` words each, the first word that differs deciding.
-
-    Parameters
-    ----------
-    pairs : iterable of (Words, Words)
-        A word of the left sequences and that of the right ones, most significant first. Those
-        behind the word that decides everything are not asked for.
-    """
+    """Compare sequences of ``count`` words each, the first word that differs deciding."""
     result: Signs | None = None
     for a, b in pairs:
         step = (a > b).view(np.int8) - (a < b).view(np.int8)
@@ -200,18 +193,7 @@ def compare_words(pairs: Iterable[tuple[Words, Words]], count: int) -> Signs:
 
 
 def keep_greatest(words: Iterable[Words], firsts: Positions, candidate: Mask | None = None) -> Mask:
-    """Return which members of each group have its greatest sequence of words.
-
-    Parameters
-    ----------
-    words : iterable of Words
-        A word of each member, most significant first. Those behind the word that decides
-        everything are not asked for, where all members are candidates.
-    firsts : numpy.ndarray of int64
-        Where each group begins among the members.
-    candidate : numpy.ndarray of bool, optional
-        Which members may be chosen; all by default. A group may be without.
-    """
+    """Return which members of each group have its greatest sequence of words."""
     best = candidate
     for word in words:
         masked = word if best is None else np.where(best, word, np.uint64(0))

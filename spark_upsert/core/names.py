@@ -27,11 +27,6 @@ def names_of(names: object, argument: str) -> tuple[str, ...]:
 
     >>> names_of("id", "keys"), names_of(["id", "day"], "keys")
     (('id',), ('id', 'day'))
-
-    Raises
-    ------
-    OptionError
-        It is no name and no list of names.
     """
     if isinstance(names, str):
         return (str(names),)
@@ -82,14 +77,7 @@ def has_column(schema: pa.Schema, name: str) -> bool:
 
 
 def find_repeated(names: Iterable[str], *, is_exact: bool = False) -> tuple[str, str] | None:
-    """Return the first two equal names, or None if all differ.
-
-    Parameters
-    ----------
-    names : iterable of str
-    is_exact : bool
-        Whether names that differ in case only count as different.
-    """
+    """Return the first two equal names, or None if all differ."""
     first_spellings: dict[str, str] = {}
     for name in names:
         key = name if is_exact else name.lower()
@@ -112,13 +100,7 @@ def refuse_repeated(names: Iterable[str], *, is_exact: bool = False) -> None:
 
 
 def split_names(option: str, text: str) -> tuple[str, ...]:
-    """Return the column names in a text, separated by commas; backticks hold a name together.
-
-    Raises
-    ------
-    OptionError
-        A name is missing, or a backtick.
-    """
+    """Return the column names in a text, separated by commas; backticks hold a name together."""
     names, current, quoted = [], "", False
     for char in text:
         if char == "`":

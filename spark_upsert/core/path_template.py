@@ -64,13 +64,7 @@ class Segment:
         return self.literals[0] + "".join(text + literal for text, literal in following)
 
     def encode(self, values: Sequence[str]) -> str:
-        """Return the name that values make.
-
-        Raises
-        ------
-        DataError
-            It would be empty, hidden, or longer than `SEGMENT_BYTES_MAX`.
-        """
+        """Return the name that values make."""
         texts = [self._other.sub(_escaped, value) for value in values]
         if not self.literals[0] and texts and texts[0].startswith(_HIDDEN):
             texts[0] = f"{_escape(texts[0][0])}{texts[0][1:]}"
@@ -115,15 +109,7 @@ class Template:
 
     @classmethod
     def parse(cls, path: str) -> Template:
-        """Check a path.
-
-        Raises
-        ------
-        OptionError
-            The path contains a secret; it names no column, or one without a name or twice; its
-            braces do not match, or are in the name of a bucket or in a scheme; columns touch, or
-            the values of two cannot be separated; or a name is empty, hidden or leads elsewhere.
-        """
+        """Check a path."""
         require_plain(path)
         parts = list(_split(path, _pieces(path)))
         first = next((at for at, part in enumerate(parts) if _columns_of(part)), None)
@@ -148,13 +134,7 @@ class Template:
         return tuple(column for segment in self.segments for column in segment.columns)
 
     def folder(self, values: Sequence[str]) -> str:
-        """Return the folder of values, one for each column, relative to the root.
-
-        Raises
-        ------
-        DataError
-            There is none.
-        """
+        """Return the folder of values, one for each column, relative to the root."""
         return "/".join(
             segment.encode(part)
             for segment, part in zip(self.segments, self._cut(values), strict=True)
@@ -264,8 +244,8 @@ def _segment(path: str, part: Sequence[str]) -> Segment:
         if _separator(between) is None:
             raise _invalid(
                 path,
-                f"has {repr(between) if between else 'nothing'} between {{{one}}} and {{{next_column}}}, "
-                "so that their values could not be told apart",
+                f"has {repr(between) if between else 'nothing'} between {{{one}}} and "
+                f"{{{next_column}}}, so that their values could not be told apart",
                 hint="put a '.', '-' or '_' between them, or a '/'.",
             )
     name = "".join(part)

@@ -58,22 +58,7 @@ def is_many(given: Any) -> bool:
 
 
 def array_of(values: Any, type_: pa.DataType) -> pa.Array:
-    """Return several values as one Arrow array.
-
-    Parameters
-    ----------
-    values : pyarrow.Array, pyarrow.ChunkedArray, numpy.ndarray, column of a frame, or iterable
-        None and the missing values of pandas become null.
-    type_ : pyarrow.DataType
-        The type of a column without nested values.
-
-    Raises
-    ------
-    UnfitError
-        A value equals none of the type, or has no type in Arrow.
-    pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError
-        As `convert`.
-    """
+    """Return several values as one Arrow array."""
     if _is_column(values):
         return _equal_to(_checked(_array_of_column, values, type(values).__name__), type_)
     listed = list(values)
@@ -271,22 +256,7 @@ DURATION_MS_MAX: Final = 253_402_300_800_000
 
 
 def whole_argument(name: str, value: Any, *, least: int = 0, most: int = WHOLE_MAX) -> int:
-    """Return an argument as an integer within bounds.
-
-    Parameters
-    ----------
-    name : str
-        The name of the argument, for the error.
-    value : object
-        The argument as the caller passed it.
-    least, most : int
-        The bounds, both included.
-
-    Raises
-    ------
-    OptionError
-        The value is no integer, or out of bounds.
-    """
+    """Return an argument as an integer within bounds."""
     number = _integer(value)
     if number is None or not least <= number <= most:
         raise _unfit(name, value, f"a whole number from {least} to {most}", least, most)

@@ -835,18 +835,7 @@ def unread_deletes() -> SchemaError:
 
 
 def require_storable(fields: Iterable[pa.Field]) -> None:
-    """Refuse columns of a type that no table can store.
-
-    Parameters
-    ----------
-    fields : iterable of pyarrow.Field
-        In storage types.
-
-    Raises
-    ------
-    SchemaError
-        Names the column, the nested place and the type.
-    """
+    """Refuse columns of a type that no table can store."""
     for field in fields:
         part = find_unstorable_part(field.name, field.type)
         if part is None:
@@ -872,13 +861,7 @@ def require_storable(fields: Iterable[pa.Field]) -> None:
 
 
 def unreadable_column(name: str, type_: object, where: str = "") -> SchemaError:
-    """Return the error for a column that an earlier release stored in a type without a reader.
-
-    Parameters
-    ----------
-    where : str, optional
-        The file that holds the column.
-    """
+    """Return the error for a column that an earlier release stored in a type without a reader."""
     return SchemaError(
         f"the column '{name}' has the type {type_}{where and ' in '}{where}, which an earlier "
         "release stored and no release can read.",

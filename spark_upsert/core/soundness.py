@@ -37,13 +37,7 @@ def is_plain(type_: pa.DataType) -> bool:
 
 
 def require_sound(array: pa.Array) -> None:
-    """Raise unless Arrow may use an array; its buffers are known to be long enough.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        Offsets lead elsewhere, a text is not UTF-8, a decimal exceeds its precision, ...
-    """
+    """Raise unless Arrow may use an array; its buffers are known to be long enough."""
     type_ = array.type
     if is_plain(type_):
         return

@@ -59,18 +59,6 @@ _DATE_CHARS = len("2024-02-29")
 def times(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     """Return texts as dates or times, and which of them are bad.
 
-    Parameters
-    ----------
-    texts : pyarrow.Array of string, shape (n,)
-    type_ : pyarrow.DataType
-        ``date32``, or a timestamp in microseconds with the zone UTC or none.
-
-    Returns
-    -------
-    tuple of (pyarrow.Array, numpy.ndarray of bool)
-        Of the declared type, null where the text is null or bad. `days_of` and `micros_of` give
-        the reason.
-
     Notes
     -----
     The usual forms are converted at once; others (a zone without minutes, zeros beyond the
@@ -144,13 +132,7 @@ def _instants(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def days_of(text: str) -> int:
-    """Return the days since 1970 of a date.
-
-    Raises
-    ------
-    Undecodable
-        The text is no date.
-    """
+    """Return the days since 1970 of a date."""
     match = _DATE.fullmatch(text)
     if match is None:
         raise Undecodable(f"'{shown(text)}' is no date")
@@ -161,19 +143,7 @@ def days_of(text: str) -> int:
 
 
 def micros_of(text: str, *, has_zone: bool) -> int:
-    """Return the microseconds since 1970 of a time.
-
-    Parameters
-    ----------
-    text : str
-    has_zone : bool
-        Whether it is an instant, and UTC unless it says otherwise. If not, it may not say.
-
-    Raises
-    ------
-    Undecodable
-        The text is no such time, or too fine.
-    """
+    """Return the microseconds since 1970 of a time."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise Undecodable(f"'{shown(text)}' is no time")

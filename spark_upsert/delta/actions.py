@@ -91,13 +91,7 @@ class DeltaState:
 
 
 def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaAction]) -> DeltaState:
-    """Return the state behind one more commit; pure.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError, AttributeError
-        The commit is none.
-    """
+    """Return the state behind one more commit; pure."""
     new_state = state or DeltaState(version=-1)
     if version != new_state.version + 1:
         raise ValueError(f"version {version} behind version {new_state.version}")
@@ -173,15 +167,7 @@ def commit_info(
     operation: str,
     id_: str,
 ) -> DeltaAction:
-    """Return the first action of a commit; times stand here, because in-commit timestamps are on.
-
-    Parameters
-    ----------
-    before : int, optional
-        The version that was shown before.
-    place : TableVersion
-        The version that is shown behind it.
-    """
+    """Return the first action of a commit; times stand here, because in-commit timestamps are on."""
     parameters = {"to": str(place.version), "token": place.token}
     if before is not None:
         parameters = {"from": str(before), **parameters}

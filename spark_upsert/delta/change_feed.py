@@ -133,18 +133,7 @@ class RowsOfFile(NamedTuple):
 def compared(
     target: Store, schema: TableSchema, gone: Sequence[RowsOfFile], come: Sequence[RowsOfFile]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes from some rows to others, with their types, no key twice.
-
-    Parameters
-    ----------
-    target : Store
-        Where the files lie.
-    schema : TableSchema
-        The table's, behind the changes.
-    gone, come : sequence of RowsOfFile
-        The rows that were live before alone, and those that are live behind alone; a key may be
-        once among each.
-    """
+    """Yield the changes from some rows to others, with their types, no key twice."""
     shares = 1 + sum(file.row_count for file in (*gone, *come)) // ROWS_MAX
     for share in range(shares):
         old, new = (

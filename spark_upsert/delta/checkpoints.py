@@ -101,13 +101,7 @@ def checkpoint_path(version: int) -> str:
 
 
 def write_checkpoint(store: Store, state: DeltaState, tombstones: pa.Array, *, now_ms: int) -> None:
-    """Write the checkpoint of a state, and the hint to it.
-
-    Parameters
-    ----------
-    tombstones : pyarrow.Array
-        Of the last commits (`younger_tombstones`).
-    """
+    """Write the checkpoint of a state, and the hint to it."""
     pieces = {
         "protocol": pa.array([state.protocol], _PROTOCOL),
         "metaData": pa.array([_with_pairs(state.metadata)], _METADATA),
@@ -203,17 +197,7 @@ def write_checksum(store: Store, state: DeltaState) -> None:
 def younger_tombstones(
     store: Store, checkpoint: int | None, removed: Sequence[DeltaAction], *, since_ms: int
 ) -> pa.Array:
-    """Return the tombstones that are to stand in the next checkpoint.
-
-    Parameters
-    ----------
-    checkpoint : int, optional
-        The version of the last checkpoint.
-    removed : sequence of DeltaAction
-        The fields of the removals since.
-    since_ms : int
-        Older ones are left out.
-    """
+    """Return the tombstones that are to stand in the next checkpoint."""
     fields = [field.name for field in _REMOVE]
     records = [{name: action.get(name) for name in fields} for action in removed]
     for record in records:
@@ -236,15 +220,7 @@ def vectors_of(tombstones: pa.Array) -> list[DeltaAction]:
 
 
 def read_checkpoint(store: Store, version: int) -> DeltaState:
-    """Return the state that a checkpoint holds; times and what is foreign are not in it.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is none.
-    CorruptionError
-        It cannot be read.
-    """
+    """Return the state that a checkpoint holds; times and what is foreign are not in it."""
     data = store.read(checkpoint_path(version))  # Storage that fails is no damage.
     try:
         return _state_of(_read(data, ["protocol", "metaData", "txn", "add"]), version)

@@ -203,13 +203,7 @@ class Vector:
 
     @classmethod
     def decoded(cls, data: bytes, rows: int) -> Vector:
-        """Return the vector that some bytes are.
-
-        Raises
-        ------
-        ValueError
-            They are none, or one of more rows.
-        """
+        """Return the vector that some bytes are."""
         vector = cls(rows)
         try:
             magic, buckets = struct.unpack_from("<IQ", data)
@@ -347,13 +341,7 @@ def file_of(vectors: Iterable[bytes]) -> tuple[bytes, list[int]]:
 
 
 def in_file(data: bytes, offset: int, size: int) -> bytes:
-    """Return the encoded vector at an offset of a file of vectors.
-
-    Raises
-    ------
-    ValueError
-        There is none of that length and checksum.
-    """
+    """Return the encoded vector at an offset of a file of vectors."""
     vector = data[offset + 4 : offset + 4 + size]
     framed = struct.pack(">I", size) + vector + struct.pack(">I", zlib.crc32(vector))
     if data[:1] != b"\1" or data[offset : offset + size + 8] != framed:
@@ -434,18 +422,7 @@ def by_manifest(store: Store, manifest: Manifest) -> Vectors:
 def by_change(
     store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
 ) -> Vectors:
-    """Return the dead entries of runs, from those that were dead and the keys of new runs.
-
-    Parameters
-    ----------
-    manifest : Manifest
-        The version that is wanted. No overwrite lies between it and what is known.
-    known : mapping of str to Vector
-        The vectors of runs at an older version. Runs of the manifest that are neither here nor new
-        are all dead, and stay so.
-    new : collection of str
-        Paths of the runs that the manifest gained since.
-    """
+    """Return the dead entries of runs, from those that were dead and the keys of new runs."""
     vectors = _begun(store, manifest, known, new)
     for path in new:
         for span in _spans_of(store, manifest, path):
@@ -463,20 +440,7 @@ def by_deaths(
     new: Collection[str],
     deaths: Sequence[Deaths],
 ) -> Vectors | None:
-    """Return the dead entries of runs, from those that were dead and what writers told.
-
-    Parameters
-    ----------
-    manifest, known, new
-        As of `by_change`.
-    deaths : sequence of Deaths
-        What the writers of the versions since told.
-
-    Returns
-    -------
-    Vectors or None
-        None if deaths are missing: as many rows would live as the table does not have.
-    """
+    """Return the dead entries of runs, from those that were dead and what writers told."""
     vectors = _begun(store, manifest, known, new)
     for superseded in deaths:
         for path in superseded.keys() & vectors.keys():

@@ -114,27 +114,6 @@ def publish(
     All that is behind becomes one commit of the Delta table, which is made if it is not there. What
     is not asked for is as the properties of the table say, else as the Delta table is; at first it
     is guarded, has no change feed, and can be travelled for six hours.
-
-    Parameters
-    ----------
-    table : Table
-    to : str, optional
-        The place of the mirror; by default that of its properties, or ``_delta`` below it.
-    rebuild : bool
-        Whether to write all of it again, whatever lies there.
-    guard : bool, optional
-        Whether to keep other writers out of the Delta table.
-    change_feed : bool, optional
-        Whether the Delta table has a change feed.
-    retention : str, optional
-        How long versions of the Delta table can be read, such as ``2 days``.
-    storage : mapping of str to str, optional
-        Settings of the object store of the place, if it is not below the table.
-
-    Raises
-    ------
-    MirroredTypeError, NotMirroredError, MirrorChangedError, OtherTableError
-        As of `Mirror.publish`.
     """
     settings = PublicationSettings(
         guard=guard,
@@ -151,16 +130,7 @@ def publish(
 
 
 def follow(table: Table, version: int | None, prepared: Iterable[PreparedFiles]) -> None:
-    """Bring the mirror of a table up to date, as far as is cheap and due; raises no error.
-
-    Parameters
-    ----------
-    table : Table
-    version : int, optional
-        The version that was committed; None if it may have been several.
-    prepared : iterable of Ahead
-        What the writers of its runs have made for the mirror.
-    """
+    """Bring the mirror of a table up to date, as far as is cheap and due; raises no error."""
     mirror: Mirror | None = None
     try:
         head = table.log.seen or table.log.head()
@@ -178,11 +148,6 @@ def require_place(table: Table, given: Mapping[str, str]) -> None:
     """Raise if properties that are to be set ask for a mirror where it cannot be begun, or gone on.
 
     A place that is the table's already is not looked at.
-
-    Raises
-    ------
-    OptionError, OtherTableError
-        It is among the table's own files, or something else lies there.
     """
     head = table.log.try_head()
     before = {} if head is None else dict(head.properties)

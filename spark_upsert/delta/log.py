@@ -85,15 +85,7 @@ class DeltaLog:
         return self._state
 
     def follow(self) -> DeltaState | None:
-        """Return the state at the end of the log; None if there is none.
-
-        Raises
-        ------
-        CorruptionError
-            A commit cannot be read, or is missing, or the log has no beginning.
-        ContentionError
-            Cleanings removed what was loaded, again and again.
-        """
+        """Return the state at the end of the log; None if there is none."""
         if self._state is not None and not self._is_as_seen(self._state.version):
             self._state = None  # Removed, or made anew: what was seen is of no use.
         for _ in range(_LOADS_MAX):
@@ -122,18 +114,7 @@ class DeltaLog:
         self._state = None
 
     def put(self, actions: Sequence[DeltaAction], *, id_: str) -> bool:
-        """Commit behind the state that was seen last; False if another publisher was faster.
-
-        Parameters
-        ----------
-        id_ : str
-            The `txnId` among the actions.
-
-        Raises
-        ------
-        CorruptionError
-            The next commit was lost; nothing was put.
-        """
+        """Commit behind the state that was seen last; False if another publisher was faster."""
         if self._has_later():
             return False
         version = self._next
@@ -187,16 +168,7 @@ class DeltaLog:
         return newest == version or (version == 0 and newest < 0)
 
     def _require_cleaned(self, begun: DeltaState | None, newest: int) -> None:
-        """Raise unless a cleaning explains that the next commit is missing.
-
-        Parameters
-        ----------
-        begun : DeltaState, optional
-            The state that the log was read from, by default before version 0. A cleaning removes
-            its commit before all newer ones.
-        newest : int
-            A version that the log has.
-        """
+        """Raise unless a cleaning explains that the next commit is missing."""
         if self._try_read(0 if begun is None else begun.version) is not None:
             path = f"{self._store.url}/{commit_path(self._next)}"
             raise CorruptionError.gap(path, self._next, newest)
@@ -207,11 +179,6 @@ class DeltaLog:
 
     def _load(self) -> int:
         """Begin with the newest checkpoint, or with version 0.
-
-        Returns
-        -------
-        int
-            The newest version in the listing; -1 if there is no log.
 
         Notes
         -----

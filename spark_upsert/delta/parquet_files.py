@@ -64,14 +64,7 @@ def bounded_columns(columns: pa.Schema) -> list[str]:
 
 
 def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
-    """Return the statistics of a file, without `tightBounds` (`stats_text`).
-
-    Parameters
-    ----------
-    footer : pyarrow.parquet.FileMetaData
-    columns : pyarrow.Schema
-        The columns of the file.
-    """
+    """Return the statistics of a file, without `tightBounds` (`stats_text`)."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -162,19 +155,7 @@ def write_twin(
     *,
     now_ms: int,
 ) -> Twin:
-    """Write the twin of a run, durably.
-
-    Parameters
-    ----------
-    target : Store
-        Where it is to lie.
-    file : RunFile
-        The run.
-    columns : pyarrow.Schema
-        The table's, at the version of the step.
-    rows : callable
-        Returns the rows of the twin (`rows_of`).
-    """
+    """Write the twin of a run, durably."""
     path = f"{id_of(file.path)}-{secrets.token_hex(4)}.parquet"
     share = part_of(CHUNK_BYTES) * file.rows // max(1, file.bytes)
     step = min(CHUNK_ROWS, max(1, share))
@@ -197,13 +178,7 @@ def write_parquet(
     batches: Iterable[pa.RecordBatch],
     told: Mapping[str, str],
 ) -> tuple[int, pq.FileMetaData]:
-    """Write a Parquet file durably, batch by batch; return its bytes and its footer.
-
-    Parameters
-    ----------
-    told : mapping of str to str
-        What the footer is to say besides.
-    """
+    """Write a Parquet file durably, batch by batch; return its bytes and its footer."""
     footers: list[pq.FileMetaData] = []
     # With no column to name, it would have statistics of all.
     bounded: Any = bounded_columns(columns) or False
@@ -303,17 +278,7 @@ class _CountingSink:
 
 
 def rows_of(table: Store, head: Manifest, file: RunFile, vector: Vector) -> RowsOf:
-    """Return what reads the rows of a run's twin.
-
-    Parameters
-    ----------
-    table : Store
-        Where the run lies.
-    head : Manifest
-        The version of the step.
-    vector : Vector
-        The dead rows of the run at that version.
-    """
+    """Return what reads the rows of a run's twin."""
     if head.schema.engine.folds:
         return _folded(Snapshot(table, head), file, vector)
     return _entries(table, file, head.schema)

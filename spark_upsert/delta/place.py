@@ -15,19 +15,7 @@ _OWN_FOLDERS = ("data", "_log", "_index", "_consumers", "_mirror")
 
 
 def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None = None) -> Store:
-    """Return the store of a mirror.
-
-    Parameters
-    ----------
-    table : Store
-    path : str, optional
-        By default ``_delta`` below the table.
-
-    Raises
-    ------
-    OptionError
-        The place is the table's own.
-    """
+    """Return the store of a mirror."""
     if path is None:
         return StoreBelow(table, DEFAULT_FOLDER)
     store = open_store(path.rstrip("/") or path, storage)

@@ -210,13 +210,7 @@ class PreparationCache:
             ]
 
     def drop(self, upto: int | None, place: str) -> list[str]:
-        """Forget what was prepared for versions up to one, by default all.
-
-        Returns
-        -------
-        list of str
-            The names of its twins at the place of the mirror.
-        """
+        """Forget what was prepared for versions up to one, by default all."""
         with self._lock:
             gone = [
                 run_files for version, run_files in self._told if upto is None or version <= upto

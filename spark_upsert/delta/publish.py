@@ -128,19 +128,7 @@ def plan(
     live: Mapping[str, DeltaAction],
     deaths: Sequence[Deaths] = (),
 ) -> FileChanges:
-    """Return how a mirror comes to show a version.
-
-    Parameters
-    ----------
-    head : Manifest
-        That version.
-    commits : collection of Commit
-        The versions behind ``base.manifest``, up to that one.
-    live : mapping of str to DeltaAction
-        All live files of the mirror, by path.
-    deaths : sequence of Deaths
-        What writers told of the entries that died since (`delta.prepared_files`).
-    """
+    """Return how a mirror comes to show a version."""
     files = files_of(head)
     has_overwrite = any(commit.kind is Kind.OVERWRITE for commit in commits)
     twins = base.twins
@@ -323,28 +311,7 @@ class Mirror:
     def publish(
         self, asked: PublicationSettings = AS_IT_IS, *, rebuild: bool = False
     ) -> PublicationResult:
-        """Bring the mirror to the newest version, by one commit, if it does not show it already.
-
-        Parameters
-        ----------
-        asked : Asked
-            What the Delta table is to be; by default what it is.
-        rebuild : bool
-            Whether to remove all that is live and write everything again.
-
-        Raises
-        ------
-        MirroredTypeError, NotMirroredError
-            A table like this has no mirror.
-        MirrorChangedError
-            Others have written into the mirror.
-        OtherTableError
-            At the place lies something else.
-        CorruptionError
-            A file of the table, or of the mirror, is damaged.
-        ContentionError
-            Other publishers were faster, again and again.
-        """
+        """Bring the mirror to the newest version, by one commit, if it does not show it already."""
         with self._lock:
             return self._publish(asked, rebuild=rebuild)
 
@@ -430,13 +397,7 @@ class Mirror:
     def _shown_before(
         self, state: DeltaState | None, head: Manifest, *, rebuild: bool
     ) -> int | None:
-        """Return the version that the mirror shows, which must be one of this table.
-
-        Raises
-        ------
-        OtherTableError, MirrorChangedError
-            It cannot be gone on with.
-        """
+        """Return the version that the mirror shows, which must be one of this table."""
         if state is None:
             self._require_empty()
             self.target.prepare(FOLDER)  # Also refuses a storage without conditional puts.
@@ -467,13 +428,7 @@ class Mirror:
         return shown
 
     def require_place(self, table_id: str | None) -> None:
-        """Raise unless the place is empty, or holds the mirror of a table.
-
-        Raises
-        ------
-        OtherTableError, OptionError
-            Something else lies there, or the storage knows no conditional put.
-        """
+        """Raise unless the place is empty, or holds the mirror of a table."""
         state = self.state()
         if state is None:
             self._require_empty()
@@ -712,13 +667,7 @@ class Mirror:
         return described
 
     def vector_of(self, add: DeltaAction) -> Vector:
-        """Return the dead rows of a live file, as its log says.
-
-        Raises
-        ------
-        CorruptionError
-            The vector, or the statistics beside it, cannot be read.
-        """
+        """Return the dead rows of a live file, as its log says."""
         try:
             rows = int(json.loads(add["stats"])["numRecords"])
             described = add.get("deletionVector")

@@ -183,13 +183,7 @@ class Upkeep:
         return done
 
     def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> CleanupResult:
-        """Return what may go, the oldest first.
-
-        Parameters
-        ----------
-        now_s : float
-            The storage's time, if it was asked for; else the newest file stands for it.
-        """
+        """Return what may go, the oldest first."""
         log = [*self._store.list(FOLDER)]
         infos = [*self._store.list("")]
         feeds = [*self._store.list(FEED_FOLDER)]

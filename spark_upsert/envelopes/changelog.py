@@ -74,11 +74,6 @@ class ChangelogForm:
     ----------
     rows : pyarrow.Schema
         The columns of the rows.
-
-    Raises
-    ------
-    SchemaError
-        The rows are not of this form.
     """
 
     rows: pa.Schema
@@ -126,13 +121,7 @@ class ChangelogForm:
         return pa.schema([*fields, pa.field(CHANGE_DIFF, pa.int32())])
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the order, in which the diff stands right behind the version.
-
-        Raises
-        ------
-        OptionError
-            There is no version, and nothing is named.
-        """
+        """Return the names of the order, in which the diff stands right behind the version."""
         names = tuple(named) or ((COMMIT_VERSION,) if COMMIT_VERSION in self.rows.names else ())
         if not names:
             raise OptionError.missing(
@@ -164,13 +153,7 @@ class ChangelogForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangelogEnvelope:
-    """Turns change rows into commands, one each but for preimages whose postimage replaces them.
-
-    Raises
-    ------
-    OptionError
-        The table cannot take back what it folded, or has no order.
-    """
+    """Turns change rows into commands, one each but for preimages whose postimage replaces them."""
 
     schema: TableSchema
     sources: dict[str, str]

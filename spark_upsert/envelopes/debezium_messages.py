@@ -69,13 +69,7 @@ def name_by_fields(names: Collection[str]) -> str | None:
 
 
 def name_by_text(payloads: pa.Array) -> pa.Array:
-    """Return what each payload without ``op`` is, as text; null where it is not known.
-
-    Parameters
-    ----------
-    payloads : pyarrow.Array of binary
-        JSON; bytes of another format match nothing.
-    """
+    """Return what each payload without ``op`` is, as text; null where it is not known."""
     messages = pa.nulls(len(payloads), pa.string())
     for kind in KINDS:
         matches = pc.match_substring_regex(payloads, kind.pattern)

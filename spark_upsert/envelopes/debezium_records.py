@@ -249,11 +249,6 @@ class RecordForm:
         The columns of a row that no table can hold.
     is_declared_json : bool
         Whether values are JSON of declared fields, which may be unable to hold a placeholder.
-
-    Raises
-    ------
-    SchemaError
-        The records lack a column.
     """
 
     rows: pa.Schema
@@ -479,11 +474,6 @@ class ParsedForm:
         The columns of the rows.
     truncates : Truncates
     placeholder : Placeholder
-
-    Raises
-    ------
-    SchemaError
-        The rows are not of this form.
     """
 
     rows: pa.Schema

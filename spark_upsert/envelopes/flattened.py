@@ -43,13 +43,7 @@ _DELETES, _ROWS = ("true", "d"), ("false", "c", "r", "u")
 
 
 def require_delete_mark(names: Iterable[str], deletes: str | None) -> None:
-    """Refuse rows whose deletes no option reads.
-
-    Raises
-    ------
-    SchemaError
-        There is Debezium's mark of deletes, and ``applyAsDeletes`` is not given.
-    """
+    """Refuse rows whose deletes no option reads."""
     if deletes is None and DELETED_FIELD in names:
         raise unread_deletes()
 
@@ -94,23 +88,7 @@ class FlattenedReader:
         marks: pa.Array | None,
         unsent: Mapping[str, Mask] | None = None,
     ) -> tuple[dict[str, pa.Array], Mask | None, pa.Array | None]:
-        """Return columns, which rows are deletes, and why rows cannot be applied.
-
-        Parameters
-        ----------
-        schema : TableSchema
-        columns : mapping of str to pyarrow.Array, each of shape (n,)
-            The table's columns that the rows have.
-        marks : pyarrow.Array or None, shape (n,)
-            The column that marks deletes.
-        unsent : mapping of str to numpy.ndarray of bool, optional
-            Unsent values that were found before, by column of the table.
-
-        Returns
-        -------
-        tuple of (dict, numpy.ndarray of bool or None, pyarrow.Array or None)
-            Without marks, no row is a delete, and the second is None.
-        """
+        """Return columns, which rows are deletes, and why rows cannot be applied."""
         row_columns, reasons = dict(columns), None
         if self.placeholder is not None:
             masks = {name: self.placeholder.find(column) for name, column in columns.items()}

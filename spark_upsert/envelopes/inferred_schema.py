@@ -53,13 +53,7 @@ class FoundSide:
         return OwnDecoder(self.schemas, fields, self.is_tolerant, self.refused)
 
     def event(self) -> tuple[pa.Schema, pa.Schema]:
-        """Return the columns of a row of a change event, and what stands beside it.
-
-        Raises
-        ------
-        SchemaError
-            The schemas are not those of change events.
-        """
+        """Return the columns of a row of a change event, and what stands beside it."""
         by_name = {field.name: field for field in self.fields}
         images = [
             pa.schema(list(by_name[name].type))
@@ -78,7 +72,8 @@ class FoundSide:
             if _OP in by_name and any(name in by_name for name in _IMAGES):
                 description = f"'after' is {MONGODB}"
             raise SchemaError(
-                f"the schemas of the payloads are not those of Debezium's change events: {description}.",
+                "the schemas of the payloads are not those of Debezium's change events: "
+                f"{description}.",
                 hint="events that were flattened are rows: use the envelope 'kafka' for them, and "
                 f"{setting('applyAsDeletes', DELETED_FIELD)} where they have that field.",
             )
@@ -90,25 +85,6 @@ def found_options(
     options: WriteOptions, batches: Iterable[pa.RecordBatch], known: TableSchema | None
 ) -> WriteOptions:
     """Return the options of a write with the columns that its payloads have.
-
-    Parameters
-    ----------
-    options : WriteOptions
-        Returned as they are if nothing is to be found (`EnvelopeOptions.finds`).
-    batches : iterable of pyarrow.RecordBatch
-        All rows of one table; read once, and not kept.
-    known : TableSchema or None
-        The table's own, if there is one. It stands in for a side that no payload describes, as
-        where all rows are deletes.
-
-    Raises
-    ------
-    SchemaError
-        The schemas contradict each other, no table can hold what one says, or there is neither a
-        schema nor a table. Where the policy keeps rows that cannot be applied (`ErrorPolicy`), a
-        payload with such a schema is such a row, and no error.
-    StorageError
-        The registry does not answer: nothing is known of the rows.
 
     Notes
     -----
@@ -253,13 +229,7 @@ def _with_mark(fields: pa.Schema, deletes: str | None) -> pa.Schema:
 
 
 def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
-    """Return what is found of the sides without a given schema.
-
-    Raises
-    ------
-    OptionError
-        It was not looked for in the rows, and no subject of a registry says it instead.
-    """
+    """Return what is found of the sides without a given schema."""
     return {
         side: FoundSide(schemas_of(envelope, side), envelope.found[side], envelope.is_tolerant)
         if side in envelope.found

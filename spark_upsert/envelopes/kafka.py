@@ -79,11 +79,6 @@ class KafkaForm:
     placeholder : Placeholder
     is_declared_json : bool
         Whether values are JSON of declared fields, which may be unable to hold a placeholder.
-
-    Raises
-    ------
-    SchemaError
-        The rows are not of this form.
     """
 
     rows: pa.Schema
@@ -348,20 +343,7 @@ class PayloadFormat:
         formats: Sequence[str] = FORMATS,
         default: str | None = None,
     ) -> PayloadFormat:
-        """Check the options of a side.
-
-        Parameters
-        ----------
-        side : {"key", "value"}
-        given : mapping of str to str or None
-            The options ``<side>Format`` and ``<side>Schema``.
-        schema_ids : mapping of str to int or None
-            The ids of schemas, by side.
-        formats : sequence of str
-            The formats that are allowed.
-        default : str, optional
-            The format if none is given; without it, one must be.
-        """
+        """Check the options of a side."""
         option = f"{side}Format"
         name = given[option] or default
         if name is None:

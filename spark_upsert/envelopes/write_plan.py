@@ -55,21 +55,7 @@ from spark_upsert.table.write.own_rows import envelope_of_rows
 
 
 def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:
-    """Return the form of rows of some columns.
-
-    Parameters
-    ----------
-    options : EnvelopeOptions
-    rows : pyarrow.Schema
-        The columns of the rows.
-    deletes : str or None
-        The column ``applyAsDeletes``.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        The options do not fit the envelope, or the rows do not.
-    """
+    """Return the form of rows of some columns."""
     match options.kind:
         case EnvelopeKind.UPSERT:
             require_delete_mark(rows.names, deletes)
@@ -140,14 +126,7 @@ class WritePlan:
     def commands(
         self, snapshot: Snapshot, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the commands of rows.
-
-        Parameters
-        ----------
-        snapshot : Snapshot
-            The table at `base`, where the rows of keys are looked up.
-        batches : iterable of pyarrow.RecordBatch
-        """
+        """Yield the commands of rows."""
         for batch in batches:
             rows = [batch]
             if self.is_of_keys:
@@ -160,26 +139,7 @@ WriteStep: TypeAlias = Create | Alter | WritePlan
 
 
 def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Schema) -> WriteStep:
-    """Check a write against its table.
-
-    Parameters
-    ----------
-    manifest : Manifest or None
-        The table as it is; None if there is none.
-    options : WriteOptions
-    incoming : pyarrow.Schema
-        The columns of the rows.
-
-    Returns
-    -------
-    Create, Alter or WritePlan
-        A plan; or what must be done first, after which the write is planned upon the result.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        Something does not fit.
-    """
+    """Check a write against its table."""
     # Options may choose between names that differ in case.
     refuse_repeated(incoming.names, is_exact=True)
     if options.operation is Operation.DELETE:
@@ -235,11 +195,6 @@ def plan_upon(
     is upon an unborn one, which the epoch makes. It has the identity ``unborn_id``, if several
     plans are to be upon the same one (`Table.unborn`). A caller that has just looked gives the
     newest version (``head``).
-
-    Raises
-    ------
-    OptionError, SchemaError
-        Something does not fit; the table is as it was.
     """
     manifest = head or table.log.try_head()
     for _ in range(_ALTERATIONS_MAX):
@@ -392,8 +347,8 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
             widens(given_type, stored) or (options.merge_schema and widens(stored, given_type))
         ):
             raise SchemaError(
-                f"the sequenceBy column '{field.name}' is {field.type} in the table, but {given_type} "
-                "in the rows.",
+                f"the sequenceBy column '{field.name}' is {field.type} in the table, but "
+                f"{given_type} in the rows.",
                 hint=f"give {setting('mergeSchema', 'true')}."
                 if widens(field.type, given_type)
                 else f"cast it to {field.type} before the write.",

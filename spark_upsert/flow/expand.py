@@ -232,15 +232,7 @@ def _splitter(
     entered: tuple[Region, ...],
     outer: tuple[int, ...],
 ) -> Splitter:
-    """Return the splitter into the outermost of the regions that are yet to be entered.
-
-    Parameters
-    ----------
-    entered : tuple of Region
-        The innermost first; not empty.
-    outer : tuple of int
-        The indexes in the regions around them, the innermost first.
-    """
+    """Return the splitter into the outermost of the regions that are yet to be entered."""
     *inner, region = entered
     kind, attributes = _kind(region, region.port(stream.consumer, stream.port))
     width = region.parallel.width

@@ -99,13 +99,7 @@ class VersionRows:
 
 
 def rows_of(name: str, source: TableSource) -> VersionRows:
-    """Return the rows of a source, as the table is now or at the version that it asks for.
-
-    Raises
-    ------
-    GraphError
-        It asks for more than rows at a version.
-    """
+    """Return the rows of a source, as the table is now or at the version that it asks for."""
     reader_options = {**_texts(source.options), "path": source.path}
     options = ReadOptions.parse(reader_options)
     plain = {
@@ -135,13 +129,7 @@ def _is_of_rows(option: str) -> bool:
 
 
 def targets_of(graph: Graph) -> dict[str, TableSink]:
-    """Return what each sink writes, by its full name.
-
-    Raises
-    ------
-    GraphError
-        A sink is no table.
-    """
+    """Return what each sink writes, by its full name."""
     sinks: dict[str, TableSink] = {}
     for name, placed in graph.places.items():
         work = placed.operator.work
@@ -158,13 +146,7 @@ def targets_of(graph: Graph) -> dict[str, TableSink]:
 
 
 def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
-    """Write rows as one epoch; None if its transaction is in the table already.
-
-    Parameters
-    ----------
-    more : str
-        Options beside those of the sink.
-    """
+    """Write rows as one epoch; None if its transaction is in the table already."""
     options = WriteOptions.parse({**_texts(sink.options), **more, "path": sink.path})
     table = Table(open_store(options.path, options.storage))
     plan = plan_upon(table, options, rows.schema)
@@ -227,26 +209,7 @@ def run(
     *,
     transaction: tuple[str, int] | None = None,
 ) -> dict[str, Commit | None]:
-    """Run a graph, and write the rows of each sink into its table, when all rows have come.
-
-    Parameters
-    ----------
-    transaction : tuple of str and int, optional
-        A name and a number by which each table takes this run once, even if the run is repeated
-        because it failed between two tables.
-
-    Returns
-    -------
-    dict of str to Commit or None
-        By the full names of the sinks; None if a table had this transaction already.
-
-    Raises
-    ------
-    GraphError
-        The graph cannot be run, or a sink is no table.
-    Exception
-        As `run_local`; or what writing raises.
-    """
+    """Run a graph, and write the rows of each sink into its table, when all rows have come."""
     targets = targets_of(plan if isinstance(plan, Graph) else plan.physical.graph)
     named: dict[str, str] = {}
     if transaction is not None:
@@ -264,28 +227,6 @@ def run_local(
     """Run a graph, and yield the items that come to its sinks.
 
     No thread runs before the first ``next``. Closing the iterator ends all threads.
-
-    Parameters
-    ----------
-    plan : Graph or Fused
-        In a graph that is not fused each replica is an element by itself.
-    given : mapping of str to callable, optional
-        The reader of each source that is `InputRows`, by full name; called once for each replica.
-    capacity : int
-        Rows in a channel; an empty channel takes any batch.
-
-    Yields
-    ------
-    sink : str
-        The full name of the sink.
-    item : pyarrow.RecordBatch or Marker
-
-    Raises
-    ------
-    GraphError
-        The graph cannot be run.
-    Exception
-        What an operator or a source raised; the error, or its note, names the operator.
     """
     return _Run(plan, given or {}, capacity).items()
 

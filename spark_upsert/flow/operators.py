@@ -178,15 +178,7 @@ class Running(Protocol):
 
 
 def started(replica: Replica) -> Running:
-    """Return what runs a replica of an operator.
-
-    Raises
-    ------
-    GraphError
-        It is not the work of an operator.
-    PlanError
-        Its plan cannot be run.
-    """
+    """Return what runs a replica of an operator."""
     work = replica.operator.work
     if isinstance(work, PythonFunction):
         return _Function(replica, work)
@@ -317,13 +309,7 @@ class _PlanOfSeveral:
 
 
 def as_declared(batch: object, schema: pa.Schema, replica: Replica) -> pa.RecordBatch:
-    """Return a batch that a function gave, if it has the columns that were said.
-
-    Raises
-    ------
-    GraphError
-        It has others, or a NULL where none may be, or is no batch.
-    """
+    """Return a batch that a function gave, if it has the columns that were said."""
     if not isinstance(batch, pa.RecordBatch):
         raise GraphError(
             f"operator '{replica.name}' gave {type(batch).__name__}, expected batches of Arrow.",

@@ -63,17 +63,7 @@ def first_turn(splitter: Splitter) -> RoundRobinState:
 
 
 def route(splitter: Splitter, batch: pa.RecordBatch, turn: RoundRobinState) -> RowTargets:
-    """Decide where each row goes.
-
-    Parameters
-    ----------
-    splitter : Splitter
-        A splitter of a physical graph; the splitters chained to it decide, too.
-    batch : pyarrow.RecordBatch, n rows
-        A batch with the columns of the producer.
-    turn : tuple of int
-        The turn that the batch before left, or `first_turn`.
-    """
+    """Decide where each row goes."""
     rows, channels, next_channel = _chosen(splitter, batch, turn[0])
     inner = [target for target in splitter.targets if isinstance(target, Splitter)]
     if not inner:
@@ -109,13 +99,7 @@ def _routed_on(
     channels: Positions,
     turn: RoundRobinState,
 ) -> RowTargets:
-    """Let the splitter of each channel route the rows that came to it.
-
-    Parameters
-    ----------
-    turn : tuple of int
-        The turns of the splitter before them and of all of them, before these rows.
-    """
+    """Let the splitter of each channel route the rows that came to it."""
     found_rows, found_targets, turns = [], [], [turn[:1]]
     length = (len(turn) - 1) // len(inner)
     first_target = 0

@@ -51,21 +51,7 @@ class Pass:
     def run(
         self, batches: Iterable[pa.RecordBatch], *, task: int, turn: int
     ) -> Iterator[pa.RecordBatch]:
-        """Run the elements of one task over all that comes to it, and drain them at the end.
-
-        Parameters
-        ----------
-        task : int
-            What the engine says which one it is; if rows or a wake come, they say it.
-        turn : int
-            What is added to the start of each round robin: with the number of the micro-batch,
-            small ones do not all begin with the first channel.
-
-        Raises
-        ------
-        GraphError
-            Nothing wakes, and the engine numbers tasks otherwise than rows do.
-        """
+        """Run the elements of one task over all that comes to it, and drain them at the end."""
         has_wake, number = False, task
         with _Elements(self.stages, self.index, turn) as elements:
             for batch in batches:

@@ -402,11 +402,6 @@ def _expanded(given: PlacementId, on: str, place: PlacedOperator, channel: Chann
 def units_of(physical: Physical) -> tuple[Unit, ...]:
     """Return the units of a graph, in the order of their first replicas.
 
-    Raises
-    ------
-    PlacementError
-        Two replicas must be together and must be apart.
-
     Notes
     -----
     Source: the placement configs of SPL (``partitionColocation`` and its like). That units are

@@ -120,18 +120,7 @@ def widths_kept(graph: Graph) -> dict[str, dict[str, int]]:
 
 
 def require_widths_kept(graph: Graph, kept: Mapping[str, Mapping[str, int]]) -> None:
-    """Refuse to go on from state that was kept at other widths.
-
-    Parameters
-    ----------
-    kept : mapping
-        What `widths_kept` returned of the graph that kept the state.
-
-    Raises
-    ------
-    WidthError
-        A region around an operator that keeps state has another width, or is another.
-    """
+    """Refuse to go on from state that was kept at other widths."""
     now = widths_kept(graph)
     for operator, widths in kept.items():
         if operator in now and now[operator] != dict(widths):
@@ -195,30 +184,7 @@ class FlowState:
 
 
 def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str | None:
-    """Hold a graph against what its checkpoint remembers, and let it remember this graph.
-
-    Parameters
-    ----------
-    checkpoint : str
-        The folder of the checkpoint.
-    storage : mapping of str to str
-        Settings of the object store in which it lies.
-
-    Returns
-    -------
-    str or None
-        The id of the flow; None if the checkpoint lies where the engine cannot read.
-
-    Raises
-    ------
-    WidthError
-        A region that keeps state has another width than before.
-    GraphError
-        The sources are others than before, or in another order; or the graph keeps state, and the
-        checkpoint lies where the engine cannot read.
-    CorruptionError
-        What the checkpoint remembers is damaged.
-    """
+    """Hold a graph against what its checkpoint remembers, and let it remember this graph."""
     sources = tuple(
         name for name, placed in graph.places.items() if placed.operator.kind is OperatorKind.SOURCE
     )

@@ -124,14 +124,7 @@ class Stages:
 
 
 def staged(plan: FusedGraph, schemas: Mapping[str, pa.Schema]) -> Stages:
-    """Return the stages that run a fused graph.
-
-    Parameters
-    ----------
-    plan : Fused
-    schemas : mapping of str to pyarrow.Schema
-        The columns that each source and operator gives, by its full name.
-    """
+    """Return the stages that run a fused graph."""
     cut = _StageCutter(AddressBook(plan.physical), plan)
     return Stages(cut.book, tuple(cut.stages()), cut.entries, schemas)
 

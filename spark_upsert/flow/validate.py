@@ -56,11 +56,6 @@ def check(graph: Graph) -> None:
     """Refuse a graph that cannot be run.
 
     Columns are judged where they are known: a caller that learns more of them checks again.
-
-    Raises
-    ------
-    GraphError
-        The error names the operators; its field ``operators`` has them as a tuple.
     """
     _check_members(graph)
     _check_streams(graph)
@@ -364,9 +359,9 @@ def _check_matched(graph: Graph, region: Region, entering: Mapping[str, Sequence
         port, other_types = first.setdefault(stream.consumer, (partition.port, key_types))
         if key_types != other_types:
             raise GraphError(
-                f"region '{region.name}' partitions the port '{port}' by {', '.join(other_types)} and "
-                f"'{partition.port}' by {', '.join(key_types)}: rows with equal values would not meet in "
-                f"'{stream.consumer}'.",
+                f"region '{region.name}' partitions the port '{port}' by {', '.join(other_types)} "
+                f"and '{partition.port}' by {', '.join(key_types)}: rows with equal values would "
+                f"not meet in '{stream.consumer}'.",
                 hint="bring the columns to one type before they enter, or broadcast one port.",
                 operators=(region.name, stream.consumer),
             )
@@ -441,21 +436,7 @@ def _an(what: str) -> str:
 
 
 def schemas_of(graph: Graph, sources: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
-    """Return the columns that each source and operator gives, by its full name.
-
-    Parameters
-    ----------
-    sources : mapping of str to pyarrow.Schema
-        What each source gives, by its full name.
-
-    Raises
-    ------
-    GraphError
-        A source gives other columns than it said, a plan takes others than it is fed with, or has
-        no scan for a port; the operators are named.
-    PlanError
-        A plan cannot be run.
-    """
+    """Return the columns that each source and operator gives, by its full name."""
     schemas: dict[str, pa.Schema] = {}
     fed: dict[tuple[str, str], str] = {
         (stream.consumer, stream.port): stream.producer for stream in graph.streams

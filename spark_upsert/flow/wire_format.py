@@ -83,13 +83,7 @@ class Border:
         return int(self._to(task)[address])
 
     def pack(self, parcel: Parcel, *, task: int) -> pa.RecordBatch:
-        """Return rows in the form in which they travel.
-
-        Parameters
-        ----------
-        task : int
-            The packing task: rows that pass by the next stage stay near it.
-        """
+        """Return rows in the form in which they travel."""
         batch, to = parcel
         form = self._form_of[to if isinstance(to, int) else int(to[0])]
         tos = self._to(task)[to]

@@ -96,13 +96,7 @@ class MergeNode:
 
     @classmethod
     def parse(cls, name: str, record: Mapping[str, Any]) -> MergeNode:
-        """Return the merge of a mapping with ``inputs`` and, if it has any settings, ``config``.
-
-        Raises
-        ------
-        OptionError
-            A key is unknown, ``inputs`` is no list of names, or a name is there twice.
-        """
+        """Return the merge of a mapping with ``inputs`` and, if it has any settings, ``config``."""
         for key in record:
             if key not in _MERGE_KEYS:
                 raise OptionError.unknown(key, _MERGE_KEYS)
@@ -155,15 +149,7 @@ class Answer:
 
 
 class MergeGraph:
-    """Nodes by their names, with the readers of each.
-
-    Raises
-    ------
-    OptionError
-        Two nodes have one name, or a node reads one that is not there.
-    SchemaError
-        The inputs of a merge do not fit together, or a window is rooted at a merge.
-    """
+    """Nodes by their names, with the readers of each."""
 
     def __init__(self, nodes: Iterable[AnyNode]) -> None:
         self.nodes: dict[str, AnyNode] = {}
@@ -224,13 +210,7 @@ def fusion(graph: MergeGraph, merge: str) -> Answer:
 
 
 def streaming_output(graph: MergeGraph, sink: str, *, is_starting: bool = False) -> Answer:
-    """Return whether a sink writes rows as they come.
-
-    Parameters
-    ----------
-    is_starting : bool
-        Whether the graph is still in its initial phase.
-    """
+    """Return whether a sink writes rows as they come."""
     node = graph.nodes[sink]
     if not isinstance(node, Sink):
         raise ValueError(f"'{sink}' is no sink")

@@ -420,25 +420,7 @@ def merge_in(
     folder: Path | None = None,
     counters: MergeCounters | None = None,
 ) -> Generator[Any, None, None]:
-    """Yield the rows of one merge of a graph (`merge`), which is live if the graph lets it be.
-
-    Parameters
-    ----------
-    graph : MergeGraph
-        It decides: an interleave without a seed is live where `fusion` says so, and goes round
-        robin where it does not.
-    name : str
-        The name of the merge. Its settings and the order of its inputs are those of its node.
-    inputs : mapping of str to callable
-        Its inputs by the names that the node gives them, and perhaps others.
-    width, rows, pressure, folder, counters
-        Those of `merge`.
-
-    Raises
-    ------
-    OptionError
-        An input of the node is not given.
-    """
+    """Yield the rows of one merge of a graph (`merge`), which is live if the graph lets it be."""
     node = graph.merge(name)
     if not inputs.keys() >= set(node.inputs):
         expected = f"those of the merge '{name}': {', '.join(node.inputs)}"

@@ -212,15 +212,7 @@ class SpillingStore:
             self._folder = None
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
-        """Keep a batch of an input.
-
-        Raises
-        ------
-        StorageError
-            The disk refused. The batch was not taken, and nothing else was lost.
-        MemoryLimitError
-            The limit is exceeded, and spilling is not allowed.
-        """
+        """Keep a batch of an input."""
         size = batch.nbytes
         used = self.bytes_in_memory + size
         if to_spill := self._pressure.spill_bytes(used):

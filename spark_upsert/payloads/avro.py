@@ -145,15 +145,7 @@ def _fastavro() -> Any:
 
 
 def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
-    """Return the decoder of the Avro schema that an option gives.
-
-    Raises
-    ------
-    OptionError
-        The text is no Avro schema.
-    SchemaError
-        The schema has a part that no column can hold.
-    """
+    """Return the decoder of the Avro schema that an option gives."""
     try:
         return read_avro(text, bare_name=bare_name)
     except Unreadable as error:
@@ -166,15 +158,7 @@ def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
 
 
 def read_avro(text: str, *, bare_name: str) -> AvroDecoder:
-    """Return the decoder of an Avro schema.
-
-    Raises
-    ------
-    Unreadable
-        The text is no Avro schema, or beyond its budget.
-    SchemaError
-        The schema has a part that no column can hold.
-    """
+    """Return the decoder of an Avro schema."""
     fastavro = _fastavro()
     decoder = AvroDecoder(text, bare_name)
     try:

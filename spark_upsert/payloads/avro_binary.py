@@ -36,13 +36,7 @@ class ValueReader:
 
 
 def read_whole(reader: ValueReader, payload: bytes) -> Any:
-    """Return the value that is the whole payload.
-
-    Raises
-    ------
-    Undecodable
-        The payload is no value of the schema, or longer.
-    """
+    """Return the value that is the whole payload."""
     try:
         value, end = reader.read(payload, 0)
     except (IndexError, struct.error) as error:

@@ -465,13 +465,7 @@ _SEVERAL = "one of several"
 
 
 def said_of(document: Any) -> ConnectSchema:
-    """Return what a schema says.
-
-    Raises
-    ------
-    Unreadable
-        It says nothing that a column could hold, or is none.
-    """
+    """Return what a schema says."""
     try:
         return _Reader(document).said(document, 0)
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
@@ -567,25 +561,7 @@ _DIGITS_MAX = 38
 
 
 def natural_type(said: ConnectSchema, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
-    """Return the type of the values that a schema describes, and the members that it lacks.
-
-    Parameters
-    ----------
-    said : Said
-        Within its budget (`payloads.decoder`).
-    where : str
-        The way to the value, for errors.
-
-    Returns
-    -------
-    tuple of (pyarrow.DataType, tuple of RefusedField)
-        A member of an object that no column can hold is not in the type.
-
-    Raises
-    ------
-    SchemaError
-        No column can hold them.
-    """
+    """Return the type of the values that a schema describes, and the members that it lacks."""
     if said.type == "struct":
         return _object(said, where)
     if said.type == "array" and said.items is not None:

@@ -83,14 +83,7 @@ def column_at(where: str) -> str:
 
 
 def refused_columns(refused: Iterable[RefusedField], images: bool) -> dict[str, SchemaError]:
-    """Return the columns that rows have and no table can hold, with the error of each.
-
-    Parameters
-    ----------
-    refused : iterable of RefusedField
-    images : bool
-        Whether the columns are the fields of `IMAGES`; other fields are no columns then.
-    """
+    """Return the columns that rows have and no table can hold, with the error of each."""
     errors: dict[str, SchemaError] = {}
     for refusal in refused:
         path = refusal.path
@@ -122,16 +115,7 @@ class Decoder(Protocol):
 def decode_blocks(
     fields: pa.Schema, payloads: pa.Array, decode: Callable[[pa.Array], tuple[pa.Array, Bad]]
 ) -> Payloads:
-    """Decode payloads block by block.
-
-    Parameters
-    ----------
-    fields : pyarrow.Schema
-    payloads : pyarrow.Array of binary, shape (n,)
-    decode : callable
-        Takes payloads without nulls; returns an array of `row_type`, of the same length, and
-        the bad ones, which are null in it.
-    """
+    """Decode payloads block by block."""
     present = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
     present_payloads = payloads if len(present) == len(payloads) else payloads.drop_null()
     pieces: list[pa.Array] = []
@@ -170,16 +154,7 @@ def with_faults(
     reasons: pa.Array | None,
     faults: Iterable[tuple[str, npt.NDArray[np.bool_]]],
 ) -> Payloads:
-    """Return payloads of which some turned out bad after they were decoded.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array
-    reasons : pyarrow.Array or None
-        What is known to be bad (`Payloads`).
-    faults : iterable of (str, numpy.ndarray of bool)
-        A reason, and the payloads that it holds for.
-    """
+    """Return payloads of which some turned out bad after they were decoded."""
     for reason, bad in faults:
         because = pc.if_else(pa.array(bad), reason, None)
         reasons = because if reasons is None else pc.coalesce(reasons, because)
@@ -280,13 +255,7 @@ def require(*, parts: int = 0, depth: int = 0) -> None:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return what the text of a schema holds.
-
-    Raises
-    ------
-    Unreadable
-        It is too long, nested too deep, or no JSON.
-    """
+    """Return what the text of a schema holds."""
     if len(text) > SCHEMA_BYTES_MAX:
         raise Unreadable(f"it is longer than {SCHEMA_BYTES_MAX} bytes")
     try:
@@ -410,11 +379,6 @@ def decoded(decoder: Decoder, payloads: pa.Array) -> Payloads:
     A payload may be made for an error that no decoder foresees: of Python's stack, of a library, of
     the memory that a value takes. Such an error is the reason of the payload for which it comes
     when that is decoded alone, with the error's type, and not one of its neighbours.
-
-    Raises
-    ------
-    UpsertFlowError
-        No payload is at fault: a registry is away, or a schema contradicts the table's.
 
     Notes
     -----

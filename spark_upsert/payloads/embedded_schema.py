@@ -125,20 +125,7 @@ class CountedFields:
     """
 
     def of(self, fields: pa.Schema, refused: Iterable[RefusedField] = ()) -> pa.Schema:
-        """Return the fields that count.
-
-        Parameters
-        ----------
-        fields : pyarrow.Schema
-        refused : iterable of RefusedField
-            Fields that no column can hold, which are not among the others.
-
-        Raises
-        ------
-        SchemaError
-            No table can hold them: a name is reserved, two differ in case only, one has no type, or
-            one is refused.
-        """
+        """Return the fields that count."""
         for name, error in refused_columns(refused, bool(self.images)).items():
             if name.lower() not in self.left_out:
                 raise error
@@ -276,27 +263,7 @@ class ByRegistry:
 def _read(
     read: Callable[[], OwnSchema | str], name: str, counted: CountedFields | None
 ) -> tuple[OwnSchema | str, SchemaError | None]:
-    """Return what a schema says, or why nothing of it can be stored, for the error policy.
-
-    Parameters
-    ----------
-    read : callable
-        Returns the schema, or what is wrong with it.
-    name : str
-        What the schema is called where that is told.
-    counted : Counted or None
-
-    Returns
-    -------
-    tuple of (OwnSchema or str, SchemaError or None)
-        The error is there where no table can hold what the schema says. An exception of another
-        library becomes a reason, with its type.
-
-    Raises
-    ------
-    UpsertFlowError
-        No payload is at fault, as where the registry is away.
-    """
+    """Return what a schema says, or why nothing of it can be stored, for the error policy."""
     try:
         writer_schema = read()
         if isinstance(writer_schema, str):
@@ -426,26 +393,7 @@ def fields_in(
     expected: pa.Schema | None = None,
     is_tolerant: bool = False,
 ) -> FoundFields:
-    """Return the fields that payloads have by their own schemas.
-
-    Parameters
-    ----------
-    schemas : Schemas
-    batches : iterable of pyarrow.Array of binary
-    narrowed : callable, optional
-        Takes a schema, and returns the fields that count.
-    expected : pyarrow.Schema, optional
-        The table's own fields: of a schema that contradicts them nothing counts.
-    is_tolerant : bool
-        Whether a schema that no table can hold makes its payloads bad, and is no error.
-
-    Raises
-    ------
-    SchemaError
-        Two schemas contradict each other, or no table can hold what one says.
-    StorageError
-        The registry does not answer.
-    """
+    """Return the fields that payloads have by their own schemas."""
     # Each once, and kept until all are seen: an identity is free again once its owner is gone.
     schema_by_id: dict[int, OwnSchema] = {}
     why = None
@@ -482,13 +430,7 @@ def _shared(expected: pa.Schema, odd: Iterable[pa.Schema]) -> pa.Schema:
 
 
 def joined(*schemas: pa.Schema) -> pa.Schema:
-    """Return the fields of all, of types that hold the values of all; the first one's first.
-
-    Raises
-    ------
-    SchemaError
-        No type holds them, or they are too many.
-    """
+    """Return the fields of all, of types that hold the values of all; the first one's first."""
     fields = pa.schema(_joined(schemas, ""))
     if sum(map(parts_of, fields.types)) > PARTS_MAX:
         raise SchemaError(
@@ -558,14 +500,7 @@ class OwnDecoder:
     refused: tuple[RefusedField, ...] = ()
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Return the fields of each payload.
-
-        Raises
-        ------
-        SchemaError
-            No table can hold what a schema says, or it has another type for a field than is asked
-            for, unless that is tolerated.
-        """
+        """Return the fields of each payload."""
         return gathered(self.fields, map(self._decode_part, self.schemas.parts(payloads)))
 
     def _decode_part(self, part: SchemaGroup) -> Piece:
@@ -667,7 +602,8 @@ def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str)
         return pa.StructArray.from_arrays(parts, fields=list(field.type), mask=mask)
     if not (widens(stored_type, field.type) or pa.types.is_null(stored_type)):
         raise SchemaError(
-            f"a schema of the payloads has '{where}' as {stored_type}, and the table as {field.type}.",
+            f"a schema of the payloads has '{where}' as {stored_type}, and the table as "
+            f"{field.type}.",
             hint="correct what writes it; a wider type of the same kind is taken with "
             f"{setting('mergeSchema', 'true')}.",
             column=where,

@@ -94,14 +94,7 @@ def may_be_sparse(fields: pa.Schema) -> bool:
 
 
 def are_sparse(payloads: pa.Array, fields: pa.Schema) -> Mask | None:
-    """Return which payloads mean too many values; None if none does.
-
-    Parameters
-    ----------
-    payloads : pyarrow.Array of binary
-    fields : pyarrow.Schema
-        The declared members.
-    """
+    """Return which payloads mean too many values; None if none does."""
     widest = max(map(_widest_item, fields.types))
     marks = (pc.count_substring(payloads, mark).fill_null(0) for mark in (",", "["))
     items = np.sum([np.asarray(mark, dtype=np.int64) for mark in marks], axis=0)
@@ -512,13 +505,6 @@ def _read_lines(
     lines: pa.Array, type_: pa.DataType, no_integer: str | None
 ) -> tuple[np.ndarray, pa.Array]:
     """Return which lines Arrow reads, and the value of each line; null where it does not.
-
-    Parameters
-    ----------
-    lines : pyarrow.Array of large_string
-    type_ : pyarrow.DataType
-    no_integer : str, optional
-        What lines match that fail a whole block, because they hold no BIGINT.
 
     Notes
     -----

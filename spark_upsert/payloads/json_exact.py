@@ -39,11 +39,6 @@ _EXPONENT_DIGITS = 10
 def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
     """Return the decimal that a text writes, with the scale of the type.
 
-    Raises
-    ------
-    Undecodable
-        It writes none, or one that the type cannot hold exactly.
-
     Notes
     -----
     O(length); only numbers that fit are ever converted.
@@ -66,13 +61,7 @@ def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
 
 
 def decimal_from(unscaled: int, type_: pa.Decimal128Type) -> Decimal:
-    """Return ``unscaled * 10**-scale``.
-
-    Raises
-    ------
-    Undecodable
-        It has more digits than the type.
-    """
+    """Return ``unscaled * 10**-scale``."""
     if abs(unscaled) >= 10**type_.precision:
         raise Undecodable(f"a number needs a greater precision than {_name(type_)} has")
     # Not `scaleb`, which rounds to the precision of the context.
@@ -195,15 +184,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 
 def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, Any]:
-    """Return the declared members of one payload, as values of `built_type`.
-
-    Raises
-    ------
-    Undecodable
-        It is not what was declared, and why.
-    TooDeep
-        It is nested too deep to tell.
-    """
+    """Return the declared members of one payload, as values of `built_type`."""
     parsed = _parsed(text)
     if is_bare:
         parsed = JsonObject([(fields[0].name, parsed)])
@@ -217,13 +198,7 @@ def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, An
 
 
 def parse_document(text: str) -> Any:
-    """Return one JSON document with its numbers as they are written.
-
-    Raises
-    ------
-    ValueError
-        The text is no JSON, or nested too deep.
-    """
+    """Return one JSON document with its numbers as they are written."""
     if _depth(text) > DEPTH_MAX:
         raise ValueError(f"nested more than {DEPTH_MAX} deep")
     return _READER.decode(text)

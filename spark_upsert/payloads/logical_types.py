@@ -65,17 +65,7 @@ _IS_DIGIT[np.frombuffer(_ALPHABET, np.uint8)] = True
 
 
 def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Decode texts.
-
-    Parameters
-    ----------
-    texts : pyarrow.Array of string, shape (n,)
-
-    Returns
-    -------
-    tuple of (pyarrow.Array of binary, numpy.ndarray of bool), both of shape (n,)
-        The bytes, null where the text is null or no Base64; and where it is no Base64.
-    """
+    """Decode texts."""
     is_whole = pc.equal(pc.bit_wise_and(pc.binary_length(texts), 3), 0)
     complete_texts = pc.if_else(is_whole, texts, "").fill_null("").cast(pa.large_binary())
     ends = np.frombuffer(
@@ -158,13 +148,7 @@ class ConnectSchema:
 
     @classmethod
     def parse(cls, record: Any) -> ConnectSchema:
-        """Read a schema as Connect writes it in JSON.
-
-        Raises
-        ------
-        Unreadable
-            It is not one, or beyond its budget.
-        """
+        """Read a schema as Connect writes it in JSON."""
         try:
             return cls._of(record, Parts(), 0)
         except UnicodeEncodeError as error:
@@ -240,24 +224,7 @@ def wire_of(
     *,
     where: str,
 ) -> Wire:
-    """Return how values of a declared type are written.
-
-    Parameters
-    ----------
-    column : str
-        The column of the row that the values belong to.
-    declared : pyarrow.DataType
-    said : Said or None
-        What the message's schema says, if it has one.
-    unsaid : Unsaid
-    where : str
-        The way to the value, for errors.
-
-    Raises
-    ------
-    Unreadable
-        The schema says something that cannot be of the declared type.
-    """
+    """Return how values of a declared type are written."""
     if pa.types.is_struct(declared):
 
         def inside(part: pa.Field, said: ConnectSchema | None) -> Wire:
@@ -324,22 +291,7 @@ def object_wire(
     *,
     images: Collection[str] = (),
 ) -> Wire:
-    """Return how an object is written.
-
-    Parameters
-    ----------
-    fields : pyarrow.Schema
-        The declared members.
-    said : Said or None
-    unsaid : Unsaid
-    images : collection of str
-        The members that are rows themselves: their members are columns.
-
-    Raises
-    ------
-    Unreadable
-        The schema says something that cannot be of the declared types.
-    """
+    """Return how an object is written."""
 
     def member(part: pa.Field, said: ConnectSchema | None) -> Wire:
         if part.name in images:
@@ -361,18 +313,7 @@ def natural_wire(
     keep: Collection[str] | None = None,
     where: str = "",
 ) -> tuple[pa.DataType, Wire]:
-    """Return the type that values of a written type mean, and the way there.
-
-    Parameters
-    ----------
-    written : pyarrow.DataType
-    said : Said or None
-        What the schema says of it.
-    keep : collection of str, optional
-        The names of fields to keep, nested ones with dots; those above and below come along.
-    where : str
-        The way to the value.
-    """
+    """Return the type that values of a written type mean, and the way there."""
     if pa.types.is_struct(written):
         parts: dict[str, tuple[pa.DataType, Wire]] = {}
         leading = None if keep is None else _leading(keep)

@@ -95,13 +95,7 @@ class Placeholder:
 
     @classmethod
     def parse(cls, text: str) -> Placeholder:
-        """Return the placeholder of the connector's setting: a text, or ``hex:`` and digits.
-
-        Raises
-        ------
-        OptionError
-            The digits are not hexadecimal, or there are none.
-        """
+        """Return the placeholder of the connector's setting: a text, or ``hex:`` and digits."""
         if not text.startswith(_HEX):
             return cls(text.encode())
         digits = text[len(_HEX) :]
@@ -179,16 +173,7 @@ class Placeholder:
     def rows_in_doubt(
         self, payloads: pa.Array, reasons: pa.Array | None, types: Iterable[pa.DataType]
     ) -> Positions:
-        """Return the JSON payloads that may hold a placeholder which their columns do not show.
-
-        Parameters
-        ----------
-        payloads : pyarrow.Array of binary
-        reasons : pyarrow.Array or None
-            Why payloads could not be decoded (`Payloads.reasons`).
-        types : iterable of pyarrow.DataType
-            The types of the columns: a STRUCT drops members that it does not declare.
-        """
+        """Return the JSON payloads that may hold a placeholder which their columns do not show."""
         has_struct = any(map(_has_struct, types))
         if reasons is None and not has_struct:
             return np.zeros(0, dtype=np.int64)
@@ -200,15 +185,7 @@ class Placeholder:
         return np.flatnonzero(_mask(is_doubtful))
 
     def remove(self, payload: bytes, path: tuple[str, ...]) -> tuple[bytes, frozenset[str]]:
-        """Return a JSON payload with null for each placeholder, and the members that had it.
-
-        Parameters
-        ----------
-        payload : bytes
-            A document, perhaps with a Confluent header, or with a Connect schema before it.
-        path : tuple of str
-            The names that lead to the row.
-        """
+        """Return a JSON payload with null for each placeholder, and the members that had it."""
         header = payload[:5] if payload[:1] == b"\0" else b""
         try:
             document = parse_document(payload[len(header) :].decode())
@@ -248,22 +225,6 @@ def decode_again(
     """Decode the JSON payloads of some rows without their placeholders.
 
     A loop over rows, for those whose columns cannot hold the placeholder: some 30 us for a kB.
-
-    Parameters
-    ----------
-    placeholder : Placeholder
-    payloads : pyarrow.Array of binary, shape (n,)
-    rows : numpy.ndarray of int
-        Rows to be decoded again if they hold the placeholder.
-    path : tuple of str
-        The names that lead to the row in a payload.
-    decode : callable
-        Takes rows, their payloads, and the members that are not in these.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray of bool, shape (n,)
-        Which rows hold the placeholder, by member.
     """
     groups: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
     for row in rows.tolist():
@@ -290,16 +251,6 @@ def apply_unsent(
 
     With the merge engine ``partial-update`` null leaves the old value as it is. With other engines,
     and in a key, a value that was not sent is an error.
-
-    Parameters
-    ----------
-    schema : TableSchema
-    columns : mapping of str to pyarrow.Array, each of shape (n,)
-        The table's columns.
-    unsent : mapping of str to numpy.ndarray of bool, each of shape (n,)
-        The rows with a placeholder, by column.
-    shown : mapping of str to str
-        The name of a column in a message, if it is another one.
     """
     changed, reasons = dict(columns), None
     for name, where in unsent.items():

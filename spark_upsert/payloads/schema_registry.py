@@ -149,13 +149,7 @@ class _TimedFile(io.RawIOBase):
 
 
 def body_of(response: Any) -> bytes:
-    """Return the body of an answer (of urllib3, not read yet), unpacked.
-
-    Raises
-    ------
-    TooMuch
-        It is longer than `ANSWER_BYTES_MAX`, packed or not, or packed in a way that is not known.
-    """
+    """Return the body of an answer (of urllib3, not read yet), unpacked."""
     data = bytearray()
     while piece := response.read(_PIECE_BYTES, decode_content=False):
         data += piece
@@ -214,15 +208,7 @@ class NegativeCache(Generic[K]):
         self._lock = threading.Lock()
 
     def of(self, owner: K, name: str, ask: Callable[[], V]) -> V:
-        """Ask for something, unless it was missing just now.
-
-        Raises
-        ------
-        Unasked
-            `MISSING_MAX` others of the owner are missing.
-        Exception
-            The error of the request; the same error again for a missing thing until it expires.
-        """
+        """Ask for something, unless it was missing just now."""
         self._enter(owner, name)
         try:
             schema = ask()
@@ -314,32 +300,12 @@ Fetch = Callable[[str], Any]
 
 
 def schema_of_id(settings: RegistrySettings, schema_id: int) -> RegisteredSchema:
-    """Return the schema of an id.
-
-    Raises
-    ------
-    UnknownSchema
-        There is none, or there was none a moment ago.
-    Unreadable
-        It cannot be read with what it refers to.
-    Unasked
-        It is not known here, and it is not asked for because too many others are missing.
-    StorageError
-        The registry does not answer, or refuses to.
-    """
+    """Return the schema of an id."""
     return _kept(settings, f"/schemas/ids/{schema_id}")
 
 
 def latest_schema(settings: RegistrySettings, subject: str) -> RegisteredSchema:
-    """Return the newest schema of a subject; it is asked for each time.
-
-    Raises
-    ------
-    OptionError
-        There is no such subject.
-    StorageError
-        The registry does not answer, or refuses to.
-    """
+    """Return the newest schema of a subject; it is asked for each time."""
     fetch = _fetch_of(settings)
     try:
         return _registered(settings, fetch(f"/subjects/{quote(subject, safe='')}/versions/latest"))
@@ -391,16 +357,7 @@ def _registered(settings: RegistrySettings, answer: Any) -> RegisteredSchema:
 
 
 def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) -> str:
-    """Return a schema with those that it refers to, which may lie, or be too many.
-
-    Raises
-    ------
-    Unreadable
-        It cannot be read because of them. Then its payloads are bad: a registry holds what writers
-        have registered.
-    StorageError
-        The registry does not answer.
-    """
+    """Return a schema with those that it refers to, which may lie, or be too many."""
     try:
         fetched = _SchemaReferences(settings)
         fetched.collect(references, 0)
@@ -648,16 +605,7 @@ class ConfluentDecoder:
 
 
 def header_ids(payloads: pa.Array) -> pa.Array:
-    """Return the schema ids in the headers of payloads; null where there is none.
-
-    Parameters
-    ----------
-    payloads : pyarrow.Array of binary, shape (n,)
-
-    Returns
-    -------
-    pyarrow.Array of int64, shape (n,)
-    """
+    """Return the schema ids in the headers of payloads; null where there is none."""
     heads = pc.binary_slice(payloads, 0, HEADER_BYTES)
     has_header = pc.and_(
         pc.equal(pc.binary_length(heads), HEADER_BYTES),

@@ -74,10 +74,6 @@ def has_wrapped(payloads: pa.Array) -> bool:
 def by_schema(payloads: pa.Array) -> Iterator[SameSchemaMessages]:
     """Yield the messages of each schema; first those that are bare or absent.
 
-    Parameters
-    ----------
-    payloads : pyarrow.Array of binary, shape (n,)
-
     Notes
     -----
     Messages from one writer have a few schemas: each schema is looked for in all messages, by its

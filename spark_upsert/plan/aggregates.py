@@ -139,13 +139,7 @@ def _unknown(
 
 
 def joined_by(on: Any) -> dict[str, str]:
-    """Return the left columns of a join with their right ones.
-
-    Raises
-    ------
-    PlanError
-        It says neither.
-    """
+    """Return the left columns of a join with their right ones."""
     if isinstance(on, Mapping):
         require_texts("join", "names of columns", [*on, *on.values()])
         return dict(on)

@@ -54,15 +54,7 @@ def kind_of(type_: pa.DataType) -> str:
 
 
 def cast(value: Datum, type_: pa.DataType) -> Datum:
-    """Return a value in another type.
-
-    Raises
-    ------
-    PlanError
-        SQL has no such cast.
-    pyarrow.ArrowInvalid
-        A row has none.
-    """
+    """Return a value in another type."""
     if isinstance(value, pa.Scalar):
         return cast(pa.repeat(value, 1), type_)[0]
     kinds = kind_of(value.type), kind_of(type_)

@@ -93,13 +93,7 @@ class BoundExpression:
     _evaluate: Callable[[pa.RecordBatch], Datum]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return its values, one for each row of a batch.
-
-        Raises
-        ------
-        DataError
-            Of some row there is none: an overflow, a division by zero, a cast that fails.
-        """
+        """Return its values, one for each row of a batch."""
         try:
             result = self._evaluate(batch)
         except (pa.ArrowException, OverflowError) as error:
@@ -423,31 +417,12 @@ _OWN = frozenset({"truth", "text", "bytes", "date", "moment", "naive"})
 
 
 def pins_of(condition: str, schema: pa.Schema) -> Pins:
-    """Return the columns that a condition pins, with their values.
-
-    Parameters
-    ----------
-    condition : str
-        SQL that `expressions.bind_condition` takes for the schema.
-    schema : pyarrow.Schema
-    """
+    """Return the columns that a condition pins, with their values."""
     return _pins(parse_sql(condition), schema)
 
 
 def values_of(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
-    """Return the values of a column's type that equal some others; None if that is not known.
-
-    Parameters
-    ----------
-    values : pyarrow.Array
-    type_ : pyarrow.DataType
-        Of the column. A value that it does not have is left out: no row equals it.
-
-    Returns
-    -------
-    pyarrow.Array or None
-        Each once, none of them null.
-    """
+    """Return the values of a column's type that equal some others; None if that is not known."""
     kinds = {kind_of(values.type), kind_of(type_)}
     if kind_of(values.type) == "nothing":
         return pa.array([], type_)

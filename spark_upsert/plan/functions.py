@@ -83,15 +83,7 @@ _INT_MAX = (1 << 31) - 1
 
 
 def apply(name: str, arguments: Sequence[Datum]) -> Datum:
-    """Return the values of an operator or a function.
-
-    Raises
-    ------
-    PlanError
-        It does not take the types that its arguments have.
-    pyarrow.ArrowInvalid
-        Of some row there is none.
-    """
+    """Return the values of an operator or a function."""
     try:
         return FUNCTIONS[name](*arguments)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:

@@ -59,20 +59,7 @@ Columns = Sequence[pa.Array]
 
 
 def codes(*sides: Columns) -> list[Positions]:
-    """Number rows by their values.
-
-    Parameters
-    ----------
-    *sides : sequence of pyarrow.Array
-        The same columns in each, of types that can be keys.
-
-    Returns
-    -------
-    list of numpy.ndarray of int64
-        For each side a number for each of its rows. Different values have the numbers from 0 on in
-        the order in which they first come, one side after the other. Without columns all rows are
-        equal.
-    """
+    """Number rows by their values."""
     lengths = [len(side[0]) if side else 0 for side in sides]
     numbers = None
     for parts in zip(*sides, strict=True):
@@ -153,13 +140,7 @@ def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
 
 
 def firsts(numbers: Positions) -> Positions:
-    """Return the place of the first row of each code, ascending.
-
-    Parameters
-    ----------
-    numbers : numpy.ndarray of int64
-        As `codes` gives them, of one side or of all: a number is new if it is above all before it.
-    """
+    """Return the place of the first row of each code, ascending."""
     reached = np.maximum.accumulate(numbers)
     return np.flatnonzero(numbers > np.append(-1, reached[:-1])[: len(numbers)])
 
@@ -227,13 +208,7 @@ class KeyIndex:
         self._buckets = np.concatenate([[0], np.cumsum(sizes)])
 
     def find(self, keys: Sequence[pa.Array]) -> Positions:
-        """Return the group of each key, `NOWHERE` if there is none.
-
-        Parameters
-        ----------
-        keys : sequence of pyarrow.Array
-            Columns of the types of the index, without nulls.
-        """
+        """Return the group of each key, `NOWHERE` if there is none."""
         hashes = hash_keys(keys, seed=_SEED)
         buckets = self._bucket_of(hashes)
         starts, ends = self._buckets[buckets], self._buckets[buckets + 1]
@@ -287,13 +262,7 @@ def _is_as_before(hashes: Words) -> Mask:
 
 
 def ranks_of(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Words, Words]:
-    """Return numbers that put the keys of two sides in one order.
-
-    Parameters
-    ----------
-    left, right : sequence of pyarrow.Array
-        As many columns, of the same types, without nulls; at least one row in each.
-    """
+    """Return numbers that put the keys of two sides in one order."""
     joined = [
         pa.concat_arrays([one, right_column]) for one, right_column in zip(left, right, strict=True)
     ]

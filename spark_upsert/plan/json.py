@@ -53,20 +53,15 @@ def plan_from_json(text: str) -> Node:
     if not isinstance(record, dict) or record.get("v") != VERSION:
         format_version = record.get("v") if isinstance(record, dict) else None
         raise PlanError(
-            f"the plan is of the form {format_version!r}, and this version reads the form {VERSION}.",
+            f"the plan is of the form {format_version!r}, and this version reads the form "
+            f"{VERSION}.",
             hint="make the plan anew with the version that reads it.",
         )
     return _node({name: value for name, value in record.items() if name != "v"}, 0)
 
 
 def read_text(text: str) -> Any:
-    """Return the JSON of a plan's text, which is small and shallow enough for what walks it.
-
-    Raises
-    ------
-    PlanError
-        It is no JSON, too long or too deep.
-    """
+    """Return the JSON of a plan's text, which is small and shallow enough for what walks it."""
     parsed: Any = None
     is_read = False
     if len(text) <= _TEXT_MAX:

@@ -517,12 +517,7 @@ def too_deep() -> PlanError:
 
 
 def require_names(plan: Node) -> None:
-    """Refuse a task's plan in which two nodes have one name, or that is absurdly large or deep.
-
-    Raises
-    ------
-    PlanError
-    """
+    """Refuse a task's plan in which two nodes have one name, or that is absurdly large or deep."""
     first_spellings: dict[str, str] = {}
     waiting = [(plan, 0)]
     while waiting:
@@ -602,13 +597,7 @@ class UnnestedRows(NamedTuple):
 
 
 def unnested_schema(node: Unnest, schema: pa.Schema) -> pa.Schema:
-    """Return the columns that a node gives: the place of an element stands before the element.
-
-    Raises
-    ------
-    PlanError
-        The column is none of lists, or there is one already of the name of the places.
-    """
+    """Return the columns that a node gives: the place of an element stands before the element."""
     if node.column not in schema.names:
         raise PlanError.missing_column(node.column, schema.names)
     list_type = schema.field(node.column).type
@@ -635,14 +624,7 @@ def unnested_schema(node: Unnest, schema: pa.Schema) -> pa.Schema:
 
 
 def unnest(node: Unnest, rows: pa.RecordBatch, schema: pa.Schema) -> UnnestedRows:
-    """Return a row for each element of the lists of some rows, in their order.
-
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch
-    schema : pyarrow.Schema
-        As `unnested_schema` gives it.
-    """
+    """Return a row for each element of the lists of some rows, in their order."""
     lists = rows.column(node.column)
     lengths = np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
     owners = np.repeat(np.arange(len(lengths)), lengths)

@@ -200,13 +200,7 @@ class _Token:
 
 
 def parse_sql(text: str) -> Tree:
-    """Return the tree of an expression.
-
-    Raises
-    ------
-    PlanError
-        It is not in the grammar: what stands there, and where, is told.
-    """
+    """Return the tree of an expression."""
     if len(text) > TEXT_MAX:
         raise PlanError(
             f"an expression has at most {TEXT_MAX} characters, this one has {len(text)}.",
@@ -251,16 +245,7 @@ def double_quoted(text: str) -> list[str]:
 
 
 def requoted(text: str, quote: str) -> str:
-    """Return an expression with another quote in place of double quotes.
-
-    Parameters
-    ----------
-    text : str
-        An expression that is not in the grammar is returned unchanged.
-    quote : str
-        A single quote, so that the meaning stays; or a backtick, so that what is between double
-        quotes is a name, as version 0.1.0 read it.
-    """
+    """Return an expression with another quote in place of double quotes."""
     pieces, end = [], 0
     for token in _double_quoted(text):
         content = _unquoted(token.text).replace(quote, quote * 2)

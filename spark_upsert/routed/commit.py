@@ -51,20 +51,7 @@ def recorded(
     transaction: Transaction | None,
     now_ms: int,
 ) -> tuple[Batch, list[Member]]:
-    """Return a batch, and the tables of which it has changed what the group says.
-
-    Parameters
-    ----------
-    root : Store
-        That rows may be parked below.
-    options : RoutedOptions
-    group : Group
-        As the batch before left it.
-    settled : Settled
-    transaction : Transaction or None
-        That of the batch.
-    now_ms : int
-    """
+    """Return a batch, and the tables of which it has changed what the group says."""
     queue = Debts.of(group).after(settled.visited, settled.owed, now_ms)
     counts = _parked(root, group, settled)
     members = {
@@ -190,33 +177,7 @@ def commit_routed(
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
 ) -> GroupCommit | None:
-    """Make what all tasks staged visible, each table exactly once, and record that it is whole.
-
-    Parameters
-    ----------
-    root : Store
-    options : RoutedOptions
-    staged : sequence of RoutedStaged
-    transaction : Transaction or None
-        That of the batch.
-    overwrite, late_rows
-        As in the plan.
-
-    Returns
-    -------
-    GroupCommit or None
-        None if the batch was whole already; what was staged again is removed.
-
-    Raises
-    ------
-    OtherTableError
-        The root belongs to another query, batches are missing, or a table is not the group's.
-    OptionError, SchemaError
-        No table takes its rows, and what is wrong is said of all (`routed.misfit`).
-    UpsertFlowError
-        Of the first table that failed, with its name, once all were tried. A replay goes on with
-        those that failed.
-    """
+    """Make what all tasks staged visible, each table exactly once, and record that it is whole."""
     group_table = GroupTable(root)
     if group_table.has(transaction):
         discard_routed(root, staged)

@@ -69,17 +69,7 @@ class Debts:
         return tuple(names[index :: self.tasks] for index in range(min(self.tasks, len(names))))
 
     def after(self, visited: Collection[str], owed: Mapping[str, int], now_ms: int) -> Schedule:
-        """Return the waiting tables and the turn after a batch.
-
-        Parameters
-        ----------
-        visited : collection of str
-            Folders of the tables that had their turn. Tables that owe more wait anew, behind all.
-        owed : mapping of str to int
-            How many compactions tables are due for, as far as the batch has looked at them.
-        now_ms : int
-            When the batch is recorded, by a clock.
-        """
+        """Return the waiting tables and the turn after a batch."""
         visited, now_ms = frozenset(visited), max(now_ms, self.next_ms)
         names = self.service.names
         count = next((at for at, name in enumerate(names) if name not in visited), len(names))
@@ -102,14 +92,7 @@ def is_due(before: int, newest: int) -> bool:
 
 
 def give_up(tables: Iterable[Table], retention_ms: int) -> None:
-    """Give up what is older; the batch is whole whatever becomes of that.
-
-    Parameters
-    ----------
-    tables : iterable of Table
-        One that is not there, or has nothing of the past, costs a look.
-    retention_ms : int
-    """
+    """Give up what is older; the batch is whole whatever becomes of that."""
     for table in tables:
         try:
             if table.log.try_head() is not None:

@@ -310,13 +310,7 @@ class ParkedTable:
         return stage(Snapshot(self.table.store, head), map(envelope.commands, rows))
 
     def commit(self, staged: Mapping[str, Sequence[StagedRuns]], transaction: Transaction) -> None:
-        """Park what tasks have staged, by folder, unless the batch is parked for a folder already.
-
-        Raises
-        ------
-        ContentionError
-            Others changed what is parked, again and again.
-        """
+        """Park what tasks have staged, by folder, unless the batch is parked for a folder already."""
 
         def due(folders: frozenset[str]) -> list[StagedRuns]:
             return [

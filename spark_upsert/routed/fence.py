@@ -331,13 +331,7 @@ def _merged(unborn: Sequence[Manifest]) -> Manifest:
 
 
 def require_apart(group: TableGroup, settled: RoutedCommitResult) -> None:
-    """Refuse names that are one to the storage: then two of them have the same table.
-
-    Raises
-    ------
-    OtherTableError
-        The batch is not recorded.
-    """
+    """Refuse names that are one to the storage: then two of them have the same table."""
     refs = group.members.places
     named = names_of(settled.shares)
     owners: dict[str, str] = {}

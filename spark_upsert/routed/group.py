@@ -370,11 +370,6 @@ class GroupTable:
         """Return the group at a version of the group table, by default the newest.
 
         Empty if the root has no group table.
-
-        Raises
-        ------
-        DataLossError
-            The version is expired, or not there.
         """
         look = self.table.log.try_look()
         if look is None:
@@ -399,13 +394,6 @@ class GroupTable:
         """Return the group when a batch of the query that owns it was whole.
 
         Costs the logarithm of the versions of the group table in looks at its log.
-
-        Raises
-        ------
-        VersionNotFoundError
-            No batch has this number, or not yet, or it is expired.
-        OptionError
-            No batch has a number.
         """
         look = self.table.log.try_look()
         head = None if look is None else look.head()
@@ -437,7 +425,8 @@ class GroupTable:
                 batch=number,
             )
         raise VersionNotFoundError(
-            f"no batch {number} was written below '{self.root.url}': the next batch is {last_number}.",
+            f"no batch {number} was written below '{self.root.url}': the next batch is "
+            f"{last_number}.",
             hint=f"read batch {last_number}.",
             batch=number,
         )
@@ -454,16 +443,7 @@ class GroupTable:
     def refusal(
         self, writer: str, *, take_over: bool = False, head: Manifest | None = None
     ) -> OtherTableError | None:
-        """Return why a writer may not write below the root (`refusal_of`).
-
-        Parameters
-        ----------
-        writer : str
-        take_over : bool
-            Whether the writer may take the root from another query.
-        head : Manifest, optional
-            The newest version, where the caller has just looked; by default it is looked for.
-        """
+        """Return why a writer may not write below the root (`refusal_of`)."""
         head = head or self.table.log.try_head()
         if head is None:
             return None
@@ -499,28 +479,7 @@ class GroupTable:
         *,
         take_over: bool = False,
     ) -> Commit | None:
-        """Record that a batch is whole; makes the group table if there is none.
-
-        Parameters
-        ----------
-        batch : Batch
-        members : iterable of Member
-            The tables of which something has changed since.
-        transaction : Transaction or None
-            The transaction of the batch: it is recorded once, however often it is repeated.
-        take_over : bool
-            Whether the writer may take the root from another query.
-
-        Returns
-        -------
-        Commit or None
-            None if it is recorded already.
-
-        Raises
-        ------
-        OtherTableError
-            The root belongs to another query, or batches are missing that must have come before.
-        """
+        """Record that a batch is whole; makes the group table if there is none."""
         table = self.table
         # The put finds out whether what was seen is the newest.
         head = _completed(table, table.log.seen or table.ensure(SCHEMA, allow_non_empty_path=True))
@@ -544,14 +503,7 @@ class GroupTable:
         return committed
 
     def note(self, told: Callable[[Member | None], Member | None], folder: str) -> None:
-        """Record what has become of one table since its last whole batch, and of no other.
-
-        Parameters
-        ----------
-        told : callable
-            Takes what the group says of the table, and returns what it is to say; None: nothing.
-        folder : str
-        """
+        """Record what has become of one table since its last whole batch, and of no other."""
 
         def chosen() -> list[StagedRuns]:
             head = _completed(self.table, self.table.log.head())
@@ -642,13 +594,6 @@ def never_whole(head: Manifest, group: Manifest) -> dict[str, int]:
     """Return the batches that a table has and that will never be whole, by their queries.
 
     They are of queries that lost the root in the middle of them: the newest of each.
-
-    Parameters
-    ----------
-    head : Manifest
-        Of the table.
-    group : Manifest
-        Of the group table.
     """
     transactions, owner = group.transactions, owner_of(group)
     return {
@@ -667,19 +612,7 @@ def is_query(writer: str) -> bool:
 
 
 def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> OtherTableError | None:
-    """Return why a writer may not write below a root, None if it may.
-
-    Parameters
-    ----------
-    writer : str
-        As `Transaction.writer`; ``""`` is a batch write without a name.
-    head : Manifest
-        Of the group table.
-    url : str
-        The root, for the message.
-    take_over : bool
-        Whether it asks for the root of another query.
-    """
+    """Return why a writer may not write below a root, None if it may."""
     owner = owner_of(head)
     if owner is None or owner == writer:
         return None

@@ -66,20 +66,7 @@ class CommandParking:
         tables: Mapping[str, Sequence[StagedTable]],
         errors: Mapping[str, UpsertFlowError] | None = None,
     ) -> None:
-        """Park all rows of some tables.
-
-        Parameters
-        ----------
-        tables : mapping of str to sequence of StagedTable
-            What the tasks have for each, by folder, in the order of the tasks.
-        errors : mapping of str to UpsertFlowError, optional
-            Of tables that failed when they were to be committed.
-
-        Raises
-        ------
-        ContentionError
-            What was staged cannot be parked: nothing of it is.
-        """
+        """Park all rows of some tables."""
         staged: dict[str, list[StagedRuns]] = {}
         batch = self._transaction
         for folder, parts in tables.items():

@@ -93,28 +93,7 @@ def plan_routed(
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
 ) -> RoutedPlan:
-    """Check a routed write as far as that can be done without its rows.
-
-    Parameters
-    ----------
-    options : RoutedOptions
-    incoming : pyarrow.Schema
-        The columns of the rows.
-    root : Store, optional
-        By default the one that the options name.
-    overwrite : bool
-        Whether the rows replace the contents of the tables that they go to.
-    late_rows : LateRows
-        What becomes of late rows where no option says so.
-
-    Raises
-    ------
-    SchemaError
-        A column of the template is not there, or names no table.
-    OptionError
-        The tables of the group have another template, or the first table is to be made in a root
-        that holds a Delta table or files.
-    """
+    """Check a routed write as far as that can be done without its rows."""
     Router(options.template, incoming)
     group_table = GroupTable(root_of(options) if root is None else root)
     group = group_table.at()
@@ -153,25 +132,7 @@ def plan_rows_of(
     *,
     unborn_id: str | None = None,
 ) -> WritePlan:
-    """Plan a write of rows that are there: their payloads may say the columns (`found_options`).
-
-    Parameters
-    ----------
-    table : Table
-        Its log was looked at just now.
-    options : WriteOptions
-    rows : iterable of pyarrow.RecordBatch
-        All of the table; read once.
-    incoming : pyarrow.Schema
-        Their columns.
-    unborn_id : str, optional
-        As of `plan_upon`.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        Something does not fit.
-    """
+    """Plan a write of rows that are there: their payloads may say the columns (`found_options`)."""
     head = table.log.seen
     schema = None if head is None else head.schema
     try:
@@ -220,21 +181,7 @@ def require_template(group: TableGroup, template: str, url: str) -> None:
 def require_room(
     options: RoutedOptions, root: Store, known: Mapping[str, object], wanted: Mapping[str, str]
 ) -> None:
-    """Refuse new tables that must not be made; tables that exist already may join.
-
-    Parameters
-    ----------
-    root : Store
-    known : mapping
-        Its keys are the folders of the group.
-    wanted : mapping of str to str
-        The name of each folder that rows go to.
-
-    Raises
-    ------
-    OptionError
-        A table is new and none may be made, or there would be too many.
-    """
+    """Refuse new tables that must not be made; tables that exist already may join."""
     new = {folder: name for folder, name in sorted(wanted.items()) if folder not in known}
     if not options.create_tables:
         _require_made(root, new, len(known))
@@ -284,17 +231,7 @@ def require_same(
 def other_table(
     places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> OtherTableError | None:
-    """Return why what lies in a folder is not the table of the group, None if it is.
-
-    Parameters
-    ----------
-    places : mapping of str to Place
-        Of the group, by folder.
-    head : Manifest or None
-        What lies in the folder.
-    url : str
-        The folder, for the message.
-    """
+    """Return why what lies in a folder is not the table of the group, None if it is."""
     table_ref = places.get(folder)
     if table_ref is None:
         return _of_another_name(places, folder, name, head, url)
@@ -319,8 +256,8 @@ def _of_another_name(
     if other_folder is None:
         return None
     return OtherTableError(
-        f"the values '{name}' lead to '{url}', where the table of '{other_folder}' lies: to this storage "
-        "the two names are one. Nothing was committed.",
+        f"the values '{name}' lead to '{url}', where the table of '{other_folder}' lies: to this "
+        "storage the two names are one. Nothing was committed.",
         hint="let the values differ in more than upper and lower case, or use a storage that tells "
         "them apart.",
         path=url,

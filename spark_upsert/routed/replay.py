@@ -74,32 +74,7 @@ def unpark(
     given: Mapping[str, str] | None = None,
     told: Callable[[ReplayResult], None] = lambda _: None,
 ) -> list[ReplayResult]:
-    """Apply what is parked.
-
-    Parameters
-    ----------
-    root : Store
-    names : collection of str
-        Of tables, as they are called or by their folders; none: all.
-    given : mapping of str to str, optional
-        Options of the write that hold instead of those that the rows came with, such as
-        ``mergeSchema``; an empty text takes one back.
-    told : callable, optional
-        Hears of each table when it is done.
-
-    Returns
-    -------
-    list of Unparked
-        By folder. Rows without a table are left.
-
-    Raises
-    ------
-    OptionError
-        Nothing is parked for a name.
-    UpsertFlowError
-        A table cannot take its rows yet; it says which. The others were tried all the same, unless
-        it is the storage that fails.
-    """
+    """Apply what is parked."""
     table, done = ParkedTable(root), []
     first: UpsertFlowError | None = None
     for folder, name in chosen(table, names).items():
@@ -124,15 +99,7 @@ def unpark(
 
 
 def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) -> list[ReplayResult]:
-    """Forget what is parked, without applying it; what others park meanwhile stays.
-
-    Parameters
-    ----------
-    names : collection of str
-        As of `unpark`; but none are none here.
-    nameless : bool
-        Whether rows without a table are meant, too.
-    """
+    """Forget what is parked, without applying it; what others park meanwhile stays."""
     table = ParkedTable(root)
     folders = chosen(table, names) if names else {}
     folders |= {NAMELESS: ""} if nameless else {}
@@ -147,13 +114,7 @@ def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) ->
 
 
 def chosen(table: ParkedTable, names: Collection[str]) -> dict[str, str]:
-    """Return the folders and names of the tables that some names mean.
-
-    Raises
-    ------
-    OptionError
-        Nothing is parked for a name.
-    """
+    """Return the folders and names of the tables that some names mean."""
     name_by_folder = {entry.folder: entry.name for entry in table.parked()}
     if not names:
         return name_by_folder

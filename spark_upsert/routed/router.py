@@ -84,11 +84,6 @@ class Router:
     template : Template
     schema : pyarrow.Schema
         Of the incoming rows.
-
-    Raises
-    ------
-    SchemaError
-        A column of the template is not there, or is of a type that names nothing.
     """
 
     def __init__(self, template: Template, schema: pa.Schema) -> None:
@@ -130,13 +125,7 @@ def route_of(template: Template, values: Sequence[str | None]) -> Route:
 
 
 def find_nested(column: str, schema: pa.Schema) -> tuple[str, ...]:
-    """Return the names that lead to a column of the template: its own, or through structs.
-
-    Raises
-    ------
-    SchemaError
-        The column is missing, or its type cannot name a table.
-    """
+    """Return the names that lead to a column of the template: its own, or through structs."""
     role = "column of the path"
     names, fields = column.split("."), schema.names
     if column in fields:

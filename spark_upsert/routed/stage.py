@@ -109,25 +109,7 @@ def stage_routed(
     *,
     threads: int | None = None,
 ) -> RoutedStaged:
-    """Stage the rows of one task, and do its share of the compaction.
-
-    Parameters
-    ----------
-    plan : RoutedPlan
-    root : Store
-    batches : iterable of pyarrow.RecordBatch
-        Columns as ``plan.incoming``. Read to the end.
-    transaction : Transaction or None
-        That of the batch, if the task knows it.
-    task_index : int
-    threads : int, optional
-        How many tables are staged at once. By default several where storage is behind a network.
-
-    Raises
-    ------
-    UpsertFlowError
-        With the name of the table that it is about. Nothing of this task is left.
-    """
+    """Stage the rows of one task, and do its share of the compaction."""
     if plan.is_whole(transaction):
         for _ in batches:
             continue

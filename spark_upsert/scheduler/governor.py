@@ -155,16 +155,7 @@ class Governor:
 
 
 def pressure_of(sample: Sample, latency_ms: float | None, *, target_ms: float) -> float:
-    """Return the greatest of the three ratios, each kept within 0 and 1.
-
-    Parameters
-    ----------
-    sample : Sample
-    latency_ms : float, optional
-        The moving average, in place of the sample's own.
-    target_ms : float
-        The latency that counts as a pressure of 1.
-    """
+    """Return the greatest of the three ratios, each kept within 0 and 1."""
     ratios = (sample.waiting / sample.slots, (latency_ms or 0.0) / target_ms, sample.busy or 0.0)
     return max(map(_clamped, ratios))
 

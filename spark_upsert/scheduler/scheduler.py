@@ -83,18 +83,7 @@ _WHOLE = re.compile(r"\s*([+-]?\d{1,9})\s*", re.ASCII)
 
 
 def parse_priority(text: str, *, option: str = PROPERTY) -> int:
-    """Parse a priority.
-
-    Parameters
-    ----------
-    option : str, optional
-        The option that an error names.
-
-    Raises
-    ------
-    OptionError
-        The text is no whole number, or out of bounds.
-    """
+    """Parse a priority."""
     match = _WHOLE.fullmatch(text)
     if match is None or not PRIORITY_MIN <= int(match[1]) <= PRIORITY_MAX:
         expected = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
@@ -131,15 +120,7 @@ class Urgency:
 
 
 def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
-    """Return the priorities of inputs, in points.
-
-    Parameters
-    ----------
-    bases : numpy.ndarray of int64, shape (n,)
-        The priorities without their age, in units (`Urgency.base`).
-    waited_ms : numpy.ndarray of int64, shape (n,)
-        How long each waits. A negative time counts as 0: a clock went back.
-    """
+    """Return the priorities of inputs, in points."""
     units = bases + np.clip(waited_ms, 0, WAITED_MAX_MS) * _AGE_PER_MS
     # Half away from zero, which is not what `round` does.
     rounded: Numbers = np.sign(units) * ((2 * np.abs(units) + SCALE) // (2 * SCALE))
@@ -316,16 +297,7 @@ class Service:
         return Turn(band=band, credit=had - spent)
 
     def is_drained(self, band: int, count: int, left: Collection[str]) -> bool:
-        """Return whether a band is empty after a service.
-
-        Parameters
-        ----------
-        band : int
-        count : int
-            How many of the first inputs were served.
-        left : collection of str
-            The inputs that were served and have more.
-        """
+        """Return whether a band is empty after a service."""
         indices = np.flatnonzero(self.bands == band)
         has_others = len(indices) and indices[-1] >= count
         return not (has_others or any(self.names[index] in left for index in indices))
@@ -349,16 +321,7 @@ class Schedule:
         *,
         defers_lowest: bool = False,
     ) -> Service:
-        """Return the order in which the waiting inputs are served.
-
-        Parameters
-        ----------
-        now_ms : int
-        urgencies : mapping of str to Urgency, optional
-            An input that is left out has no priority, and is not known to be read.
-        defers_lowest : bool
-            Whether the lowest band is passed over; an input leaves that band as it grows older.
-        """
+        """Return the order in which the waiting inputs are served."""
         bands = self._bands(now_ms, urgencies or {})
         turn = _settled(self.turn, bands)
         indices = np.flatnonzero(bands != LOWEST) if defers_lowest else np.arange(len(bands))
@@ -381,20 +344,7 @@ class Schedule:
         left: Collection[str],
         now_ms: int,
     ) -> Schedule:
-        """Return the schedule after a service.
-
-        Parameters
-        ----------
-        service : Service
-        count : int
-            How many of the first inputs were served in their turn; these have paid. Where the next
-            one could not be served, inputs behind it may have been, and do not pay; the one that
-            was passed over waits, and keeps its turn.
-        names : collection of str
-            The inputs that were served.
-        left : collection of str
-            The served inputs that have more, in the order in which they are to wait on.
-        """
+        """Return the schedule after a service."""
         dirty = self.dirty.served(names, left, now_ms)
         turn = service.turn_behind(count)
         if service.is_drained(turn.band, count, set(left)):

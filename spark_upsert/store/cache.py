@@ -89,13 +89,7 @@ class LocalCopies:
         return self._bytes_max
 
     def folder(self) -> Path:
-        """Return the folder, made if it is absent.
-
-        Raises
-        ------
-        OptionError
-            It cannot be made, or another user owns it and could plant copies.
-        """
+        """Return the folder, made if it is absent."""
         with usable(self._folder):
             # Looked at every time: cleaners of temporary folders remove it from under us.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,15 +103,7 @@ class LocalCopies:
         return self._folder
 
     def map(self, name: str, fetch: WriteCopy) -> pa.Buffer:
-        """Return the mapped copy of an object, fetched first if there is none.
-
-        Parameters
-        ----------
-        name : str
-            File name, the same for the same object only.
-        fetch : callable
-            What it raises is passed on, and nothing is kept.
-        """
+        """Return the mapped copy of an object, fetched first if there is none."""
         copy = self.folder() / name
         buffer = _try_map(copy)
         return self._fill(copy, fetch) if buffer is None else buffer

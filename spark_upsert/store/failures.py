@@ -48,17 +48,7 @@ _CONFLICT = "ConditionalRequestConflict"
 
 
 def translate(error: Exception, *, verb: str, url: str) -> Exception:
-    """Return the error to raise for one of obstore's.
-
-    Parameters
-    ----------
-    error : Exception
-        What obstore raised.
-    verb : str
-        What was tried, for the message.
-    url : str
-        The object or folder that was asked for.
-    """
+    """Return the error to raise for one of obstore's."""
     text = str(error).split("\n\nDebug source")[0]
     status = _status(text)
     tried = f"could not {verb} '{url}': {_brief(text)}"

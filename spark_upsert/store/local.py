@@ -106,15 +106,7 @@ class RegularFile:
 
 @contextmanager
 def opened_regular(path: Path) -> Iterator[RegularFile]:
-    """Open a regular file for as long as the body runs.
-
-    Raises
-    ------
-    CorruptionError
-        There is something else at the path.
-    OSError
-        It cannot be opened; FileNotFoundError if there is nothing.
-    """
+    """Open a regular file for as long as the body runs."""
     try:
         handle = os.open(path, _READ)
     except OSError as error:
@@ -162,13 +154,7 @@ def resident_bytes() -> int:
 
 
 def release_mapped(buffer: pa.Buffer) -> None:
-    """Give the pages of a mapped file back; a further read loads them anew.
-
-    Parameters
-    ----------
-    buffer : pyarrow.Buffer
-        A whole mapped file that no process writes. The contents of any other memory would be lost.
-    """
+    """Give the pages of a mapped file back; a further read loads them anew."""
     if _madvise is not None and _ADVICE is not None and buffer.size > 0:
         # It is only an advice: if it is not taken, nothing is lost.
         _madvise(ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size), _ADVICE)
@@ -190,15 +176,7 @@ _NO_LINKS = (
 
 @contextmanager
 def translated(verb: str, path: Path) -> Iterator[None]:
-    """Turn what the system refuses into advice.
-
-    Parameters
-    ----------
-    verb : str
-        What is tried, for the message; a ``read`` is told of absence as such.
-    path : pathlib.Path
-        What it is tried on.
-    """
+    """Turn what the system refuses into advice."""
     try:
         yield
     except OSError as error:

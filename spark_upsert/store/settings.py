@@ -141,21 +141,7 @@ class ObjectSettings:
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, Any]) -> ObjectSettings:
-        """Check the options of a table.
-
-        Parameters
-        ----------
-        url : str
-            The table's path.
-        options : mapping
-            Names without ``storage.``, to texts, numbers or booleans.
-
-        Raises
-        ------
-        OptionError
-            A name is unknown or given twice, a value is malformed, or no object storage has
-            such a path.
-        """
+        """Check the options of a table."""
         cloud = cloud_of(url)
         canonical_options: dict[str, str] = {}
         for name, value in options.items():

@@ -35,11 +35,6 @@ class SpillFolder:
     ----------
     parent : path or None
         Where it is made; None: as the module says.
-
-    Raises
-    ------
-    StorageError
-        It cannot be made.
     """
 
     def __init__(self, parent: Path | None = None) -> None:

@@ -44,13 +44,7 @@ _NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
 
 
 def as_table(rows: Any) -> pa.Table:
-    """Return rows as a table; an index of pandas that has a name is a column, and else nothing.
-
-    Raises
-    ------
-    SchemaError
-        They are nothing that gives Arrow, or have a column of Python objects.
-    """
+    """Return rows as a table; an index of pandas that has a name is a column, and else nothing."""
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pa.RecordBatch):
@@ -77,13 +71,7 @@ def as_table(rows: Any) -> pa.Table:
 
 
 def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> TableSchema:
-    """Return the schema of a table that gains what rows have more.
-
-    Raises
-    ------
-    SchemaError
-        They lack a key, have two columns of one name, or have another type that is no wider one.
-    """
+    """Return the schema of a table that gains what rows have more."""
     refuse_repeated(incoming.names)
     schema_names = {name.lower() for name in schema.columns.names}
     special_names = {field.name.lower() for field in schema.order} | (
@@ -102,25 +90,7 @@ _COLUMNS_HINT = "give a mapping or a frame with the columns {}."
 def as_keys(
     schema: TableSchema, given: Any, *, names: Sequence[str] | None = None
 ) -> pa.RecordBatch:
-    """Return keys as columns, in the order of the key columns.
-
-    Parameters
-    ----------
-    schema : TableSchema
-    given : object
-        A value, where the key is one column, or several such values (`is_many`); a tuple with a
-        value for each key column, or several such tuples; a mapping of key columns to values, or
-        to several values each; an array; or anything that gives Arrow, of which the key columns
-        are taken.
-    names : sequence of str, optional
-        Some of the key columns; by default all.
-
-    Raises
-    ------
-    SchemaError
-        A key column is missing or ambiguous, a value is not of its type, or columns have different
-        numbers of values.
-    """
+    """Return keys as columns, in the order of the key columns."""
     names = tuple(schema.keys if names is None else names)
     fields = [schema.columns.field(name) for name in names]
     columns = _columns_of(names, given)
@@ -136,13 +106,7 @@ def as_keys(
 
 
 def as_values(given: Any, field: pa.Field, *, role: str = "key column") -> pa.Array:
-    """Return one value or several as an array of a column's type.
-
-    Raises
-    ------
-    SchemaError
-        A value is not of that type.
-    """
+    """Return one value or several as an array of a column's type."""
     try:
         return array_of(given if is_many(given) else [given], field.type)
     except pa.ArrowException as error:
@@ -214,25 +178,7 @@ def _place_of(name: str, available: Sequence[str]) -> int:
 
 
 def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
-    """Return a delete for each row that some keys have at a version; keys without one have none.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-    keys : pyarrow.RecordBatch
-        The key columns, in the order of the key.
-
-    Returns
-    -------
-    pyarrow.Table
-        The columns of the key and the order, and `GONE`. No others: until the deletes are applied,
-        another writer may drop a column or add one.
-
-    Raises
-    ------
-    OptionError
-        Of two equal orders the table takes the earlier one, or none.
-    """
+    """Return a delete for each row that some keys have at a version; keys without one have none."""
     schema = snapshot.manifest.schema
     require_deletes_win(schema)
     stored_rows = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows

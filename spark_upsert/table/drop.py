@@ -64,13 +64,7 @@ def with_dropped_names(properties: Mapping[str, str], names: Iterable[str]) -> d
 
 
 def require_not_dropped(head: Manifest, columns: pa.Schema) -> None:
-    """Refuse columns that a table is to gain under a name that it has given up.
-
-    Raises
-    ------
-    SchemaError
-        Older runs hold other values under the name.
-    """
+    """Refuse columns that a table is to gain under a name that it has given up."""
     remaining_names = {name.lower() for name in head.schema.columns.names}
     dropped = dropped_names(head.properties) - remaining_names
     for name in columns.names:

@@ -35,17 +35,6 @@ def require_free(store: Store, *, is_root: bool = False) -> None:
 
     Names that begin with ``_`` or ``.`` are passed over, except for those of `_MARKERS`: people
     keep the checkpoints of queries there.
-
-    Parameters
-    ----------
-    store : Store
-    is_root : bool
-        Whether the folder is that of many tables, whose own folders are in it.
-
-    Raises
-    ------
-    OptionError
-        The folder holds files of others, or it is in the folder of a Delta table or the like.
     """
     contents = _format_of(store)
     if contents is None and (names := list(_foreign(store, is_root=is_root))):

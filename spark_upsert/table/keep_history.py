@@ -73,32 +73,7 @@ def keep_history(
     tracked: Sequence[str] = (),
     untracked: Sequence[str] = (),
 ) -> Commit | None:
-    """Bring the table that keeps a history up to date; make it if there is none.
-
-    Parameters
-    ----------
-    table : Table
-        The source. The keeper holds a lease on it, for as long as leases last, because the next
-        step begins where this one ends.
-    kept : Table
-        May be absent.
-    columns, by, tracked, untracked
-        As of `Table.history`; key columns come along. The same in each step.
-
-    Returns
-    -------
-    Commit or None
-        None if the source has had no epoch since.
-
-    Raises
-    ------
-    OtherTableError
-        The table keeps something else, or the source is not the one whose history it keeps.
-    DataLossError
-        Changes that it lacks are expired.
-    ContentionError
-        Other keepers were faster, again and again.
-    """
+    """Bring the table that keeps a history up to date; make it if there is none."""
     return despite_expiry(
         lambda: _kept_up(table, kept, columns, by, tracked, untracked), table.store.url
     )
@@ -296,13 +271,7 @@ def _step(
 
 
 def _position(kept: Table, head: Manifest, writer: str, source: Manifest) -> int | None:
-    """Return the version of the source that a kept table has reached; None before its first step.
-
-    Raises
-    ------
-    OtherTableError
-        It has reached a version that the source does not have, or what it reached is forgotten.
-    """
+    """Return the version of the source that a kept table has reached; None before its first step."""
     position = head.transactions.get(writer)
     is_lost = position is None and head.has_forgotten(writer)
     if is_lost or (position is not None and position > source.version):
@@ -333,11 +302,6 @@ def _require_same_past(
 
     Where that version was expired since, or the step was taken before there were marks, only the
     identity of the table is left to compare.
-
-    Raises
-    ------
-    OtherTableError
-        The source was set back from a copy, and written on.
     """
     mark = head.transactions.get(_marker(source))
     if mark is None or position < source.since:

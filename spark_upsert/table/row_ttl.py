@@ -79,15 +79,7 @@ class RowTtl:
 
     @classmethod
     def of(cls, schema: TableSchema, properties: Mapping[str, str]) -> RowTtl | None:
-        """Return what the properties of a table say; None if its rows stay.
-
-        Raises
-        ------
-        OptionError
-            No column is named, or rows of such a table cannot be deleted by it.
-        SchemaError
-            The column is not there, or holds no time.
-        """
+        """Return what the properties of a table say; None if its rows stay."""
         ttl_ms = parse_ttl(ROW_TTL, properties.get(ROW_TTL, "none"))
         if ttl_ms is None:
             return None

@@ -85,13 +85,7 @@ class RowFilter:
 
     @classmethod
     def of(cls, condition: str, schema: pa.Schema) -> RowFilter:
-        """Check a condition.
-
-        Raises
-        ------
-        PlanError
-            It is no SQL that is known, or not of these columns (`expressions.bind`).
-        """
+        """Check a condition."""
         bind_condition(condition, schema)
         return cls(schema, condition, pins_of(condition, schema))
 
@@ -145,23 +139,7 @@ class RowFilter:
         hash_range: HashRange = ALL_HASHES,
         index_of: IndexOf | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a version that are wanted, each once, in any order.
-
-        Parameters
-        ----------
-        snapshot : Snapshot
-        names : sequence of str
-            Columns of the table; if none, batches have some of their own.
-        hash_range : HashRange
-            Only rows with hashes in it; all, if an index is asked.
-        index_of : callable, optional
-            Returns an index that is open already.
-
-        Raises
-        ------
-        DataError
-            The condition has no value for a row that was looked at.
-        """
+        """Yield the rows of a version that are wanted, each once, in any order."""
         index = None
         if self.indexed is not None:
             index = (index_of or partial(Index.of, snapshot.store))(self.indexed)

@@ -51,11 +51,6 @@ class GroupComputation:
         Columns of the key; without any, all rows are one group.
     aggregates : sequence of Aggregate
         Without any, the distinct keys are the answer.
-
-    Raises
-    ------
-    PlanError
-        A column is missing, or is of a type that cannot be grouped by or aggregated so.
     """
 
     def __init__(
@@ -137,13 +132,7 @@ class GroupComputation:
         return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
 
     def answers(self, groups: pa.Table) -> pa.RecordBatch:
-        """Return a row for each group, from its state.
-
-        Raises
-        ------
-        DataError
-            An exact sum does not fit into its type.
-        """
+        """Return a row for each group, from its state."""
         columns = [_whole(groups.column(name)) for name in self._key_names[: len(self._keys)]]
         for aggregate, accumulator, states in zip(
             self._aggregates, self._accumulators, self._states_of(groups), strict=True
@@ -263,18 +252,7 @@ _OPEN_ROWS = 1 << 10
 
 
 def aggregation(node: Group, schema: pa.Schema) -> HashAggregation | StreamingAggregation:
-    """Return the operator of a node.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        The schema of the incoming rows.
-
-    Raises
-    ------
-    PlanError
-        A column is missing, or is of a type that cannot be grouped by or aggregated so.
-    """
+    """Return the operator of a node."""
     with about("node", node.id):
         grouping = GroupComputation(schema, node.keys, node.aggregates)
     # Of rows without a key there is one group, and nothing could be given before the barrier.

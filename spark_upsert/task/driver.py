@@ -386,13 +386,7 @@ class Driver:
         return not self._stages
 
     def step(self) -> bool:
-        """Move something; False if nothing could be moved.
-
-        Raises
-        ------
-        Exception
-            What an operator raised, which tells its node.
-        """
+        """Move something; False if nothing could be moved."""
         if self.is_at_barrier:
             return False
         return self._heed_enough() or self._heed_drop() or self._flow() or self._advance()

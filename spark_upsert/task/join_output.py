@@ -114,13 +114,7 @@ class Shape:
 
     @classmethod
     def of(cls, node: Join, left: pa.Schema, right: pa.Schema) -> Shape:
-        """Return the shape of a node over the columns that come to it.
-
-        Raises
-        ------
-        PlanError
-            It cannot join them.
-        """
+        """Return the shape of a node over the columns that come to it."""
         if not node.on:
             raise PlanError(
                 "a join is on one column of each side at least.",
@@ -190,18 +184,13 @@ def _fields(schema: pa.Schema, *, may_be_null: bool) -> list[pa.Field]:
 def require_types(
     left: Sequence[pa.Field], right: Sequence[pa.Field], *, may_widen: bool = False
 ) -> None:
-    """Refuse a pair of keys of different types, or of types that have no common one.
-
-    Raises
-    ------
-    PlanError
-    """
+    """Refuse a pair of keys of different types, or of types that have no common one."""
     for one, right_type in zip(left, right, strict=True):
         is_alike = one.type == right_type.type
         if not is_alike and not (may_widen and common_type(one.type, right_type.type)):
             raise PlanError(
-                f"keys of one type are joined, but '{one.name}' is {one.type} and '{right_type.name}' "
-                f"is {right_type.type}.",
+                f"keys of one type are joined, but '{one.name}' is {one.type} and "
+                f"'{right_type.name}' is {right_type.type}.",
                 hint="cast one of them in a projection below the join.",
                 left=one.name,
                 right=right_type.name,
@@ -216,12 +205,7 @@ def require_types(
 
 
 def require_names(schema: pa.Schema) -> None:
-    """Refuse two columns of one name.
-
-    Raises
-    ------
-    PlanError
-    """
+    """Refuse two columns of one name."""
     repeated = find_repeated(schema.names, is_exact=True)
     if repeated is not None:
         name, _ = repeated
@@ -246,12 +230,7 @@ class Matches:
 
     @classmethod
     def of(cls, kind: JoinType, starts: Positions, counts: Positions) -> Matches:
-        """Return what a join shows of left rows, given where their matches begin and how many.
-
-        Parameters
-        ----------
-        starts, counts : numpy.ndarray of int64, one for each left row
-        """
+        """Return what a join shows of left rows, given where their matches begin and how many."""
         has_match = counts > 0
         if kind in SHOWS_LEFT_ONLY:
             left = np.flatnonzero(has_match if kind is JoinType.SEMI else ~has_match)

@@ -61,11 +61,6 @@ _DROPS_LEFT = frozenset({JoinType.INNER, JoinType.RIGHT})
 def side_to_drop(kind: JoinType, *, left_is_over: bool, right_is_over: bool) -> str | None:
     """Return which side is of no use for the rest of the barrier, "left" or "right".
 
-    Parameters
-    ----------
-    left_is_over, right_is_over : bool
-        The side has drained, and none of its rows is held, be it for a match that is under way.
-
     Notes
     -----
     Source: Velox, ``MergeJoin.cpp``. A semi join could give up its sides as an inner join does;
@@ -117,13 +112,7 @@ class _Arriving:
         return self.is_ended and not self.available
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows.
-
-        Raises
-        ------
-        DataError
-            The keys do not ascend.
-        """
+        """Take rows."""
         keyed, _ = self.side.split(batch)
         if keyed.num_rows:
             self._require_order(keyed)

@@ -221,13 +221,7 @@ def unnested(node: Unnest, schema: pa.Schema) -> Streaming:
 
 
 def numbered(node: AssignUniqueId, schema: pa.Schema) -> Streaming:
-    """Return an operator that gives each row a number, no two alike over all barriers.
-
-    Raises
-    ------
-    PlanError
-        There is a column of that name.
-    """
+    """Return an operator that gives each row a number, no two alike over all barriers."""
     if node.column in schema.names:
         raise PlanError(
             f"there is a column '{node.column}' already.",

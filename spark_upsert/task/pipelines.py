@@ -92,25 +92,7 @@ def operator_of(
     lookup: Lookup | None,
     drop_input: Callable[[str], None],
 ) -> Operator:
-    """Return the operator that runs a node.
-
-    Parameters
-    ----------
-    node : Node
-    schema : pyarrow.Schema
-        The columns that come to it, of a join from its left side.
-    right : Consumer, optional
-        The rows of the right side, of a join.
-    lookup : Lookup, optional
-        The place where an index lookup join looks keys up.
-    drop_input : callable
-        Makes all below a node give nothing until the barrier (`Pipelines.drop_input`).
-
-    Raises
-    ------
-    PlanError
-        The node cannot be run, or not over these columns.
-    """
+    """Return the operator that runs a node."""
     match node:
         case Filter():
             return Streaming(schema, bind_condition(node.where, schema).true_rows)
@@ -237,13 +219,7 @@ class Pipelines:
 
 
 def build(plan: Node, settings: TaskSettings) -> Pipelines:
-    """Return what runs a plan.
-
-    Raises
-    ------
-    PlanError
-        A node is not what it may be over the columns that come to it; it is named.
-    """
+    """Return what runs a plan."""
     require_names(plan)
     _require_nodes(plan, settings.readers, SplitScan, "a reader", "scan")
     _require_nodes(plan, settings.lookups, IndexLookupJoin, "a lookup", "index lookup join")

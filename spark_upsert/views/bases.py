@@ -39,13 +39,7 @@ def open_base(scan: Scan, table: Table) -> BaseTable:
 
 
 def scan_of(path: str, table: Table) -> Scan:
-    """Return the scan of a table, with the columns that it shows now.
-
-    Raises
-    ------
-    PlanError
-        It keeps one group of all rows, which has no key.
-    """
+    """Return the scan of a table, with the columns that it shows now."""
     head = table.log.head()
     grouping = grouping_of(head.properties)
     if grouping is None:
@@ -89,13 +83,7 @@ def bind(plan: Node, open_base: OpenBase) -> Relation:
 
 
 def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
-    """Return the relation of the rows that a plan groups, and what is wanted of them.
-
-    Raises
-    ------
-    PlanError
-        As of `bind`; or what is wanted cannot be kept exactly.
-    """
+    """Return the relation of the rows that a plan groups, and what is wanted of them."""
     relation = bind_below_group(plan.input, open_base, carries=True)
     shown = pa.schema([relation.schema.field(name) for name in _shown(plan.input, relation)])
     with about("node", plan.title):
@@ -136,14 +124,7 @@ def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
 
 
 def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) -> Relation:
-    """Return the relation of a plan for sums: its rows need no key.
-
-    Parameters
-    ----------
-    carries : bool
-        Whether the projections that the plan ends with carry the keys that they drop
-        (`ProjectRelation`): for rows that are computed, and not only named.
-    """
+    """Return the relation of a plan for sums: its rows need no key."""
     scans: dict[Scan, ScanRelation] = {}
     chain = set(map(id, _chain(plan))) if carries else set()
 

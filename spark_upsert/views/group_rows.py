@@ -50,25 +50,6 @@ _LOGGER = logging.getLogger(__name__)
 def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.RecordBatch:
     """Return the rows of some groups.
 
-    Parameters
-    ----------
-    grouping : Grouping
-    entries : pyarrow.RecordBatch
-        Columns as ``grouping.kept.columns``: all entries of these groups at one version, one of
-        each key, in any order. The marker may be among them.
-    url : str
-        Where the table lies, for an error.
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        Columns as ``grouping.result``, one row for each group, in the order of their entries.
-
-    Raises
-    ------
-    CorruptionError
-        An entry is of no rows.
-
     Notes
     -----
     What does not fit into the type in which it is shown is NULL in its group, and a warning tells
@@ -252,14 +233,7 @@ class ShownGroups:
                 yield self._result(concat([self._nothing, *snapshot.read(hash_range=group_range)]))
 
     def look_up(self, groups: RelationRows, manifest: Manifest) -> RelationRows:
-        """Return the rows of some groups at a version: of those that have any.
-
-        Parameters
-        ----------
-        groups : pyarrow.RecordBatch
-            The columns of the group, among others perhaps; each group once.
-        manifest : Manifest
-        """
+        """Return the rows of some groups at a version: of those that have any."""
         if not groups.num_rows:
             return no_rows(self.grouping.result)
         snapshot = self._snapshot(manifest)
@@ -275,18 +249,7 @@ class ShownGroups:
     def changes(
         self, stretch: Stretch, hash_range: HashRange = ALL_HASHES, *, net: bool = False
     ) -> Iterator[tuple[int, Pairs]]:
-        """Yield what each epoch of a stretch changed in a range, which is one of `whole_groups`.
-
-        Parameters
-        ----------
-        net : bool
-            Whether all epochs together make one step, at the last of them.
-
-        Yields
-        ------
-        tuple of int and Pairs
-            The epoch, ascending, and the old and new rows of its changed groups, none equal.
-        """
+        """Yield what each epoch of a stretch changed in a range, which is one of `whole_groups`."""
         before = replace(stretch.before, schema=stretch.schema)
         if stretch.is_comparison or net:
             replaced = before.slices if stretch.is_comparison else ()

@@ -129,11 +129,6 @@ class Grouping:
     keys : tuple of str
         The columns that make the groups; none of them for one group of all rows.
     aggregates : tuple of Aggregate
-
-    Raises
-    ------
-    PlanError
-        A column is not there, or what is wanted of it cannot be kept exactly.
     """
 
     rows: pa.Schema
@@ -314,13 +309,7 @@ class Grouping:
 
     @classmethod
     def from_json(cls, text: str) -> Grouping:
-        """Rebuild a grouping from its text.
-
-        Raises
-        ------
-        PlanError
-            It is none.
-        """
+        """Rebuild a grouping from its text."""
         try:
             record = json.loads(text)
             rows = pa.schema([(name, type_of(type_)) for name, type_ in record["rows"]])
@@ -341,13 +330,7 @@ class Grouping:
 def sum_types(
     column: str, type_: pa.DataType, scale: int | None
 ) -> tuple[pa.DataType, pa.DataType]:
-    """Return the types in which the sum of a column is kept, and shown.
-
-    Raises
-    ------
-    PlanError
-        There is no exact sum of such values.
-    """
+    """Return the types in which the sum of a column is kept, and shown."""
     if pa.types.is_floating(type_):
         if scale is None:
             raise _error(
@@ -412,13 +395,7 @@ class Summand:
     digits: int
 
     def of(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the values of some rows.
-
-        Raises
-        ------
-        DataError
-            One is finite, and has too many digits.
-        """
+        """Return the values of some rows."""
         column = rows.column(self.name)
         doubles = np.asarray(convert(column, pa.float64()).fill_null(0.0))
         _require_fitting(np.where(np.isfinite(doubles), doubles, 0.0), self.scale, self.digits)
@@ -426,22 +403,7 @@ class Summand:
 
 
 def rounded(values: pa.Array, scale: int, digits: int) -> pa.Array:
-    """Return floats as decimals, NULL as NULL.
-
-    Parameters
-    ----------
-    values : pyarrow.Array
-        Values of float32 or float64, all finite.
-    scale : int
-        Digits behind the point, 0 to 15.
-    digits : int
-        Digits of the decimals, at most 38.
-
-    Raises
-    ------
-    DataError
-        A value has more digits than that.
-    """
+    """Return floats as decimals, NULL as NULL."""
     mask = values.is_null().to_numpy(zero_copy_only=False)
     doubles = np.asarray(values.cast(pa.float64()).fill_null(0.0))
     # With digits behind the point the whole part is even among them; without, it has a parity.
@@ -502,25 +464,7 @@ _Signs = npt.NDArray[np.int64]
 
 
 def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
-    """Return what pairs of rows contribute.
-
-    Parameters
-    ----------
-    grouping : Grouping
-    pairs : Pairs
-        Pairs of rows with the columns of ``grouping.rows``, with or without a key: those of one
-        step, or of several.
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        Columns as ``grouping.kept.columns``, one entry of each key, none all zero, any order.
-
-    Raises
-    ------
-    DataError
-        A float does not fit into 38 digits with its scale.
-    """
+    """Return what pairs of rows contribute."""
     sides = ((pairs.old_rows(), -1), (pairs.new_rows(), +1))
     rows = pa.Table.from_batches([side for side, _ in sides]).combine_chunks()
     columns = {name: _whole(rows.column(name)) for name in grouping.rows.names}

@@ -70,18 +70,7 @@ class Spans:
 
     @classmethod
     def of_changes(cls, pairs: Pairs, at: Positions, key: Sequence[str], times: int) -> Spans:
-        """Return what changes of keys amount to.
-
-        Parameters
-        ----------
-        pairs : Pairs
-            Changes: a key may have several, at different times; the old row of each is the new row
-            of the one before.
-        at : numpy.ndarray of int64
-            The time of each: the first at which the new row is there.
-        key : sequence of str
-        times : int
-        """
+        """Return what changes of keys amount to."""
         [numbers] = codes(columns_of(pairs.keys(key), key)) if len(pairs) else [at]
         order = np.lexsort((at, numbers))
         numbers, at = numbers[order], at[order]
@@ -124,13 +113,7 @@ class Spans:
     # -- when ------------------------------------------------------------------------
 
     def met(self, other: Spans, at: Positions, other_at: Positions) -> tuple[Times, Positions]:
-        """Return when both rows of some pairs are there, and the other's places, of those that met.
-
-        Parameters
-        ----------
-        at, other_at : numpy.ndarray of int64
-            Places of rows of these and of the other spans.
-        """
+        """Return when both rows of some pairs are there, and the other's places, of those that met."""
         lower = np.maximum(self.lower[at], other.lower[other_at])
         upper = np.minimum(self.upper[at], other.upper[other_at])
         do_meet = lower < upper

@@ -265,13 +265,7 @@ class JoinRelation:
     def _touched(
         self, changed: Sequence[RelationRows], right: Spans, step: Step
     ) -> Iterator[RelationRows]:
-        """Yield the left rows that did not change, but have or had a partner that did.
-
-        Parameters
-        ----------
-        changed : sequence of pyarrow.RecordBatch
-            The keys of those that did.
-        """
+        """Yield the left rows that did not change, but have or had a partner that did."""
         if not len(right):
             return
         assert self._left.key is not None
@@ -449,13 +443,7 @@ class FullJoinRelation:
 
 
 def joined(node: Join, left: Relation, right: Relation) -> Relation:
-    """Return the relation of a join.
-
-    Raises
-    ------
-    PlanError
-        The sides cannot be joined in this way.
-    """
+    """Return the relation of a join."""
     assert left.key is not None
     assert right.key is not None
     if node.how is JoinType.RIGHT:

@@ -56,23 +56,7 @@ class MaterializedView:
 
     @classmethod
     def made(cls, table: Table, grouping: Grouping, plan: str) -> MaterializedView:
-        """Return the table that keeps a view; it is made if there is none.
-
-        Parameters
-        ----------
-        table : Table
-            May be absent.
-        grouping : Grouping
-        plan : str
-            The text of the view.
-
-        Raises
-        ------
-        PlanError
-            There is a table, and it is not of this view.
-        TableExistsError
-            There is one that keeps nothing.
-        """
+        """Return the table that keeps a view; it is made if there is none."""
         text = grouping.to_json()
         properties = {PLAN: plan, RESULT: text}
         head = table.ensure(grouping.kept, internal=properties)
@@ -87,13 +71,7 @@ class MaterializedView:
 
     @classmethod
     def opened(cls, table: Table) -> MaterializedView:
-        """Return a table that keeps a view, as its properties say.
-
-        Raises
-        ------
-        PlanError
-            It keeps none.
-        """
+        """Return a table that keeps a view, as its properties say."""
         grouping = grouping_of(table.log.head().properties)
         if grouping is None:
             raise PlanError(
@@ -116,25 +94,7 @@ class MaterializedView:
         upper: str,
         transaction: Transaction | None = None,
     ) -> bool:
-        """Take what one step contributes, if the table does not have it yet.
-
-        Parameters
-        ----------
-        contributions : pyarrow.RecordBatch
-            Columns as ``grouping.kept.columns``. The table sums up entries of one key.
-        lower, upper : str
-            The positions before and behind the step.
-
-        Returns
-        -------
-        bool
-            Whether it was applied; else the table had it.
-
-        Raises
-        ------
-        OtherTableError
-            The step neither follows what the table has nor is in it.
-        """
+        """Take what one step contributes, if the table does not have it yet."""
         entries = [contributions, marker(self.grouping, lower=lower, upper=upper)]
         step = pa.Table.from_batches(entries)
         return self.table.append(step, transaction=transaction) is not None
@@ -238,24 +198,7 @@ class KeptBase:
 
 
 def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.Schema) -> Manifest:
-    """Return the table that keeps the rows of a view; it is made if there is none.
-
-    Parameters
-    ----------
-    table : Table
-        May be absent.
-    plan : str
-        The text of the view.
-    options : WriteOptions
-        The options of the query that will write.
-    incoming : pyarrow.Schema
-        The columns of its rows.
-
-    Raises
-    ------
-    PlanError
-        There is a table, and it keeps another view.
-    """
+    """Return the table that keeps the rows of a view; it is made if there is none."""
     head = table.log.try_head()
     if head is None:
         step = plan_write(None, options, incoming)

@@ -66,15 +66,7 @@ Wanted: TypeAlias = frozenset[str] | None
 
 
 def pruned(node: Node, wanted: Wanted = None) -> Node:
-    """Return a plan with the same result; its scans have only columns that something in it reads.
-
-    Parameters
-    ----------
-    node : Node
-        The root of a plan with its columns found (`binding`).
-    wanted : frozenset of str, optional
-        The columns that are read of its rows besides their key.
-    """
+    """Return a plan with the same result; its scans have only columns that something in it reads."""
     match node:
         case Scan():
             return _scan(node, wanted)
@@ -149,13 +141,7 @@ class Plan:
 
     @classmethod
     def of_table(cls, path: str, storage: Mapping[str, str] | None = None) -> Self:
-        """Return all rows of a table, with the columns that it has now.
-
-        Raises
-        ------
-        TableNotFoundError
-            There is none.
-        """
+        """Return all rows of a table, with the columns that it has now."""
         storage_options = dict(storage or {})
         return cls(
             scan_of(absolute_path(path), Table(open_store(path, storage_options))), storage_options
@@ -190,23 +176,7 @@ class Plan:
         reverse: str = "index",
         mixed_bases: bool = False,
     ) -> Self:
-        """Put rows together that are equal in some columns.
-
-        Parameters
-        ----------
-        other : Plan
-            The right side.
-        on : mapping of str to str, sequence of str, or str
-            The left columns with their right ones; names for those that both sides have.
-        how : str
-            ``inner``, ``left``, ``full``, ``semi`` or ``anti``.
-        reverse : str
-            How rows are found that a change of the other side touches: by ``index``, or by
-            ``scan``, which reads the whole side for each step that touches it.
-        mixed_bases : bool
-            Whether a table that both sides were made from may show in each at another version: a
-            kept table is at the position that its query has reached.
-        """
+        """Put rows together that are equal in some columns."""
         if not isinstance(other, Plan):
             raise wrong_argument("join", "another plan", other)
         pairs = joined_by(on)
@@ -270,20 +240,7 @@ class Plan:
         return self.node.to_json()
 
     def to_arrow(self, *, on_error: str = "fail") -> pa.Table:
-        """Return the rows of the view as its tables are now, all in memory, in no order.
-
-        Parameters
-        ----------
-        on_error : str
-            What becomes of a row of which a formula has no value: ``fail``, or ``null``.
-
-        Raises
-        ------
-        PlanError
-            The plan drops the key of its rows.
-        DataError
-            A formula has no value for a row.
-        """
+        """Return the rows of the view as its tables are now, all in memory, in no order."""
         self.to_json()
         view, policy = View(self.node, self.storage), member("onError", on_error, OnError)
         newest = view.newest()
@@ -296,25 +253,7 @@ class Plan:
         return pa.Table.from_batches([rows])
 
     def refresh(self, path: str, *, on_error: str = "fail") -> bool:
-        """Bring the table that keeps a grouped view up to date, in this process.
-
-        Parameters
-        ----------
-        path : str
-            Where it lies; it is made if there is none.
-        on_error : str
-            What becomes of a row of which a formula has no value: ``fail``, or ``null``.
-
-        Returns
-        -------
-        bool
-            Whether there was anything to do.
-
-        Raises
-        ------
-        PlanError
-            The view has no groups, or the table keeps another view.
-        """
+        """Bring the table that keeps a grouped view up to date, in this process."""
         if not isinstance(self.node, Group):
             raise PlanError(
                 f"node '{self.node.title}' gives rows, and groups are refreshed.",
@@ -384,12 +323,6 @@ class GroupedRows(Generic[_Plan]):
         """Return a view with a row per group: its columns, and what is wanted of it.
 
         A table keeps it (`keep`, `refresh`); nothing else can be built on it before.
-
-        Parameters
-        ----------
-        **wanted : Aggregate
-            By the names that they have in the result: ``agg.count()``, ``agg.max("amount")``
-            (`plan.agg`).
         """
         for aggregate in wanted.values():
             if not isinstance(aggregate, Aggregate):

@@ -24,24 +24,6 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
     A refresh leaves a lease on each table of the view, for as long as leases last (`LEASE_MS`),
     because the next refresh begins there. It renews the leases even if there is nothing to do: a
     table without a writer may be compacted and expired, too.
-
-    Returns
-    -------
-    bool
-        Whether there was anything to do. If a query keeps it at the same time, one of both is
-        refused, or finds its step done.
-
-    Raises
-    ------
-    PlanError
-        The table keeps another view.
-    OtherTableError
-        Another writer brought it to a position that does not lie on the way, or a table of the view
-        is not the one that it was brought to its position from.
-    DataLossError
-        The changes that it lacks are expired.
-    DataError
-        A formula has no value for a row (`views.row_errors`).
     """
     assert view.grouping is not None
     view_table = MaterializedView.made(table, view.grouping, view.plan.to_json())

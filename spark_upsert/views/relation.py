@@ -192,19 +192,7 @@ class Relation(Protocol):
         ...
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
-        """Raise unless `having` finds rows by some of these columns without reading all.
-
-        Parameters
-        ----------
-        columns : sequence of str
-        moving : str
-            The path of the table with the changes, for the error.
-
-        Raises
-        ------
-        PlanError
-            It says which index is missing, of which table.
-        """
+        """Raise unless `having` finds rows by some of these columns without reading all."""
         ...
 
     def spans(self, step: Step) -> Iterator[Spans]:

@@ -211,12 +211,6 @@ def forget(formulas: Iterable[Formulas]) -> None:
 
 
 def require_values(formulas: Iterable[Formulas], positions: Sequence[At]) -> None:
-    """Raise if a formula has no value for a row that was met, at each of some positions.
-
-    Raises
-    ------
-    DataError
-        It names the node, the row, and what can be done.
-    """
+    """Raise if a formula has no value for a row that was met, at each of some positions."""
     for formula in formulas:
         formula.require_values(positions)

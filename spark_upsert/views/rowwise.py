@@ -70,13 +70,7 @@ class BoundFormula:
 
     @classmethod
     def to(cls, formula: Formula, columns: pa.Schema) -> BoundFormula:
-        """Bind a formula to columns.
-
-        Raises
-        ------
-        PlanError
-            It names no column, does not fit their types, or is not a function of one row.
-        """
+        """Bind a formula to columns."""
         plain = plain_column(formula, columns)
         if plain is not None:
             return cls(columns.field(plain).type, plain)

@@ -80,14 +80,7 @@ class BaseTable(Protocol):
     def changes(
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return what changed between two versions, and the version of each pair.
-
-        Parameters
-        ----------
-        net : bool
-            Whether there is one pair for each key that a command touched; else one for each epoch
-            that did.
-        """
+        """Return what changed between two versions, and the version of each pair."""
         ...
 
     def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:

@@ -65,13 +65,7 @@ def settled_at(table: Table, head: Manifest) -> int | None:
 
 
 def settle(table: Table) -> Table:
-    """Return the settled table of a kept one, brought to its newest version.
-
-    Raises
-    ------
-    CorruptionError
-        The settled table shows a version that the kept one does not have.
-    """
+    """Return the settled table of a kept one, brought to its newest version."""
     head, result_table = table.log.head(), settled_below(table)
     view_table = MaterializedView.opened(table)
     result_table.ensure(_schema(view_table.grouping), allow_non_empty_path=True)

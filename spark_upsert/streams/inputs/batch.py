@@ -66,11 +66,6 @@ class BatchRead:
         """Leave out rows of a version that have other values than some, where that saves reading.
 
         The caller judges the rows itself: what is left out depends on how the table lies.
-
-        Parameters
-        ----------
-        pins : mapping of str to pyarrow.Array
-            Values of columns of the read.
         """
         self._pushed = pins
 

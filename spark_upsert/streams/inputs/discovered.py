@@ -151,15 +151,7 @@ class Make(Protocol):
     """A callable that makes an input of a table."""
 
     def __call__(self, name: str, *, joins: bool) -> Input:
-        """Return the input.
-
-        Parameters
-        ----------
-        name : str
-            The path relative to the root.
-        joins : bool
-            Whether the stream had begun before the table was seen.
-        """
+        """Return the input."""
         ...
 
 
@@ -207,13 +199,7 @@ class FoundInputs:
     may_come = True
 
     def look(self) -> dict[str, Position]:
-        """Look for tables, and at the end of each (`Inputs.look`).
-
-        Raises
-        ------
-        OptionError
-            Two are the same: one is a copy of the other, or a link to it.
-        """
+        """Look for tables, and at the end of each (`Inputs.look`)."""
         present = self.find().names
         answers = in_order(self._head, present, min(self._threads, len(present)))
         heads = {
@@ -256,15 +242,7 @@ class FoundInputs:
             return polled
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Take note of tables that came, and of those that are gone (`Inputs.settle`).
-
-        Raises
-        ------
-        DataLossError
-            A table in which the stream stands is gone.
-        OptionError
-            The stream was that of one table.
-        """
+        """Take note of tables that came, and of those that are gone (`Inputs.settle`)."""
         if standing.keys() == heads.keys():
             return  # At once, for there may be very many.
         if standing:

@@ -43,17 +43,7 @@ def group_table(below: DiscoveryOptions) -> GroupTable:
 
 
 def pins(below: DiscoveryOptions) -> dict[str, Pin]:
-    """Return the tables that are read at a batch, by their names or paths below the root, sorted.
-
-    Raises
-    ------
-    TableNotFoundError
-        No query has written a whole batch below the root.
-    OptionError
-        There is no such batch, or no table of it matches.
-    DataLossError
-        The batch is expired.
-    """
+    """Return the tables that are read at a batch, by their names or paths below the root, sorted."""
     table = group_table(below)
     group = table.at() if below.as_of_batch is None else table.of_batch(below.as_of_batch)
     if group.batch is None:
@@ -95,15 +85,7 @@ def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
 
 
 def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions:
-    """Return the options of a batch read of a table as they are at the batch that it is read at.
-
-    Raises
-    ------
-    OtherTableError
-        The table is not the one that has the batch.
-    DataLossError
-        Its version is expired, and rows may have changed since.
-    """
+    """Return the options of a batch read of a table as they are at the batch that it is read at."""
     if pin is None:
         return options
     table_ref = pin.place
@@ -112,8 +94,9 @@ def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions
         version = look.kept(table_ref.version)
     if version is None:
         raise DataLossError(
-            f"{_named(pin.batch)} has version {table_ref.version} of the table at '{options.path}', "
-            f"which can be read from version {newest.since} on only: what is older was expired.",
+            f"{_named(pin.batch)} has version {table_ref.version} of the table at "
+            f"'{options.path}', which can be read from version {newest.since} on only: what is "
+            "older was expired.",
             hint="read without 'consistent', or again when the query has written to this table "
             "next; keep more from now on, by a longer --retain of 'upsertflow expire'.",
             since=newest.since,
@@ -145,22 +128,7 @@ class WholeBatches:
     def within(
         self, newest: int, rows_max: int, has_all: Callable[[TableGroup], bool]
     ) -> TableGroup | None:
-        """Return the group as of the last batch that a limit admits.
-
-        Parameters
-        ----------
-        newest : int
-            The version of the group table to end at.
-        rows_max : int
-            The limit. The first batch that the stream lacks, or has in part, is always taken.
-        has_all : callable
-            Returns whether the stream has all of a group, and so of the groups before it.
-
-        Returns
-        -------
-        Group or None
-            None if that is the newest.
-        """
+        """Return the group as of the last batch that a limit admits."""
         with self._table.table.log.last_look() as look:
             taken: TableGroup | None = None
             rows = 0
@@ -271,15 +239,7 @@ class GroupInputs:
         return
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Take note of tables that came (`Inputs.settle`).
-
-        Raises
-        ------
-        DataLossError
-            The group does not know a table in which the stream stands.
-        OptionError
-            The stream was that of one table.
-        """
+        """Take note of tables that came (`Inputs.settle`)."""
         gone = sorted(standing.keys() - heads.keys())
         if standing:
             fresh = heads.keys() - standing.keys() - self._joined

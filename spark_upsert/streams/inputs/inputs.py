@@ -35,20 +35,7 @@ class Described:
 
 
 def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
-    """Return the columns that all inputs have; one that may be null in any may be null.
-
-    Parameters
-    ----------
-    inputs : mapping of str to Described
-        In their declared order: the first says what is expected.
-
-    Raises
-    ------
-    SchemaError
-        They differ: it says in which column, and in which input.
-    OptionError
-        Two inputs are the same.
-    """
+    """Return the columns that all inputs have; one that may be null in any may be null."""
     require_apart({name: input_.identity for name, input_ in inputs.items()})
     first, *others = inputs
     expected = inputs[first].columns
@@ -58,24 +45,7 @@ def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
 
 
 def merged(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Schema:
-    """Return the columns of inputs that may lack some and have narrower types.
-
-    Parameters
-    ----------
-    inputs : mapping of str to Described
-        In their declared order, with all their columns.
-    names : sequence of str
-        The columns that are chosen, in their order; all if there are no names. Those of the
-        changelog stay behind the others.
-
-    Raises
-    ------
-    SchemaError
-        No input has a column that is chosen, two differ in case alone, or of two types neither
-        holds the values of the other.
-    OptionError
-        Two inputs are the same.
-    """
+    """Return the columns of inputs that may lack some and have narrower types."""
     require_apart({name: merged_input.identity for name, merged_input in inputs.items()})
     merged_names = _wanted(inputs, names)
     _require_distinct(merged_names, inputs)
@@ -122,8 +92,8 @@ def _require_distinct(names: Sequence[str], inputs: Mapping[str, Described]) -> 
                 for column in (spelling, name)
             )
             raise SchemaError(
-                f"the column '{spelling}' of the input '{first}' and '{name}' of '{second}' differ in "
-                "case alone: they are two columns that Spark does not tell apart.",
+                f"the column '{spelling}' of the input '{first}' and '{name}' of '{second}' "
+                "differ in case alone: they are two columns that Spark does not tell apart.",
                 hint=f"leave one out by {setting('columns')}, or give it another name in its "
                 "table.",
                 input=second,
@@ -132,13 +102,7 @@ def _require_distinct(names: Sequence[str], inputs: Mapping[str, Described]) -> 
 
 
 def require_apart(identities: Mapping[str, str]) -> None:
-    """Raise `OptionError` if two inputs are the same.
-
-    Parameters
-    ----------
-    identities : mapping of str to str
-        By the names of inputs (`Described.identity`).
-    """
+    """Raise `OptionError` if two inputs are the same."""
     name_by_identity: dict[str, str] = {}
     for name, identity in identities.items():
         first_name = name_by_identity.setdefault(identity, name)
@@ -233,13 +197,7 @@ class Inputs(Protocol):
         ...
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Take note of where a stream stands, before anything is asked of the inputs of a look.
-
-        Raises
-        ------
-        UpsertFlowError
-            It stands in an input that there is no more.
-        """
+        """Take note of where a stream stands, before anything is asked of the inputs of a look."""
         ...
 
     def __getitem__(self, name: str, /) -> Input:
@@ -295,13 +253,7 @@ class NamedInputs:
         self._are_apart = False
 
     def look(self) -> Heads:
-        """Return the head of each input (`Inputs.look`).
-
-        Raises
-        ------
-        OptionError
-            Two inputs are the same; the first look tells.
-        """
+        """Return the head of each input (`Inputs.look`)."""
         answers = in_order(self._head, self._inputs, min(self._threads, len(self._inputs)))
         heads = dict(zip(self._inputs, answers, strict=True))
         if len(heads) > 1 and not self._are_apart:

@@ -181,13 +181,7 @@ class TablePosition:
 
     @classmethod
     def unpacked(cls, position: Position) -> TablePosition:
-        """Rebuild a position.
-
-        Raises
-        ------
-        OptionError
-            It is that of another kind of input, or was altered.
-        """
+        """Rebuild a position."""
         try:
             record = position.record
             table_ref = None
@@ -227,11 +221,6 @@ class TableSteps:
         Of a read of all rows and changes, so that each step stands for itself.
     columns : pyarrow.Schema
         The columns that were planned.
-
-    Raises
-    ------
-    OptionError
-        What the options ask for depends on where a batch ends.
     """
 
     def __init__(self, table: Table, options: ReadOptions, columns: pa.Schema) -> None:
@@ -335,13 +324,7 @@ OTHER_THAN_IN_GROUP = (
 
 
 def open_table(options: ReadOptions) -> Table:
-    """Return the table of a read.
-
-    Raises
-    ------
-    TableNotFoundError
-        It is the group table of a root that has none.
-    """
+    """Return the table of a read."""
     table = Table(open_store(options.path, options.storage))
     if options.metadata is Metadata.GROUP and table.log.try_head() is None:
         raise no_group(options.path.rpartition("/")[0])
@@ -659,13 +642,7 @@ class TableInput(Input):
     def _look(
         self, table: Table, position: TablePosition | None, *, has_looked: bool = False
     ) -> Look:
-        """Return a look at a table: a new one, unless there was one just now.
-
-        Raises
-        ------
-        OtherTableError, TableNotFoundError
-            There is none; the former where a stream stands in one.
-        """
+        """Return a look at a table: a new one, unless there was one just now."""
         if has_looked:
             return table.log.last_look()
         head = table.log.try_look()
@@ -724,13 +701,7 @@ class TableInput(Input):
         return options.starting_version is None and options.starting_timestamp_ms is None
 
     def _readable(self, look: Look, position: TablePosition) -> TablePosition:
-        """Return where a stream at a position goes on; elsewhere only if data loss is allowed.
-
-        Raises
-        ------
-        DataLossError
-            What comes next is expired.
-        """
+        """Return where a stream at a position goes on; elsewhere only if data loss is allowed."""
         newest = look.head()
         fail, path = self._options.fail_on_data_loss, self._options.path
         if position.version < newest.since:
@@ -850,20 +821,7 @@ def awaited(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Table:
-    """Return a table once it is there.
-
-    Parameters
-    ----------
-    timeout_ms : int or None
-        How long it is waited for; None: not at all.
-    clock, sleep : callable, optional
-        In seconds.
-
-    Raises
-    ------
-    TableNotFoundError
-        It is still not there.
-    """
+    """Return a table once it is there."""
     deadline_s = clock() + (timeout_ms or 0) / 1000
     pause_s = PAUSE_S_MIN
     while table.log.try_head() is None:

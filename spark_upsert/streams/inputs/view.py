@@ -82,13 +82,7 @@ class Start(NamedTuple):
 
 
 def require_bounds(view: View, options: ViewOptions) -> None:
-    """Refuse bounds that mean nothing for a view.
-
-    Raises
-    ------
-    OptionError
-        A number is no version of one table; or groups are to be kept of a part of the rows.
-    """
+    """Refuse bounds that mean nothing for a view."""
     for name, value, instead in (
         ("versionAsOf", options.version_as_of, "use 'timestampAsOf', or pin one by at_version()"),
         ("startingVersion", options.starting_version, "use 'startingTimestamp'"),
@@ -117,13 +111,7 @@ def require_bounds(view: View, options: ViewOptions) -> None:
 
 
 def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
-    """Return behind which position changes are wanted, None if nothing says.
-
-    Raises
-    ------
-    DataLossError
-        What comes from there on is expired; or a table has its first rows only behind the time.
-    """
+    """Return behind which position changes are wanted, None if nothing says."""
     version, time_ms = options.starting_version, options.starting_timestamp_ms
     if version is None and time_ms is None:
         return None
@@ -148,15 +136,7 @@ def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
 
 
 def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
-    """Return up to which position changes are wanted, by default all there are.
-
-    Raises
-    ------
-    OptionError
-        It is before the start.
-    DataLossError
-        It does not exist yet.
-    """
+    """Return up to which position changes are wanted, by default all there are."""
     version, time_ms = options.ending_version, options.ending_timestamp_ms
     if version is None and time_ms is None:
         return newest
@@ -175,13 +155,7 @@ def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
 
 
 def position_of(view: View, options: ViewOptions) -> At:
-    """Return the position at which a batch reads the rows, by default the newest.
-
-    Raises
-    ------
-    DataLossError
-        The position does not exist, or is expired.
-    """
+    """Return the position at which a batch reads the rows, by default the newest."""
     if options.timestamp_as_of_ms is not None:
         return view.at_timestamp(options.timestamp_as_of_ms)
     if options.version_as_of is None:
@@ -232,13 +206,7 @@ class ViewPosition:
 
     @classmethod
     def of_marker(cls, marker: str, plan: str, paths: Sequence[str]) -> ViewPosition:
-        """Return the position of a text that a kept table recorded.
-
-        Raises
-        ------
-        OptionError
-            It is none of the plan.
-        """
+        """Return the position of a text that a kept table recorded."""
         try:
             recorded = KeptPosition.read(marker)
             if set(recorded.at) != set(paths):
@@ -260,13 +228,7 @@ class ViewPosition:
 
     @classmethod
     def unpacked(cls, position: Position, plan: str) -> ViewPosition:
-        """Rebuild a position of a plan, by its fingerprint.
-
-        Raises
-        ------
-        OptionError
-            It is that of another plan or of another kind of input, or was altered.
-        """
+        """Rebuild a position of a plan, by its fingerprint."""
         try:
             record = position.record
             refs = places_of(record["at"])
@@ -287,8 +249,8 @@ class ViewPosition:
             ) from error
         if view_position.plan != plan:
             raise OptionError(
-                f"the checkpoint is of another plan ({view_position.plan}, and this is {plan}): what it "
-                "delivered cannot be retracted by this one.",
+                f"the checkpoint is of another plan ({view_position.plan}, and this is {plan}): "
+                "what it delivered cannot be retracted by this one.",
                 hint="run the plan that it was begun with (if a table has gained a column since, "
                 "begin with view(path).select(...) of those that it had), or give the query a new "
                 "checkpointLocation.",

@@ -148,13 +148,7 @@ class Bases:
         return base
 
     def read(self, stream: str, base: BaseName) -> Mapping[str, Position]:
-        """Return what a base holds; not to be changed.
-
-        Raises
-        ------
-        CorruptionError
-            It is lost or damaged.
-        """
+        """Return what a base holds; not to be changed."""
         return self._cache.of((stream, base), lambda: self._fetch(_path(stream, base), base))
 
     def remove_all_but(self, stream: str, kept: Collection[BaseName], *, number: int) -> None:
@@ -245,13 +239,7 @@ class _Compact:
     state: Mapping[str, Json]
 
     def to_json(self, records: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the canonical form, its keys in order.
-
-        Parameters
-        ----------
-        records : mapping
-            Those of the positions in the delta: most are known from the batch before.
-        """
+        """Return the canonical form, its keys in order."""
         return {
             "bases": [str(base) for base in self.bases],
             "delta": {name: records[name] for name in sorted(self.delta)},

@@ -60,13 +60,7 @@ class Position:
 
 
 def canonical(value: Any) -> str:
-    """Return the one text of a JSON value.
-
-    Raises
-    ------
-    ValueError
-        It has a fraction, a key that is no text, or something that JSON does not know.
-    """
+    """Return the one text of a JSON value."""
     _require_json(value)
     return _ENCODER.encode(value)
 
@@ -114,15 +108,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Offset:
-        """Rebuild an offset from the checkpoint's form, of this version or of version 1.
-
-        Raises
-        ------
-        OptionError
-            The record is no offset of this source.
-        NewerFormatError
-            A newer version wrote the offset.
-        """
+        """Rebuild an offset from the checkpoint's form, of this version or of version 1."""
         if record.keys() == _FIELDS_OF_VERSION_1 and record["format"] == _FORMAT_OF_VERSION_1:
             return cls._from_version_1(record)
         version = record.get("version")
@@ -169,11 +155,6 @@ class Offsets(Protocol):
         """Return the stored form of a batch's end, from that of its start; equal ends, equal texts.
 
         Any base that the form refers to is durable by then.
-
-        Parameters
-        ----------
-        moved : collection of str, optional
-            All inputs that have another position than at the start; None: not known.
         """
         ...
 

@@ -111,13 +111,7 @@ class InputFormat(Protocol):
         ...
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
-        """Return the input of a stream.
-
-        Parameters
-        ----------
-        columns : pyarrow.Schema
-            Those that were planned, without the columns about the merge.
-        """
+        """Return the input of a stream."""
         ...
 
     def batch(self, options: InputOptions, columns: pa.Schema) -> BatchInputReader:
@@ -162,27 +156,13 @@ KINDS: Kinds = {
 
 
 def kind_of(options: InputOptions, kinds: Kinds) -> InputFormat:
-    """Return the kind of an input.
-
-    Raises
-    ------
-    OptionError
-        There is no such format.
-    """
+    """Return the kind of an input."""
     with about("input", options.name):
         return kinds[one_of("format", options.format.partition(":")[0], list(kinds))]
 
 
 def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
-    """Return the columns of a read, those about the merge behind the others.
-
-    Raises
-    ------
-    SchemaError
-        The inputs do not agree.
-    OptionError
-        What is said of an input is wrong, or two are the same.
-    """
+    """Return the columns of a read, those about the merge behind the others."""
     plan = with_found_inputs(plan)
 
     described = of_each(
@@ -198,13 +178,7 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
 
 
 def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> Inputs:
-    """Return the inputs of a stream.
-
-    Parameters
-    ----------
-    columns : pyarrow.Schema
-        Those of the read (`plan_columns`).
-    """
+    """Return the inputs of a stream."""
     own_columns = without_merge_columns(columns, plan.query.merge_columns)
     if plan.below is not None:
         discovery = plan.below
@@ -221,13 +195,7 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
 def batch_inputs(
     plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS
 ) -> dict[str, BatchInputReader]:
-    """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`.
-
-    Raises
-    ------
-    OptionError
-        Two inputs are the same.
-    """
+    """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`."""
     plan = with_found_inputs(plan)
     own_columns = without_merge_columns(columns, plan.query.merge_columns)
 
@@ -242,13 +210,7 @@ def batch_inputs(
 
 
 def with_found_inputs(plan: ReadPlan) -> ReadPlan:
-    """Return a plan that names the inputs that are there to be found, looked for once.
-
-    Raises
-    ------
-    OptionError
-        There is none.
-    """
+    """Return a plan that names the inputs that are there to be found, looked for once."""
     if plan.below is None or plan.inputs:
         return plan
     if plan.below.is_consistent:
@@ -344,13 +306,7 @@ _Splits = Mapping[str, Sequence[Any]]
 
 
 def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
-    """Return what a batch read will do.
-
-    Raises
-    ------
-    UpsertFlowError
-        It cannot be planned: the error is that of the read.
-    """
+    """Return what a batch read will do."""
     plan.query.require_batch()
     _refuse_of_the_log(plan)
     plan = with_found_inputs(plan)
@@ -445,20 +401,7 @@ def with_began(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[st
 
 
 def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> None:
-    """Refuse to replay the first batch of inputs by other options than it was planned by.
-
-    Parameters
-    ----------
-    state : mapping
-        That of the end of the batch.
-    fresh : mapping of str to Input
-        The inputs that have no position at its begin, by name.
-
-    Raises
-    ------
-    OptionError
-        It names the input, the option, and what it was; or the entry is none.
-    """
+    """Refuse to replay the first batch of inputs by other options than it was planned by."""
     if (record := state.get(BEGAN)) is None:
         return
     try:
@@ -501,13 +444,7 @@ def reads_record(reads: Reads) -> dict[str, Json]:
 
 
 def reads_from(record: Any, names: Sequence[str] | None) -> dict[str, Mapping[str, Json]]:
-    """Rebuild it; raises `AttributeError`, `LookupError`, `TypeError` or `ValueError`.
-
-    Parameters
-    ----------
-    names : sequence of str, optional
-        Those that it is about; by default those that it names, and "" for all others.
-    """
+    """Rebuild it; raises `AttributeError`, `LookupError`, `TypeError` or `ValueError`."""
     kinds = [json.loads(canonical(dict(kind))) for kind in record["kinds"]]
     of = {str(name): whole(index, most=len(kinds) - 1) for name, index in record["of"].items()}
     if names is None:
@@ -518,13 +455,7 @@ def reads_from(record: Any, names: Sequence[str] | None) -> dict[str, Mapping[st
 
 
 def require_same_reads(before: Reads, now: Reads) -> None:
-    """Refuse other options than those by which the rows of an exact order were counted.
-
-    Raises
-    ------
-    OptionError
-        It names the input, the option, and what it was.
-    """
+    """Refuse other options than those by which the rows of an exact order were counted."""
     for name, option, was, is_ in _different(before, now):
         raise OptionError(
             f"'{option}' was {was} when the rows of this exact order were counted, and is {is_} "

@@ -91,11 +91,6 @@ class InputHeads:
         """Return the heads: those of the last look, or of a new one if one is due.
 
         Of many inputs they are those in memory, once there was a look at all.
-
-        Raises
-        ------
-        UpsertFlowError
-            A look has failed.
         """
         if self._poller is not None:
             return self._poller.seen()
@@ -150,13 +145,6 @@ class InputHeads:
         Rows that were there before the question should be in the answer; a wait is never longer
         than `PAUSE_MAX_S`. Where the caller looks at all inputs itself, there is nothing to wait
         for.
-
-        Parameters
-        ----------
-        asked_s : float
-            When it was asked (`now_s`).
-        until_s : float, optional
-            When the answer changes, whatever comes.
         """
         if self._poller is None:
             return False
@@ -196,14 +184,7 @@ class Backlogs:
         self._planned = positions
 
     def of(self, standing: Mapping[str, Position], seen: SeenHeads) -> dict[str, Backlog]:
-        """Return the backlogs by input; an input that is left out has none.
-
-        Parameters
-        ----------
-        standing : mapping of str to Position
-            Where the stream stands: never changed afterwards.
-        seen : SeenHeads
-        """
+        """Return the backlogs by input; an input that is left out has none."""
         heads = seen.heads
         names: Iterable[str]
         if self.continues(standing, seen):

@@ -170,13 +170,7 @@ class ExactOrder:
         self._first: Order = query.order
 
     def latest(self, offset: Offset, heads: Heads, limit: int | None) -> Offset:
-        """Return where a batch of at most so many rows ends; the very offset if it is empty.
-
-        Parameters
-        ----------
-        heads : mapping of str to Position
-            How far it may go in each input, in the order in which they were declared.
-        """
+        """Return where a batch of at most so many rows ends; the very offset if it is empty."""
         names = tuple(heads)
         reads = reads_of({name: self._stepped(name) for name in names})
         standing = self._standing(offset, names)
@@ -339,19 +333,13 @@ def _not_exact() -> OptionError:
 
 
 def _require_order_of(before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    """Refuse inputs in another order; some may have come or gone.
-
-    Raises
-    ------
-    OptionError
-        It says in which order they were declared.
-    """
+    """Refuse inputs in another order; some may have come or gone."""
     common = [name for name in before if name in after]
     if common != [name for name in after if name in before]:
         order_text = ",".join(before)
         raise OptionError(
-            f"the inputs of this exact order were declared as {order_text:.500}, and are in another "
-            "order now, which would be another sequence of rows.",
+            f"the inputs of this exact order were declared as {order_text:.500}, and are in "
+            "another order now, which would be another sequence of rows.",
             hint=f"give 'inputs' in that order: {','.join(common):.500}; or give the query a new "
             "checkpointLocation.",
             option="inputs",

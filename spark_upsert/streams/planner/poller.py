@@ -76,14 +76,7 @@ class PollBounds:
 
     @classmethod
     def of(cls, *, is_remote: bool, most_ms: int | None, requests_per_s: int | None) -> PollBounds:
-        """Return the bounds that options mean, or those by default.
-
-        Parameters
-        ----------
-        most_ms : int, optional
-        requests_per_s : int, optional
-            0: any number.
-        """
+        """Return the bounds that options mean, or those by default."""
         most_s = MOST_S if is_remote else MOST_LOCAL_S
         if most_ms is not None:
             most_s = most_ms / 1000
@@ -234,13 +227,7 @@ class PollSchedule:
         return poll.began_s
 
     def failed(self, name: str, now_s: float, *, may_pass: bool, requests: int = 1) -> bool:
-        """Note a look that failed; return whether it is to be told.
-
-        Parameters
-        ----------
-        may_pass : bool
-            Whether it may do when it is tried again.
-        """
+        """Note a look that failed; return whether it is to be told."""
         self._asked(requests)
         poll = self._known[name]
         poll.is_under_way, poll.failures = False, poll.failures + 1
@@ -309,13 +296,7 @@ class DaemonThreads:
         self._due_s = 0.0
 
     def start(self, work: Callable[[], float | None]) -> None:
-        """Let the threads call something again and again.
-
-        Parameters
-        ----------
-        work : callable
-            Returns after how many seconds it is to be called again, None at the end.
-        """
+        """Let the threads call something again and again."""
         for number in range(self._count):
             name = f"upsertflow-discovery-{number}"
             threading.Thread(target=self._work, args=(work,), name=name, daemon=True).start()
@@ -426,13 +407,7 @@ class Poller:
         return self._schedule
 
     def seen(self) -> SeenHeads:
-        """Return the heads as they are known; reads memory only.
-
-        Raises
-        ------
-        UpsertFlowError
-            A look has failed; the next question is answered again.
-        """
+        """Return the heads as they are known; reads memory only."""
         with self._lock:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -469,13 +444,6 @@ class Poller:
         """Return whether something came that was there before a question, or may have been.
 
         Waits until all inputs were looked at behind it, where the intervals make this possible.
-
-        Parameters
-        ----------
-        asked_s : float
-            The time of the question, by the clock.
-        seconds : float
-            The longest time to wait.
         """
         if self._clock() >= asked_s + seconds:
             return False  # Whatever came: it may come for ever.

@@ -110,13 +110,7 @@ class StreamGauge:
         return self._governor.is_deferring
 
     def resume(self, offset: Offset) -> None:
-        """Go on from what an offset says, if this process has gone on from none yet.
-
-        Raises
-        ------
-        OptionError
-            The state is none of this source.
-        """
+        """Go on from what an offset says, if this process has gone on from none yet."""
         if self._is_resumed:
             return
         self._is_resumed = True
@@ -172,17 +166,7 @@ class StreamGauge:
         self._take_back()
 
     def planned(self, backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> None:
-        """Take note of a batch.
-
-        Parameters
-        ----------
-        backlogs : mapping of str to Backlog
-            The backlog of each input; an input that is left out had none.
-        reached : Offset
-            Where the batch ends, with the positions of these inputs.
-        now_ms : int
-            In ms since 1970.
-        """
+        """Take note of a batch."""
         waiting = _waiting(backlogs, reached)
         self._cuts = self._cuts + 1 if waiting else 0
         self._busy += LATENCY_WEIGHT * (float(waiting > 0) - self._busy)

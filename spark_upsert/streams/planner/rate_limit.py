@@ -145,20 +145,7 @@ class Urgencies:
 
 
 def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) -> Schedule:
-    """Return the inputs that wait now, and the turn.
-
-    Parameters
-    ----------
-    state : mapping
-        The state of the offset that a batch begins at.
-    dirty : collection of str
-        The inputs that have something. An input that waited before keeps its place.
-
-    Raises
-    ------
-    OptionError
-        The state was not written by this source.
-    """
+    """Return the inputs that wait now, and the turn."""
     schedule = _read(state[SCHEDULE]) if SCHEDULE in state else Schedule()
     gone = set(schedule.dirty) - set(dirty)
     waiting = schedule.dirty.served(gone, (), now_ms)
@@ -177,17 +164,7 @@ def waiting_count(state: Mapping[str, Json]) -> int:
 def waiting_by_band(
     state: Mapping[str, Json], now_ms: int, urgencies: Mapping[str, Urgency] | None = None
 ) -> dict[str, int]:
-    """Return how many inputs wait after a batch, by band, ``B4`` first; empty bands are left out.
-
-    Parameters
-    ----------
-    state : mapping
-        The state that the batch leaves (`Offset.state`).
-    now_ms : int
-        In ms since 1970.
-    urgencies : mapping of str to Urgency, optional
-        The urgency of inputs, as far as it is known.
-    """
+    """Return how many inputs wait after a batch, by band, ``B4`` first; empty bands are left out."""
     if SCHEDULE not in state:
         return {}
     counts = _read(state[SCHEDULE]).waiting(now_ms, urgencies)
@@ -255,23 +232,7 @@ def pace(
     urgencies: Mapping[str, Urgency] | None = None,
     defers_lowest: bool = False,
 ) -> Offset:
-    """Return the offset at which a batch ends, with the positions of these inputs.
-
-    Parameters
-    ----------
-    backlogs : mapping of str to Backlog
-        The backlog of each input; an input that is left out has none.
-    limits : Limits or None
-        None: the batch takes all there is, even what would be batches of their own.
-    state : mapping
-        The state that the previous batch left (`Offset.state`).
-    now_ms : int, optional
-        In ms since 1970. By default no time passes, and no input grows older.
-    urgencies : mapping of str to Urgency, optional
-        The urgency of inputs, as far as it is known.
-    defers_lowest : bool, optional
-        Whether inputs of the lowest band wait (`Schedule.service`).
-    """
+    """Return the offset at which a batch ends, with the positions of these inputs."""
     if limits is None:
         reached = {name: backlog.end() for name, backlog in backlogs.items()}
         return Offset(positions=reached, state=without(state, SCHEDULE, TURN))

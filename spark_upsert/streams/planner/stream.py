@@ -179,19 +179,7 @@ def report(
     schedule: PollSchedule | None,
     governor: Governor,
 ) -> dict[str, Any]:
-    """Return what is told, the names of the table above.
-
-    Parameters
-    ----------
-    inputs : Inputs
-    heads : mapping of str to Position
-        As they were seen last.
-    last : PlannedLast or None
-        None: no batch was planned yet, or batches have an exact order.
-    schedule : PollSchedule or None
-        What was looked at beside planning, where inputs are many.
-    governor : Governor
-    """
+    """Return what is told, the names of the table above."""
     summary: dict[str, Any] = {"inputs": len(heads)}
     if len(heads) <= POSITIONS_MAX:
         summary["positions"] = {name: head.record for name, head in sorted(heads.items())}
@@ -314,13 +302,7 @@ class Stream:
                 self._inputs[name].freeze()
 
     def latest(self, start: Mapping[str, Any], *, everything: bool = False) -> Mapping[str, Any]:
-        """Return where a batch ends that begins at an offset; the very offset if it is empty.
-
-        Parameters
-        ----------
-        everything : bool
-            Whether the batch is to hold all there is, whatever the limits.
-        """
+        """Return where a batch ends that begins at an offset; the very offset if it is empty."""
         if self._frozen is not None:
             return self._planned(start, SeenHeads(self._frozen), everything)
         asked_s = self._heads.now_s()

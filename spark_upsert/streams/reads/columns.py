@@ -31,13 +31,7 @@ _CHANGE_COLUMNS = tuple(field.name for field in CHANGELOG_FIELDS)
 
 
 def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
-    """Return the columns of a read of a table, batch or stream, by its options alone.
-
-    Raises
-    ------
-    SchemaError
-        A column is asked for that the table does not have.
-    """
+    """Return the columns of a read of a table, batch or stream, by its options alone."""
     if options.change_feed:
         columns = shown_columns(log.head(), options)
         return pa.schema([*_chosen(columns, options), *CHANGELOG_FIELDS])
@@ -88,13 +82,7 @@ def _chosen(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
 
 
 def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """Return the columns of some names, in that order; all if there are no names.
-
-    Raises
-    ------
-    SchemaError
-        There is no such column.
-    """
+    """Return the columns of some names, in that order; all if there are no names."""
     for name in names:
         if not has_column(own, name):
             raise SchemaError.missing_column(name, own.names, role="column")
@@ -108,13 +96,7 @@ def table_columns(planned: pa.Schema, options: ReadOptions) -> tuple[str, ...]:
 
 
 def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions) -> None:
-    """Check that a table can give the columns of a read, then those of the changelog.
-
-    Raises
-    ------
-    SchemaError
-        The schema was given by hand, or the table has changed since the query was planned.
-    """
+    """Check that a table can give the columns of a read, then those of the changelog."""
     wanted_columns, shown = table_columns(planned, options), shown_columns(manifest, options)
     for name in wanted_columns:
         if not has_column(shown, name):
@@ -181,13 +163,7 @@ def without_merge_columns(planned: pa.Schema, columns: Sequence[str]) -> pa.Sche
 
 
 def require_free(own: pa.Schema, columns: Sequence[str]) -> None:
-    """Refuse columns of inputs under a name that the merge is to give.
-
-    Raises
-    ------
-    SchemaError
-        There is one.
-    """
+    """Refuse columns of inputs under a name that the merge is to give."""
     for name in columns:
         if has_column(own, name):
             raise SchemaError(

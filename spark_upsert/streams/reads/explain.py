@@ -86,16 +86,7 @@ def more(count: int, what: str = "") -> list[str]:
 
 
 def explain(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) -> str:
-    """Return what a planned read will do.
-
-    Parameters
-    ----------
-    splits : sequence of Split
-        All splits of the read; for a batch of a stream, those of the batch.
-    options : ReadOptions
-    columns : sequence of str
-        The table's columns that are read.
-    """
+    """Return what a planned read will do."""
     rows = [split for split in splits if isinstance(split, RowsSplit)]
     errors = [split for split in splits if isinstance(split, QuarantineSplit)]
     changes = [split for split in splits if isinstance(split, ChangesSplit)]

@@ -48,13 +48,7 @@ class StreamStep(CountedStep):
 
 
 def refuse_gaps(*, fail_on_data_loss: bool) -> None:
-    """Refuse to leave out rows where other rows are counted.
-
-    Raises
-    ------
-    OptionError
-        What is lost is to be passed over.
-    """
+    """Refuse to leave out rows where other rows are counted."""
     if not fail_on_data_loss:
         raise OptionError(
             "failOnDataLoss=false has no meaning in an exact order, which a gap would change.",
@@ -100,13 +94,7 @@ class SteppedRead(Protocol):
 
 
 def steps_of(name: str, read: Any) -> Sequence[CountedStep]:
-    """Return the steps of what a batch reads of an input; what else it raises names none.
-
-    Raises
-    ------
-    OptionError
-        The input has no order of its own.
-    """
+    """Return the steps of what a batch reads of an input; what else it raises names none."""
     if not isinstance(read, SteppedRead):
         raise without_order(name)
     return read.steps()

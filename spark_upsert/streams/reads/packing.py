@@ -62,15 +62,7 @@ Out = TypeVar("Out")
 
 
 def of_each(inputs: Mapping[str, In], ask: Callable[[In], Out]) -> dict[str, Out]:
-    """Return the answer of each input of a read, by name, `ASKED_AT_ONCE` asked at once.
-
-    Parameters
-    ----------
-    inputs : mapping of str to In
-        By the names of inputs. No two share what they change when they are asked.
-    ask : callable
-        What it raises names the input; that of the first input that fails is raised.
-    """
+    """Return the answer of each input of a read, by name, `ASKED_AT_ONCE` asked at once."""
 
     def answer(of: tuple[str, In]) -> Out:
         name, input_ = of
@@ -117,18 +109,7 @@ SplitBytes = Callable[[str, Any], int]
 
 
 def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
-    """Share splits out among at most so many packs, of about as many bytes each.
-
-    Parameters
-    ----------
-    splits : sequence of (InputSplit, int)
-        With their bytes.
-
-    Returns
-    -------
-    list of Pack
-        Without an empty one; the splits of each in the order given. A pure function.
-    """
+    """Share splits out among at most so many packs, of about as many bytes each."""
     if slots >= len(splits):
         return [(split,) for split, _ in splits]
     heaviest = sorted(range(len(splits)), key=lambda index: (-splits[index][1], index))
@@ -143,17 +124,7 @@ def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
 
 
 def planned(splits: Mapping[str, Sequence[Any]], bytes_of: SplitBytes, slots: int) -> list[Pack]:
-    """Return what each task reads, and tell the program's log at debug.
-
-    Parameters
-    ----------
-    splits : mapping of str to sequence
-        The splits of each input, by its name.
-    bytes_of : callable
-        Estimates what a split of an input reads.
-    slots : int
-        So many tasks there are at most; a table without a name has one for each split.
-    """
+    """Return what each task reads, and tell the program's log at debug."""
     sized = [
         (InputSplit(name, split), bytes_of(name, split))
         for name, input_splits in splits.items()
@@ -222,18 +193,6 @@ def read_pack(
 
     Several inputs are read by threads of their own, at most `WIDTH` at once; a slow consumer slows
     them all (`merge.live`). Closing the iterator ends the threads.
-
-    Parameters
-    ----------
-    merge_columns : sequence of str
-        The columns about the merge that are wanted.
-    columns : pyarrow.Schema or None
-        The schema that the batches of each input are brought to (`conform`).
-
-    Raises
-    ------
-    Exception
-        The error of an input that failed; it names the input.
     """
     splits: dict[str, list[Any]] = {}
     for item in pack:

@@ -44,19 +44,7 @@ CHANGES = ChangeScan(id=READ)
 def serve(
     store: Store, split: Split, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a split holds.
-
-    Parameters
-    ----------
-    columns : sequence of str
-        The table's columns that are wanted; for a quarantine nothing is chosen.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        The columns that the options mean (`columns.read_columns`); where only new values are
-        wanted, those of the changelog may come along.
-    """
+    """Yield what a split holds."""
     with TASKS.taken(_plan_of(split)) as task:
         for stretch in _passes(split):
             yield from task.read(READ, _Pass(store, split, stretch, options, columns))

@@ -202,20 +202,7 @@ _PREFIXES_MAX = 64
 
 
 def wanted_rows(manifest: Manifest, options: ReadOptions, pushed: Pins) -> RowFilter | None:
-    """Return which rows of a version a read wants; None: all.
-
-    Parameters
-    ----------
-    manifest : Manifest
-    options : ReadOptions
-    pushed : mapping of str to pyarrow.Array
-        Values that columns have in all rows that the caller wants.
-
-    Raises
-    ------
-    PlanError
-        The option `filter` is no SQL that is known, or not of the table's columns.
-    """
+    """Return which rows of a version a read wants; None: all."""
     columns = shown_columns(manifest, options)
     where = RowFilter(columns) if options.filter is None else RowFilter.of(options.filter, columns)
     where = where.pinned(pushed)

@@ -176,23 +176,7 @@ def open_view(options: ViewOptions) -> View:
 
 
 def read_view(split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    """Yield what a split holds.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        With ``readChangeFeed`` the columns of a changelog, step by step; else the rows that there
-        are, or those that the view gained.
-
-    Raises
-    ------
-    DataLossError
-        What the tables were is expired.
-    OptionError
-        Of new values alone: a step deletes a row.
-    DataError
-        A formula has no value for a row, now nor where the split ends (`views.row_errors`).
-    """
+    """Yield what a split holds."""
     with TASKS.taken(_ReadBinding(options.plan, options.storage)) as task:
         for scan_step in _passes(split, options):
             yield from task.read(READ, scan_step)
@@ -365,15 +349,7 @@ def split_to_json(split: ViewSplit, plan: Node) -> bytes:
 
 
 def split_from_json(data: bytes | None, plan: Node) -> ViewSplit:
-    """Return the split of a plan that some bytes say.
-
-    Raises
-    ------
-    DataError
-        They are none, or that of another plan.
-    NewerFormatError
-        A newer version wrote them.
-    """
+    """Return the split of a plan that some bytes say."""
     if data is None or len(data) > RECORD_BYTES_MAX:
         raise _foreign(data, "nothing" if data is None else f"{len(data)} bytes")
     try:

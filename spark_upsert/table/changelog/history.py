@@ -114,21 +114,7 @@ def event_names(columns: Sequence[str]) -> list[str]:
 def validity(
     events: pa.RecordBatch, schema: TableSchema, options: HistoryOptions
 ) -> pa.RecordBatch:
-    """Return the rows that events open, each with the time in which it holds.
-
-    Parameters
-    ----------
-    events : pyarrow.RecordBatch
-        All that there are of their keys, in any order; at most one of a key in a version.
-    schema : TableSchema
-    options : HistoryOptions
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        The columns of ``options``, `VALID_NAMES`, `FROM_VERSION`. Rows of a key stand together,
-        the oldest first. ``valid_to`` is exclusive, and null where nothing ended the row.
-    """
+    """Return the rows that events open, each with the time in which it holds."""
     [key] = codes([events.column(name) for name in schema.keys])
     order = np.lexsort((events.column(VERSION).to_numpy(), key))
     events, key = events.take(pa.array(order)), key[order]
@@ -178,16 +164,7 @@ def _differs(
 
 
 def valid_fields(schema: TableSchema, options: HistoryOptions) -> tuple[pa.Field, ...]:
-    """Return the columns that a history has behind those of the table.
-
-    Raises
-    ------
-    OptionError
-        The table has no order that could be the axis, or a column that is said to be tracked, or
-        not to be, is not among those read.
-    SchemaError
-        A column of the table has such a name, or its entries are no rows.
-    """
+    """Return the columns that a history has behind those of the table."""
     if schema.engine.multiplicity is not None:
         raise SchemaError(
             "the table keeps the sums of a view's groups, and an entry of it is no row with a "
@@ -246,15 +223,7 @@ def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
 def history_stretches(
     log: Versions, lower: int, upper: int, schema: TableSchema, options: HistoryOptions
 ) -> list[Stretch]:
-    """Return the contents at a version and the changes behind it, up to before another version.
-
-    Raises
-    ------
-    OptionError
-        It ends before it begins, or orders are the axis and an overwrite is among the changes.
-    DataLossError
-        The version ``lower`` is expired.
-    """
+    """Return the contents at a version and the changes behind it, up to before another version."""
     beginning = contents_at(log, lower, schema)
     if upper <= lower:
         raise OptionError(
@@ -289,15 +258,7 @@ def read_history(
     shown: pa.Schema | None = None,
     open_rows: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a history with hashes in a range, as `validity` has them.
-
-    Parameters
-    ----------
-    shown : pyarrow.Schema, optional
-        The columns of the rows, where some stretches are of versions without some of them.
-    open_rows : callable, optional
-        Returns the rows that are open before the stretches for the keys of some events, as events.
-    """
+    """Yield the rows of a history with hashes in a range, as `validity` has them."""
     schema = stretches[0].schema
     fields = schema.columns if shown is None else shown
 

@@ -94,21 +94,7 @@ _DIFFS = np.array([1, -1, 1, -1], dtype=np.int32)
 
 
 def render(changes: Changes, times_ms: Mapping[int, int], options: ChangeOptions) -> pa.RecordBatch:
-    """Turn pairs of entries into rows of the changelog.
-
-    Parameters
-    ----------
-    changes : Changes
-    times_ms : mapping of int to int
-        The commit time of each epoch, in the order of the epochs.
-    options : ChangeOptions
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        The chosen columns, then `CHANGELOG_FIELDS`. Sorted by epoch; the retraction of an update
-        stands right before its insertion.
-    """
+    """Turn pairs of entries into rows of the changelog."""
     rows, old, new, epochs = changes.rows, changes.old, changes.new, changes.epochs
     if options.deduplication is not Deduplication.NONE:
         changed = _changed(rows, old, new)
@@ -137,18 +123,7 @@ def render_sides(
     time_ms: int | Positions,
     options: ChangeOptions,
 ) -> pa.RecordBatch:
-    """Turn pairs of rows into rows of the changelog, in their order; none is left out.
-
-    Parameters
-    ----------
-    old, new : pyarrow.RecordBatch, shape (n,)
-        Rows before and behind the changes, of the table's schema.
-    has_old, has_new : numpy.ndarray of bool, shape (n,)
-        Which rows there are.
-    version, time_ms : int or numpy.ndarray of int64, shape (n,)
-        Version and time of all changes, or of each.
-    options : ChangeOptions
-    """
+    """Turn pairs of rows into rows of the changelog, in their order; none is left out."""
     row_indices = np.arange(old.num_rows)
     old_at, new_at = np.where(has_old, row_indices, ABSENT), np.where(has_new, row_indices, ABSENT)
     new_at[has_new] += old.num_rows
@@ -228,21 +203,7 @@ class WantedValues(Protocol):
 def new_values(
     changes: Iterable[pa.RecordBatch], wanted: WantedValues, *, keys: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Keep the rows of changes that a table gained.
-
-    Parameters
-    ----------
-    changes : iterable of pyarrow.RecordBatch
-        Changes, with updates shown as pairs.
-    wanted : WantedValues
-    keys : sequence of str
-        The table's keys, for the text of the error.
-
-    Raises
-    ------
-    OptionError
-        There is a delete. No row of its batch has been yielded.
-    """
+    """Keep the rows of changes that a table gained."""
     for batch in changes:
         if not wanted.ignore_deletes:
             _refuse_deletes(batch, keys)

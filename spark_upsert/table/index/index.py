@@ -110,13 +110,7 @@ class Index:
         return None if state is None else state.shows
 
     def state(self, *, near: int | None = None) -> IndexState:
-        """Return the newest state of the index, or one that is nearer to a version of the table.
-
-        Raises
-        ------
-        DataLossError
-            The index is of no use at present (`place`).
-        """
+        """Return the newest state of the index, or one that is nearer to a version of the table."""
         index_head = self.try_head()
         state = None if index_head is None else self._readable(index_head, self.table_log.head())
         if state is None:
@@ -144,23 +138,6 @@ class Index:
 
         The cost follows the keys that are found, not the table. All of them are held at once; use
         `iter_keys_having`, which gives pieces, if very many rows may have a value.
-
-        Parameters
-        ----------
-        values : pyarrow.Array, shape (n,)
-            Values of the column's type. Equal as keys are: NaN is NaN, -0.0 is 0.0. A null finds
-            nothing.
-
-        Returns
-        -------
-        KeysHaving
-            For any version of the table, the keys of its rows with a value are among these keys and
-            the keys of the commands between that version and ``shows_version``.
-
-        Raises
-        ------
-        DataLossError
-            The index is of no use at present (`place`).
         """
         state = self.state()
         fields = pa.schema([state.table.schema.columns.field(n) for n in state.table.schema.keys])
@@ -182,13 +159,6 @@ class Index:
         """Return the version that is shown, and the keys piece by piece (`keys_having`).
 
         A piece holds about `CHUNK_ROWS` keys, also of one value that more rows have.
-
-        Parameters
-        ----------
-        values : pyarrow.Array
-        near : int, optional
-            The version of the table that is asked about. An index that shows a later one is read
-            as it was (`_as_of`), so that little lies between.
         """
         state = self.state(near=near)
         return state.shows.version, self.keys_in(state, values)

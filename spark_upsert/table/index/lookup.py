@@ -43,26 +43,6 @@ def rows_at(
     Memory holds the bridge and one piece of the keys, however many rows have a value. The table is
     read in the columns of the version, in types that hold also the keys that the index and the
     bridge have from other versions.
-
-    Parameters
-    ----------
-    index : Index, optional
-        Without one all rows are read.
-    snapshot : Snapshot
-    newest : TableSchema
-        A newer schema of the table; may lack columns of the version.
-    column : str
-    values : pyarrow.Array
-        In a type from that of the version to that of the newer schema. Equal as keys are; a null
-        finds nothing.
-    names : sequence of str
-        Columns of the version.
-
-    Raises
-    ------
-    CorruptionError
-        The table is damaged, or the index is. The index may be found damaged after the first rows
-        were given, since its pieces are read one by one; without it all rows are found.
     """
     at = snapshot.manifest
     wide = at.schema.widened_to(newest)

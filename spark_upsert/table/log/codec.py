@@ -223,13 +223,7 @@ class LogEntry:
 
 
 def entries(store: Store, *, after: str = "") -> list[LogEntry]:
-    """Return the commits and checkpoints in the log, the oldest version first.
-
-    Parameters
-    ----------
-    after : str
-        A path: the listing begins with the next one.
-    """
+    """Return the commits and checkpoints in the log, the oldest version first."""
     log_entries = []
     for info in store.list(FOLDER, after=after):
         match = _ENTRY.fullmatch(info.path)
@@ -246,13 +240,7 @@ def entries(store: Store, *, after: str = "") -> list[LogEntry]:
 
 
 def require_no_rest(store: Store) -> None:
-    """Raise if a log without a version 0 has other versions.
-
-    Raises
-    ------
-    CorruptionError
-        Version 0 was lost, or the table is being copied or removed.
-    """
+    """Raise if a log without a version 0 has other versions."""
     remaining = [entry for entry in entries(store) if entry.version]
     # Read after the listing: another process may create the table between two requests.
     if remaining and read_record(store, commit_path(0), commit_from_json) is None:
@@ -271,12 +259,6 @@ def no_table(store: Store, *, may_wait: bool = False) -> TableNotFoundError:
 
     The roots of routed writes and mirrors lie beside tables, and their paths are taken for those of
     tables. It takes two looks at the storage, and only where a table is missing.
-
-    Parameters
-    ----------
-    store : Store
-    may_wait : bool
-        Whether what asks for the table could wait for it.
     """
     path = store.url
     if _is_root(store):

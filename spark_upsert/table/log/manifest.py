@@ -370,13 +370,7 @@ def fingerprints(value: Any) -> frozenset[str]:
 
 
 def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
-    """Return the manifest behind one more commit; pure, and the only copy of the rule.
-
-    Raises
-    ------
-    CorruptionError
-        The commit does not continue the manifest: the log has a gap or is not ours.
-    """
+    """Return the manifest behind one more commit; pure, and the only copy of the rule."""
     if manifest is not None and manifest.is_unborn:
         manifest = None
     expected = 0 if manifest is None else manifest.version + 1

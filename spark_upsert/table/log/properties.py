@@ -116,13 +116,7 @@ class Caps:
 
 
 def parse_cap(name: str, text: str) -> int | None:
-    """Return a cap, None for 0, which takes it away: a property cannot be unset.
-
-    Raises
-    ------
-    OptionError
-        It is no whole number.
-    """
+    """Return a cap, None for 0, which takes it away: a property cannot be unset."""
     if _WHOLE.fullmatch(text.strip()) is None:
         expected = "a whole number, or 0 for no cap"
         raise OptionError.invalid(name, text, expected)
@@ -165,13 +159,7 @@ def parse_index_by(text: str) -> tuple[str, ...]:
 
 
 def indexed_columns(schema: TableSchema, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns that a table is indexed by.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        One is not there, has no hash, or needs no index.
-    """
+    """Return the columns that a table is indexed by."""
     columns: list[str] = []
     names = parse_index_by(properties.get(INDEX_BY, ""))
     for column in find_columns(names, schema.columns.names, role=f"column of '{INDEX_BY}'"):
@@ -448,20 +436,7 @@ PROPERTIES = tuple(_CHECKS)
 def checked(
     properties: Mapping[str, str] | None, present: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return properties that a user may give a table.
-
-    Parameters
-    ----------
-    properties : mapping of str to str, optional
-    present : mapping of str to str, optional
-        The properties that the table has. Internal ones of these may be given back, as
-        ``{**properties, ...}`` does, and change nothing.
-
-    Raises
-    ------
-    OptionError
-        A name is unknown or internal, or a value is invalid for its property.
-    """
+    """Return properties that a user may give a table."""
     explicit = dict(properties or {})
     for name in INTERNAL.keys() & explicit.keys() & (present or {}).keys():
         if explicit[name] == (present or {})[name]:

@@ -185,13 +185,7 @@ class LogReader:
         self._resting = threading.local()
 
     def anew(self) -> LogReader:
-        """Return a reader of the same table that reads all of it from the storage.
-
-        Raises
-        ------
-        OtherTableError
-            The folder does not hold the table that this log has seen before.
-        """
+        """Return a reader of the same table that reads all of it from the storage."""
         fresh = LogReader(self._store, memory=None, clock=self._clock)
         if self._head is not None:
             fresh.require(self._head.place, "what was opened here")
@@ -212,13 +206,6 @@ class LogReader:
         """Look at the end of the log, in the storage.
 
         Costs one failed look-up and one read if nothing is new.
-
-        Raises
-        ------
-        TableNotFoundError
-            There is no version 0.
-        OtherTableError
-            The folder does not hold the table that this log has seen before.
         """
         snapshot = self.try_look()
         if snapshot is None:
@@ -226,15 +213,7 @@ class LogReader:
         return snapshot
 
     def try_look(self, *, told: TableVersion | None = None) -> Look | None:
-        """Look at the end of the log (`look`); None if there is no table.
-
-        Parameters
-        ----------
-        told : TableVersion, optional
-            A version that was in the log, and durable: the caller remembers it from a place that is
-            written only after the version was proven and synced. The look begins there, and does
-            not sync it again.
-        """
+        """Look at the end of the log (`look`); None if there is no table."""
         with self._lock:
             self._note(told)
             resting = self._resting_look()
@@ -317,11 +296,6 @@ class LogReader:
 
         It is for views alone (`View.resting`), whose relations hold their tables and not looks. The
         end of the block proves what was read, as that of a `Look` does.
-
-        Raises
-        ------
-        OtherTableError
-            The table was replaced, and what was read may be of another one.
         """
         if self._is_resting:
             yield
@@ -406,13 +380,7 @@ class LogReader:
         return self.look().place(version)
 
     def require(self, place: TableVersion, who: str, *, hint: str = "") -> Manifest:
-        """Return the newest manifest, which must descend from a version (`Look.require`).
-
-        Raises
-        ------
-        OtherTableError
-            There is another table, a copy of it that does not have that version, or none.
-        """
+        """Return the newest manifest, which must descend from a version (`Look.require`)."""
         snapshot = self.try_look()
         if snapshot is None:
             raise self._stored.other(place, "no table", who, hint)
@@ -487,23 +455,7 @@ class LogReader:
             self._memory.keep(self._store, head)
 
     def _proven(self, base: Manifest | None, newest: int) -> Manifest | None:
-        """Return the end of the log, from a version on.
-
-        Parameters
-        ----------
-        newest : int
-            The end is not older than this version, which a listing contained.
-
-        Returns
-        -------
-        Manifest or None
-            None if that version is not in the log, or if a newer checkpoint is to be read instead.
-
-        Raises
-        ------
-        CorruptionError
-            A version after the returned one is missing.
-        """
+        """Return the end of the log, from a version on."""
         try:
             head = self._stored.roll(base, None)
         except CorruptionError:
@@ -526,13 +478,7 @@ class LogReader:
         return version + 2
 
     def require_no_gap(self, head: Manifest) -> None:
-        """Raise if the version after one was lost, where a still newer one was found.
-
-        Raises
-        ------
-        CorruptionError
-            It was lost; no process remembers the version from here on.
-        """
+        """Raise if the version after one was lost, where a still newer one was found."""
         newest = self._stored.newest_listed(head)
         is_there = self._stored.mark(head.version + 1) is not None
         if newest <= head.version or is_there or not self._stored.holds(head):

@@ -122,13 +122,7 @@ class Look:
             self._again()  # A version that is there no longer is no damage.
 
     def prove(self) -> None:
-        """Prove that what was read of the storage is of this very log; a request, if it was read.
-
-        Raises
-        ------
-        OtherTableError
-            The table was replaced, and what was read may be of another one.
-        """
+        """Prove that what was read of the storage is of this very log; a request, if it was read."""
         if self._has_read and not self._stored.holds(self._head):
             self._again()
 
@@ -137,13 +131,7 @@ class Look:
         return self._head
 
     def at(self, version: int) -> Manifest:
-        """Return the manifest of a version.
-
-        Raises
-        ------
-        VersionNotFoundError
-            The version does not exist, or is below ``since``.
-        """
+        """Return the manifest of a version."""
         head, newest = self._head, self._behind
         if version == head.version:
             return head
@@ -184,13 +172,7 @@ class Look:
         return Manifest.unborn(first.schema, table_id=first.table_id)
 
     def commit(self, version: int) -> Commit:
-        """Return one commit.
-
-        Raises
-        ------
-        VersionNotFoundError
-            The version does not exist, or is below ``since``.
-        """
+        """Return one commit."""
         stored_commit = None if version < self._head.since else self._commit(version)
         if stored_commit is None:
             raise self._gone(version)
@@ -209,11 +191,6 @@ class Look:
         """Raise unless the changes of version ``lower`` and of all behind it can be read.
 
         The rule is that of `Manifest.first_changes`.
-
-        Raises
-        ------
-        DataLossError
-            They are expired.
         """
         head = self._head
         if lower < head.first_changes:
@@ -235,19 +212,14 @@ class Look:
         if version < 0:
             first, requested = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
             raise VersionNotFoundError(
-                f"the table has no version at {requested}: its first version was committed at {first}.",
+                f"the table has no version at {requested}: its first version was committed at "
+                f"{first}.",
                 hint=f"give a time at or after {first}, or version 0.",
             )
         return self.at(version)
 
     def require_past(self, timestamp_ms: int) -> None:
-        """Raise if a time is in the future: further versions may be committed before it.
-
-        Raises
-        ------
-        VersionNotFoundError
-            It is after the time of this machine and of the newest version.
-        """
+        """Raise if a time is in the future: further versions may be committed before it."""
         if timestamp_ms > self._head.timestamp_ms and timestamp_ms > (now_ms := self._now_ms()):
             raise VersionNotFoundError(
                 f"the time {render_time(timestamp_ms)} is in the future: it is "
@@ -259,11 +231,6 @@ class Look:
         """Return the last version committed at or before a time, expired or not, or -1.
 
         Versions that the log was cut of count as the oldest.
-
-        Raises
-        ------
-        CorruptionError
-            A version that is not expired is missing.
         """
         head = self._head
 
@@ -285,21 +252,7 @@ class Look:
         )
 
     def require(self, place: TableVersion, who: str, *, hint: str = "") -> Manifest:
-        """Return the head, which must descend from a version that is remembered.
-
-        Parameters
-        ----------
-        place : TableVersion
-        who : str
-            The holder of the memory, for the error: "the checkpoint", "the epoch".
-        hint : str
-            The hint of the error, where it differs from that for other memories.
-
-        Raises
-        ------
-        OtherTableError
-            There is another table, or a copy of it that does not have that version.
-        """
+        """Return the head, which must descend from a version that is remembered."""
         head = self._head
         if head.table_id != place.table_id:
             description = str(head.place)
@@ -324,13 +277,7 @@ class Look:
         return self._stored.commit(version)
 
     def _gone(self, version: int, *, missing: int | None = None) -> UpsertFlowError:
-        """Return the error for a version that could not be read; it may have expired just now.
-
-        Parameters
-        ----------
-        missing : int, optional
-            The version whose commit was not found on the path to it, by default the version itself.
-        """
+        """Return the error for a version that could not be read; it may have expired just now."""
         head = self._again()
         if head is None:
             return TableNotFoundError.at(self._stored.store.url)

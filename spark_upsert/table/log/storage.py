@@ -101,15 +101,7 @@ def hinted(store: Store) -> int | None:
 
 
 def write_checkpoint(store: Store, manifest: Manifest, checked: Iterable[Slice] = ()) -> None:
-    """Write the checkpoint of a version.
-
-    Parameters
-    ----------
-    checked : iterable of Slice
-        Slices in an earlier checkpoint of this process. The same objects are not decoded a second
-        time: few of many slices change between two checkpoints, and decoding one takes three times
-        as long as encoding it.
-    """
+    """Write the checkpoint of a version."""
     record = manifest_to_json(manifest)
     checked_ids = {id(slice_) for slice_ in checked}
     is_new = [id(slice_) not in checked_ids for slice_ in manifest.slices]
@@ -189,13 +181,7 @@ class StoredLog:
         return commit
 
     def bring(self, lower: int, upper: int) -> bool:
-        """Read commits ``lower <= v < upper`` that are not remembered, side by side if far away.
-
-        Returns
-        -------
-        bool
-            Whether there may be a version ``lower``; where nothing was read, that is not known.
-        """
+        """Read commits ``lower <= v < upper`` that are not remembered, side by side if far away."""
         missing_versions = [
             version for version in range(lower, upper) if not self.remembers(version)
         ]
@@ -346,13 +332,7 @@ def storage_ms(store: Store) -> int | None:
 
 
 def require_clock(store: Store, now_ms: int) -> None:
-    """Raise if a time is far beyond the storage's own.
-
-    Raises
-    ------
-    ClockError
-        It is ahead by more than `AHEAD_MS`.
-    """
+    """Raise if a time is far beyond the storage's own."""
     theirs = storage_ms(store)
     if theirs is not None and now_ms > theirs + AHEAD_MS:
         raise ClockError.ahead(store.url, render_time(now_ms), render_time(theirs))

@@ -68,13 +68,7 @@ class KeptPosition:
 
     @classmethod
     def read(cls, text: str) -> KeptPosition:
-        """Return the position of a text.
-
-        Raises
-        ------
-        DataError
-            It is none.
-        """
+        """Return the position of a text."""
         try:
             record = json.loads(text)
             snapshot = record.get("snapshot")
@@ -122,13 +116,7 @@ def places_record(places: VersionsByInput) -> dict[str, list[Any]]:
 
 
 def places_of(record: Any) -> dict[str, TableVersion]:
-    """Return the places that JSON holds.
-
-    Raises
-    ------
-    AttributeError, TypeError, ValueError
-        It holds none.
-    """
+    """Return the places that JSON holds."""
     return {
         text_in(name): TableVersion(
             table_id=text_in(id_), version=whole(version), token=text_in(token)

@@ -77,13 +77,7 @@ class Lease:
 
 
 def require_name(consumer: str) -> str:
-    """Return the name of a consumer if it can be a file name anywhere.
-
-    Raises
-    ------
-    OptionError
-        It cannot.
-    """
+    """Return the name of a consumer if it can be a file name anywhere."""
     if type(consumer) is not str or _NAME.fullmatch(consumer) is None:
         raise OptionError.invalid(
             "consumerId",
@@ -99,15 +93,7 @@ def lease_path(consumer: str) -> str:
 
 
 def hold(store: Store, log: Log, lease: Lease) -> None:
-    """Take or renew a lease durably.
-
-    Raises
-    ------
-    DataLossError
-        The version is expired already; the consumer has no lease then.
-    VersionNotFoundError
-        The version does not exist yet, so that the lease would hold nothing.
-    """
+    """Take or renew a lease durably."""
     _require_readable(log, lease)
     path = lease_path(lease.consumer)
     checked_record(path, lease, lease.to_json(), partial(lease_in, path)).put(store)
@@ -168,13 +154,7 @@ def release(store: Store, consumer: str) -> bool:
 
 
 def leases(store: Store) -> list[Lease]:
-    """Return all leases, the lapsed ones too, sorted by consumer.
-
-    Raises
-    ------
-    CorruptionError
-        An object among the leases is none.
-    """
+    """Return all leases, the lapsed ones too, sorted by consumer."""
     all_leases = (_read(store, info.path) for info in store.list(FOLDER))
     return [lease for lease in all_leases if lease is not None]  # The others were released since.
 

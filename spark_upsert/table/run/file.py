@@ -149,13 +149,7 @@ class RunFile:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> RunFile:
-        """Rebuild a run file from its form in the log.
-
-        Raises
-        ------
-        CorruptionError
-            The path may lead out of the table.
-        """
+        """Rebuild a run file from its form in the log."""
         path = text(record["path"])
         if _LOGGED_PATH.fullmatch(path) is None:
             raise CorruptionError.in_file("_log", "the path of a run in the table", repr(path))
@@ -182,16 +176,7 @@ def new_run_path() -> str:
 
 
 def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
-    """Write sorted entries as a run file, durably.
-
-    Parameters
-    ----------
-    store : Store
-    path : str
-        A name that was never used before.
-    rows : pyarrow.RecordBatch, shape (n,), n > 0
-        Sorted by (hash, key), one entry per key; columns as `TableSchema.run`.
-    """
+    """Write sorted entries as a run file, durably."""
     if rows.num_rows == 0:
         raise ValueError("a run is never empty")
     with store.create(path) as sink:
@@ -540,13 +525,7 @@ class RunCache:
         """Resident bytes of files that were no run's, such as libraries: what a release left."""
 
     def open(self, store: Store, file: RunFile) -> Run:
-        """Return the open run of a file.
-
-        Raises
-        ------
-        CorruptionError
-            The file is missing, has another length, or its tail is damaged.
-        """
+        """Return the open run of a file."""
         key = (store.url, file.path)
         with self._lock:
             opened = self._runs.get(key)
@@ -608,11 +587,6 @@ class RunCache:
         It does so only for frugal work (`table.run.frugal`). So the memory of a worker follows its
         batches and not its table. Memory that was given back costs some microseconds per 64 KiB
         when it is touched again.
-
-        Parameters
-        ----------
-        rows : int
-            How many rows are worked upon.
         """
         if not is_frugal():
             return

@@ -82,20 +82,7 @@ class ParsedRun(NamedTuple):
 
 
 def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
-    """Return the batch of a file without copying it.
-
-    Parameters
-    ----------
-    body : pyarrow.Buffer
-        The file up to the end of its batch. The blocks of its two messages are verified.
-    rows : int
-        How many rows it should have.
-
-    Raises
-    ------
-    ValueError, OSError, EOFError, pyarrow.ArrowException
-        It is not the file of a run.
-    """
+    """Return the batch of a file without copying it."""
     reader = pa.BufferReader(body.slice(MAGIC_BYTES))
     schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
     unreadable = {field.name: field.type for field in schema if not _is_read(field)}
@@ -121,13 +108,7 @@ def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
 
 
 def _is_read(field: pa.Field) -> bool:
-    """Return whether a column of a file is read, in its own type or in the storage type of it.
-
-    Raises
-    ------
-    ValueError
-        No release stored such a type.
-    """
+    """Return whether a column of a file is read, in its own type or in the storage type of it."""
     if find_unstorable_part(field.name, field.type) is None:
         return True
     if not any(_is_earlier(part.type) for part, _ in walk_type(field.name, field.type)):
@@ -227,12 +208,7 @@ def blocks_of(low: Numbers, high: Numbers) -> Numbers:
 
 
 def checksums(words: npt.NDArray[np.uint64]) -> Sums:
-    """Return the checksum of each block.
-
-    Parameters
-    ----------
-    words : numpy.ndarray of uint64, shape (n, 128)
-    """
+    """Return the checksum of each block."""
     sums = np.einsum("ij,j->i", words, _WEIGHTS)
     return (sums >> np.uint64(32)).astype("<u4")
 
@@ -283,13 +259,7 @@ class Blocks:
         return low >= high or bool(self._verified[low // BLOCK_BYTES : block_count(high)].all())
 
     def verify(self, blocks: Numbers) -> tuple[int, int, int] | None:
-        """Verify blocks that were not verified before, whatever their order.
-
-        Returns
-        -------
-        (int, int, int) or None
-            The first damaged block, the checksum that it should have and the one it has.
-        """
+        """Verify blocks that were not verified before, whatever their order."""
         fresh = self._distinct(blocks[~self._verified[blocks]])
         if not len(fresh):
             return None
@@ -445,13 +415,7 @@ class Layout:
         return low, min(high, len(self.array))
 
     def examine(self, start: int, stop: int) -> None:
-        """Examine verified rows, from one of `unexamined` to another.
-
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            They are not sound.
-        """
+        """Examine verified rows, from one of `unexamined` to another."""
         require_sound(self.array.slice(start, stop - start))
         self._examined[start // _GROUP_ROWS : -(-stop // _GROUP_ROWS)] = True
         self.is_known = bool(self._examined.all())
@@ -475,13 +439,7 @@ class Layout:
             yield (self.values + ((positions + 1) * self.bits - 1) // 8) // BLOCK_BYTES
 
     def text_blocks_at(self, positions: Numbers) -> Numbers:
-        """Return the blocks of the bytes of texts; their offsets are verified already.
-
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            The offsets lead elsewhere.
-        """
+        """Return the blocks of the bytes of texts; their offsets are verified already."""
         if not self.is_text:
             return NO_BLOCKS
         begins, ends = self.offsets[positions], self.offsets[positions + 1]
@@ -509,13 +467,7 @@ class Layout:
             yield self.values + start * self.bits // 8, self.values + (stop * self.bits + 7) // 8
 
     def text_ranges_of(self, start: int, stop: int) -> Iterator[Range]:
-        """Yield the range of the bytes of texts; their offsets are verified already.
-
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            The offsets lead elsewhere.
-        """
+        """Yield the range of the bytes of texts; their offsets are verified already."""
         if not self.is_text:
             return
         low, high = int(self.offsets[start]), int(self.offsets[stop])

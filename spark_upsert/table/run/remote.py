@@ -79,15 +79,7 @@ class FarBytes:
         return int(self._is_here.sum()) * BLOCK_BYTES
 
     def bring(self, blocks: Positions) -> None:
-        """Fill blocks in, given in ascending order, with one request of the store.
-
-        Raises
-        ------
-        CorruptionError
-            There is no such object.
-        StorageError
-            The storage does not answer.
-        """
+        """Fill blocks in, given in ascending order, with one request of the store."""
         missing_blocks = blocks[~self._is_here[blocks]]
         if not len(missing_blocks):
             return
@@ -294,16 +286,7 @@ class FarRuns:
         return run
 
     def bring(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
-        """Fetch what a look-up touches of parts that lie far away, side by side.
-
-        Parameters
-        ----------
-        parts : sequence of Part
-        hashes : numpy.ndarray of uint64, ascending
-            Those that are looked up.
-        names : sequence of str
-            Columns that are read of what is found.
-        """
+        """Fetch what a look-up touches of parts that lie far away, side by side."""
         far = [part for part in parts if isinstance(part, RunPart) and isinstance(part.run, FarRun)]
         touch = partial(_touch, hashes=hashes, names=names)
         for _ in in_order(touch, far, min(len(far), self.at_once)):

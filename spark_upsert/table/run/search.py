@@ -61,12 +61,7 @@ class HashSearch:
         self._filter: _Filter | None = None
 
     def places(self, probes: Hashes) -> Positions:
-        """Return where each probe stands first, or would stand, as `numpy.searchsorted` does.
-
-        Parameters
-        ----------
-        probes : numpy.ndarray of uint64, ascending
-        """
+        """Return where each probe stands first, or would stand, as `numpy.searchsorted` does."""
         count = len(self._hashes)
         is_few = count >= max(len(probes) * _FEW, STRIDE)
         if not (self._has_paid(len(probes), _SAMPLE_PAYS) and is_few):
@@ -90,13 +85,7 @@ class HashSearch:
         return stretch * STRIDE + counts.sum(axis=1)
 
     def likely(self, probes: Hashes) -> Positions:
-        """Return the places of probes that may be among the hashes: all that are, and some others.
-
-        Parameters
-        ----------
-        probes : numpy.ndarray of uint64
-            None below the first hash, or above the last.
-        """
+        """Return the places of probes that may be among the hashes: all that are, and some others."""
         if not self._has_paid(len(probes), _FILTER_PAYS):
             return np.arange(len(probes))
         if self._filter is None:

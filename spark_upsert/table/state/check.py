@@ -80,13 +80,6 @@ class Report:
 def check(store: Store, log: LogReader, told: Callable[[int, int], object] | None = None) -> Report:
     """Verify all that the readable versions of a table depend on.
 
-    Parameters
-    ----------
-    store : Store
-    log : LogReader
-    told : callable, optional
-        Told before each file: how many were looked at, and how many there are.
-
     Notes
     -----
     Reads every file once, those of the log too, whatever was read of them before. Memory is
@@ -270,13 +263,7 @@ def _is_less(left: list[pa.Array], right: list[pa.Array]) -> npt.NDArray[np.bool
 
 
 def _check_newest(store: Store, log: LogReader) -> list[Finding]:
-    """Check the rows of the newest version.
-
-    Raises
-    ------
-    VersionNotFoundError
-        It was expired meanwhile.
-    """
+    """Check the rows of the newest version."""
     head = log.head()
     findings = [*_check_snapshot(store, head)]
     newest = log.head()

@@ -93,15 +93,7 @@ def without_sums(schema: TableSchema) -> TableSchema:
 
 
 def vanished(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
-    """Return which entries of a table of contributions are all zero.
-
-    Parameters
-    ----------
-    schema : TableSchema
-    columns : mapping of str to pyarrow.Array
-        The value columns of the entries. One with a value that is no sum, as the marker has, is
-        never all zero.
-    """
+    """Return which entries of a table of contributions are all zero."""
     return _are_zero(schema, columns, schema.values)
 
 
@@ -118,13 +110,7 @@ def impossible(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
 
 
 def require_possible(schema: TableSchema, columns: Mapping[str, pa.Array], url: str) -> None:
-    """Raise if an entry with nothing older below it cannot be of any rows.
-
-    Raises
-    ------
-    CorruptionError
-        Names the first such entry.
-    """
+    """Raise if an entry with nothing older below it cannot be of any rows."""
     wrong = np.flatnonzero(impossible(schema, columns))
     if not len(wrong):
         return
@@ -175,32 +161,14 @@ class FoldedEntries(NamedTuple):
 def fold(
     rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = None
 ) -> FoldedEntries:
-    """Fold the entries of each key into one.
-
-    Parameters
-    ----------
-    rows : Rows
-        Columns as `TableSchema.run`; older rows stand before newer ones.
-    chosen : numpy.ndarray of int64, optional
-        Row numbers, ascending; all by default.
-    epochs : callable, optional
-        Gives the epoch of each row; needed where rows of one epoch may be of several tasks.
-    """
+    """Fold the entries of each key into one."""
     schema = rows.schema
     in_time = _in_time(rows, epochs) if epochs and schema.order else lambda _: []
     return fold_arranged(rows, *arrange(rows, chosen, in_time))
 
 
 def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> FoldedEntries:
-    """Fold entries that are arranged by key (`resolve.Arrangement`): the rest of `fold`.
-
-    Parameters
-    ----------
-    order : numpy.ndarray of int64
-        Row numbers, key by key, and of one key older rows before newer ones.
-    begins : numpy.ndarray of bool
-        Whether a place in ``order`` is the first of its key.
-    """
+    """Fold entries that are arranged by key (`resolve.Arrangement`): the rest of `fold`."""
     schema = rows.schema
     columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
     if not bool(begins.all()):

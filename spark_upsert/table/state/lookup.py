@@ -45,22 +45,7 @@ def find(
     hashes: npt.NDArray[np.uint64],
     keys: Sequence[pa.Array],
 ) -> EntryMatches:
-    """Look keys up in a state.
-
-    Parameters
-    ----------
-    schema : TableSchema
-    state : sequence of (Part, epoch)
-        Parts sorted by hash with one entry per key each, in the order of their epochs.
-    hashes : numpy.ndarray of uint64, shape (n,), ascending
-    keys : sequence of pyarrow.Array, each of length n
-        The columns of `TableSchema.identity`.
-
-    Raises
-    ------
-    CorruptionError
-        A run is damaged where it was searched.
-    """
+    """Look keys up in a state."""
     rows = Rows(schema, [part for part, _ in state])
     epochs = [epoch for _, epoch in state]
     return mechanism_of(schema).gather(rows, epochs, hits_of(rows, hashes, keys), len(hashes))
@@ -248,13 +233,7 @@ class Prefixes:
         return HashRange.spanning(self.firsts[0], self.lasts[-1])
 
     def places(self, run: Run, live: HashRange) -> RunRanges:
-        """Find the ranges in the live part of a run, by entries that prove it.
-
-        Raises
-        ------
-        CorruptionError
-            The hashes do not ascend where they were searched.
-        """
+        """Find the ranges in the live part of a run, by entries that prove it."""
         low, high = live.rows_of(run.hashes)
         starts = np.searchsorted(run.hashes, self.firsts, side="left").astype(np.int64)
         stops = np.searchsorted(run.hashes, self.lasts, side="right").astype(np.int64)
@@ -289,13 +268,7 @@ def neighbours_within(counts: Positions, most: int) -> Iterator[tuple[int, int]]
 
 
 def as_stored(values: pa.Array, schema: TableSchema, name: str) -> pa.Array:
-    """Return wanted values in the type in which a table has a column.
-
-    Raises
-    ------
-    SchemaError
-        A value does not fit into it.
-    """
+    """Return wanted values in the type in which a table has a column."""
     type_ = schema.columns.field(name).type
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()

@@ -27,14 +27,7 @@ _SAMPLES_PER_PIECE = 16
 def cut_evenly(
     hash_range: HashRange, runs: Sequence[tuple[npt.NDArray[np.uint64], float]], count: int
 ) -> list[HashRange]:
-    """Cut a range into at most ``count >= 1`` neighbours with about the same weight each.
-
-    Parameters
-    ----------
-    hash_range : HashRange
-    runs : sequence of (numpy.ndarray of uint64, float)
-        Ascending hashes within the range, and what one of them weighs.
-    """
+    """Cut a range into at most ``count >= 1`` neighbours with about the same weight each."""
     hashes, weights = [], []
     for run_range, weight in runs:
         step = max(1, len(run_range) // (_SAMPLES_PER_PIECE * count))

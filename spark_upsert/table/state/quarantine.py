@@ -41,14 +41,7 @@ def quarantine_schema(schema: TableSchema) -> pa.Schema:
 def read_quarantine(
     snapshot: Snapshot, *, hash_range: HashRange = ALL_HASHES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the error entries with hashes in a range, in any order.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        Columns of `quarantine_schema`. The key columns are null where the key itself is what
-        is wrong; ``_raw_key`` is null where the key was decoded, or was null.
-    """
+    """Yield the error entries with hashes in a range, in any order."""
     manifest = snapshot.manifest
     schema = manifest.schema
     if not schema.has_quarantine:

@@ -233,47 +233,20 @@ class Mechanism(Protocol):
         epochs: EpochOf | None = None,
         is_one_task: bool = False,
     ) -> ReducedEntries:
-        """Make one entry of all rows of a key.
-
-        Parameters
-        ----------
-        rows : Rows
-            In the order of (epoch, task, position).
-        chosen : numpy.ndarray of int64, optional
-            Row numbers, ascending; all by default.
-        epochs : callable, optional
-            Gives the epoch of each row; needed where the rows are of several epochs.
-        is_one_task : bool
-            Whether the rows are in the order in which one task saw them.
-        """
+        """Make one entry of all rows of a key."""
         ...
 
     def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         """Return rows, and which of them count: those are of a key each.
 
         For a read, which wants no order and passes on whole parts: most rows lie alone.
-
-        Parameters
-        ----------
-        rows : Rows
-        epochs : sequence of int
-            The epoch of each part, ascending.
         """
         ...
 
     def gather(
         self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
     ) -> EntryMatches:
-        """Return the entry of each of ``count`` probed keys.
-
-        Parameters
-        ----------
-        rows : Rows
-        epochs : sequence of int
-            The epoch of each part, ascending.
-        hits : iterable of Hits
-            What the parts hold, in their order; each key once.
-        """
+        """Return the entry of each of ``count`` probed keys."""
         ...
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
@@ -281,17 +254,7 @@ class Mechanism(Protocol):
         ...
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
-        """Return what commands of several epochs make of the entries that a look-up finds.
-
-        Parameters
-        ----------
-        commands : Rows
-            In memory, one of each key, epoch and task.
-        epoch_of : callable
-            Gives the epoch of each.
-        look_up : callable
-            Finds entries in the state before them.
-        """
+        """Return what commands of several epochs make of the entries that a look-up finds."""
         ...
 
 

@@ -97,18 +97,6 @@ def resolve(
 ) -> Resolution:
     """Return the winning entry of each key, sorted by (hash, key), and the losers.
 
-    Parameters
-    ----------
-    rows : Rows
-    chosen : numpy.ndarray of int64, optional
-        Row numbers, ascending; all by default.
-    epochs : callable, optional
-        Gives the epoch of each row; needed where the rows are of several epochs.
-    contents : Rows, optional
-        The same rows with all columns, where ``rows`` has only those of keys and order.
-    is_one_task : bool
-        Whether the rows are in the order in which one task saw them: that breaks ties.
-
     Notes
     -----
     Rows that share no hash win at once. The others are not sorted by precedence: the best
@@ -203,15 +191,7 @@ def best_of_groups(
     contents: Rows | None = None,
     is_one_task: bool = False,
 ) -> Positions:
-    """Return the winner of each group of rows; parameters as of `resolve`.
-
-    Parameters
-    ----------
-    members : numpy.ndarray of int64
-        Row numbers, group by group, in any order within a group.
-    firsts : numpy.ndarray of int64
-        Where each group begins among the members.
-    """
+    """Return the winner of each group of rows; parameters as of `resolve`."""
     all_rows = rows if contents is None else contents
     return Precedence.of(rows.schema).best_of_groups(
         members,

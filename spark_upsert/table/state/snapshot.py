@@ -63,15 +63,7 @@ class Snapshot:
     def opened(
         self, hash_range: HashRange = ALL_HASHES, sought: int | None = None
     ) -> Iterator[tuple[Slice, Run]]:
-        """Yield the slices with hashes in a range, and their runs.
-
-        Parameters
-        ----------
-        hash_range : HashRange
-        sought : int, optional
-            The number of keys that are looked up, if nothing else is read: large runs in a bucket
-            then stay there.
-        """
+        """Yield the slices with hashes in a range, and their runs."""
         slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(hash_range)]
         files = [slice_.file for slice_ in slices]
         if sought is None:
@@ -84,16 +76,7 @@ class Snapshot:
         keys: Sequence[pa.Array],
         columns: Sequence[str] | None = None,
     ) -> EntryMatches:
-        """Find the entries of keys, each given once (`lookup.find`).
-
-        Parameters
-        ----------
-        hashes : numpy.ndarray of uint64, shape (n,), ascending
-        keys : sequence of pyarrow.Array, each of length n
-            The columns of `TableSchema.identity`.
-        columns : sequence of str, optional
-            All that is read of the entries, if large runs in a bucket may stay there.
-        """
+        """Find the entries of keys, each given once (`lookup.find`)."""
         schema = self.manifest.schema
         if not len(hashes):
             return EntryMatches(Rows(schema, []), np.empty(0, dtype=np.int64))
@@ -122,20 +105,6 @@ class Snapshot:
 
         Each run is searched once for all of them. Of its rows those blocks are read that hold a row
         that is wanted, in the order of the hashes.
-
-        Parameters
-        ----------
-        keys : sequence of pyarrow.Array, each of length n
-            The columns of `TableSchema.keys`, in any order of the rows; a key may come twice. Null
-            is null, NaN is NaN, and -0.0 is 0.0.
-        columns : sequence of str, optional
-            Columns of the table, or those of `TableSchema.order_columns`; by default all that users
-            have.
-
-        Raises
-        ------
-        SchemaError
-            A value does not fit into the type of its column.
         """
         schema = self.manifest.schema
         names = list(schema.columns.names) if columns is None else list(columns)
@@ -167,14 +136,7 @@ class Snapshot:
     def read(
         self, columns: Sequence[str] | None = None, *, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with hashes in a range, each key once, in any order.
-
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            Columns of the table; all by default.
-        hash_range : HashRange
-        """
+        """Yield the rows with hashes in a range, each key once, in any order."""
         names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
         for chunk in self.chunks(hash_range):
             yield from self._settled(self.parts(chunk), names)
@@ -186,21 +148,6 @@ class Snapshot:
 
         It reads the hash ranges of those values, and of these the blocks that hold the keys; the
         cost follows the rows that are found.
-
-        Parameters
-        ----------
-        values : sequence of pyarrow.Array, each of length n
-            The wanted values of the leading key columns, row by row: at least as many columns as
-            `TableSchema.hash_prefix` says. Equal as keys are: null is null, NaN is NaN.
-        columns : sequence of str, optional
-            Columns of the table; all by default.
-
-        Raises
-        ------
-        OptionError
-            The hash of the table has no prefix, or a longer one.
-        SchemaError
-            A value is not of the type of its column.
         """
         prefixes = Prefixes.of(self.manifest.schema, values)
         names = self.manifest.schema.columns.names if columns is None else columns
@@ -256,14 +203,7 @@ class Snapshot:
         return [batch for batch in live_pieces if batch.num_rows]
 
     def chunks(self, hash_range: HashRange = ALL_HASHES, *, at_least: int = 1) -> list[HashRange]:
-        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries.
-
-        Parameters
-        ----------
-        hash_range : HashRange
-        at_least : int
-            How many pieces there should be, if there are entries for them.
-        """
+        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries."""
         if self.manifest.schema.hash_prefix:
             return self._even_chunks(hash_range, at_least)
         rows = size = 0.0

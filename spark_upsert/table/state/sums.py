@@ -45,20 +45,7 @@ LimbColumns = list[npt.NDArray[np.int64]]
 
 
 def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the sum of each group of consecutive values, null where all are null.
-
-    Parameters
-    ----------
-    column : pyarrow.Array
-        Integers or decimals of 128 bits.
-    firsts : numpy.ndarray of int64
-        Where each group begins.
-
-    Raises
-    ------
-    OverflowError
-        A sum does not fit into the column's type.
-    """
+    """Return the sum of each group of consecutive values, null where all are null."""
     valid = validity(column)
     no_value = ~np.logical_or.reduceat(valid, firsts) if valid is not None else None
     small = _small(column, valid)
@@ -122,21 +109,7 @@ def _narrowed(sums: npt.NDArray[np.int64], type_: pa.DataType, no_value: Mask | 
 
 
 def from_limbs(limbs: LimbColumns, type_: pa.DataType, *, mask: Mask) -> pa.Array:
-    """Return the numbers that limbs are, null where the mask says so.
-
-    Parameters
-    ----------
-    limbs : list of numpy.ndarray of int64
-        As `carried` leaves them.
-    type_ : pyarrow.DataType
-        Integers, of two limbs, or decimals of 128 bits, of four.
-    mask : numpy.ndarray of bool
-
-    Raises
-    ------
-    OverflowError
-        A number does not fit into the type.
-    """
+    """Return the numbers that limbs are, null where the mask says so."""
     if pa.types.is_decimal(type_):
         return _decimals(limbs, type_, mask)
     low, high = limbs
@@ -176,16 +149,7 @@ def average_type(type_: pa.DataType) -> pa.DataType:
 
 
 def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
-    """Return sums divided by counts, rounded half up; of no values zero.
-
-    Parameters
-    ----------
-    totals : pyarrow.Array
-        Decimals.
-    counts : pyarrow.Array of int64
-    scale : int
-        Digits behind the point, at most 16 more than the sums have.
-    """
+    """Return sums divided by counts, rounded half up; of no values zero."""
     wide = convert(totals, pa.decimal256(_WIDE, totals.type.scale))
     divisor = pc.if_else(pc.greater(counts, 0), counts, 1)
     divisor = convert(divisor, pa.decimal256(_COUNT, 0))
@@ -193,14 +157,7 @@ def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
 
 
 def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return decimals as two each: sums of either fit into 38 digits, whatever the values are.
-
-    Returns
-    -------
-    tuple of two pyarrow.Array
-        The rest of a division by 2**64, in the type of the values, and the quotient (`together`).
-        For a value that fits into 64 bits, as nearly all do, these are the value and 0.
-    """
+    """Return decimals as two each: sums of either fit into 38 digits, whatever the values are."""
     high, low = (word.view(np.int64) for word in fixed_words(column))
     fits = high == low >> 63
     remainder, times = np.where(fits, high, 0), np.where(fits, 0, high)

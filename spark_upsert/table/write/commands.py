@@ -83,13 +83,7 @@ def fit(
     order: Sequence[pa.Array],
     own_order: Mapping[str, pa.Array],
 ) -> FittedColumns:
-    """Convert the columns of n rows; parameters as `DecodedRows` has them.
-
-    Raises
-    ------
-    SchemaError
-        No value of a column's type is one of the table's.
-    """
+    """Convert the columns of n rows; parameters as `DecodedRows` has them."""
     keys, values, ranks = _Reasons(), _Reasons(), _Reasons()
     converted_columns = {}
     for target in schema.columns:
@@ -173,24 +167,7 @@ class Envelope(Protocol):
         ...
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the commands of a batch, in the order of its rows.
-
-        Parameters
-        ----------
-        batch : pyarrow.RecordBatch, shape (n,)
-            Columns of the user's rows.
-
-        Returns
-        -------
-        pyarrow.RecordBatch, shape (m,)
-            Columns as `TableSchema.run`; not sorted. Rows that are no commands are left out, and
-            counted beside them (`with_skipped`).
-
-        Raises
-        ------
-        DataError
-            A row cannot be applied, and the table's error policy does not cover it.
-        """
+        """Return the commands of a batch, in the order of its rows."""
         ...
 
 
@@ -304,13 +281,7 @@ def logs_of(commands: pa.RecordBatch, schema: TableSchema) -> frozenset[str]:
 
 
 def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
-    """Return the commands that decoded rows mean under the table's error policy.
-
-    Raises
-    ------
-    DataError
-        A row cannot be applied, and the policy does not cover it.
-    """
+    """Return the commands that decoded rows mean under the table's error policy."""
     count = len(decoded.tombstones)
     decoded = _fitted(schema, decoded)
     columns = {
@@ -435,13 +406,7 @@ def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decod
 def _require_covered(
     schema: TableSchema, columns: Mapping[str, pa.Array], decoded: DecodedRows, faults: _Faults
 ) -> None:
-    """Raise unless the policy covers all faults.
-
-    Raises
-    ------
-    DataError
-        Names how many rows, why, and the first of them.
-    """
+    """Raise unless the policy covers all faults."""
     fatal = ~np.isin(faults.kinds, [_Fault.NONE, *_COVERED[schema.on_error]])
     rows = np.flatnonzero(fatal)
     if not len(rows):
@@ -497,15 +462,7 @@ def _raw_identity(decoded: DecodedRows) -> pa.Array:
 
 
 def rehashed(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return commands with the hashes that their keys have in a table.
-
-    Parameters
-    ----------
-    schema : TableSchema
-        The table's.
-    batch : pyarrow.RecordBatch
-        Columns as ``schema.run``.
-    """
+    """Return commands with the hashes that their keys have in a table."""
     raw_keys = batch.column(RAW_KEY) if schema.has_quarantine else None
     hashes = _hashes(schema, [batch.column(key) for key in schema.keys], raw_keys)
     at = batch.schema.get_field_index(HASH)
@@ -621,16 +578,7 @@ class RowReader(Protocol):
     def read(
         self, schema: TableSchema, columns: Mapping[str, pa.Array], marks: pa.Array | None
     ) -> tuple[dict[str, pa.Array], Mask | None, pa.Array | None]:
-        """Return the columns, which rows are deletes, and why rows cannot be applied.
-
-        Parameters
-        ----------
-        schema : TableSchema
-        columns : mapping of str to pyarrow.Array
-            The table's columns that the rows have.
-        marks : pyarrow.Array or None
-            The column that marks deletes.
-        """
+        """Return the columns, which rows are deletes, and why rows cannot be applied."""
         ...
 
 
@@ -657,11 +605,6 @@ class UpsertEnvelope:
         Whether a row without values is a tombstone. Goes without ``deletes``.
     reader : RowReader or None
         Reads flattened change events; None for rows that mean what their columns hold.
-
-    Raises
-    ------
-    OptionError
-        There would be two ways to say a delete, or none.
     """
 
     schema: TableSchema

@@ -21,23 +21,7 @@ def contributions(
     diffs: npt.NDArray[np.int8],
     own_order: Mapping[str, pa.Array],
 ) -> list[pa.Array]:
-    """Return the columns that a run of a folding table has beyond the others.
-
-    Parameters
-    ----------
-    columns : mapping of str to pyarrow.Array
-        The table's columns.
-    order : sequence of pyarrow.Array
-        The order key.
-    diffs : numpy.ndarray of int8
-    own_order : mapping of str to pyarrow.Array
-        The order key of each column that has its own.
-
-    Raises
-    ------
-    DataError
-        The engine takes no deletes, or a value has no order key.
-    """
+    """Return the columns that a run of a folding table has beyond the others."""
     deletes = diffs == TOMBSTONE
     if not schema.engine.takes_deletes and bool(deletes.any()):
         raise DataError(

@@ -160,22 +160,7 @@ def append_together(
     admission: Admission,
     threads: int = 1,
 ) -> list[AppendResult]:
-    """Commit appends as one version; return the result of each, in their order.
-
-    Parameters
-    ----------
-    log : Log
-    snapshot : Snapshot
-        The newest version.
-    members : sequence of Append
-        The appends that `joins` brings together.
-    commit : callable
-        Commits a write set (`Table.commit`).
-    admission : Admission
-        Judges whether there is room, without a wait: an append that must wait does so by itself.
-    threads : int
-        How many pieces of the keys of a lone append are looked up at once.
-    """
+    """Commit appends as one version; return the result of each, in their order."""
     results: dict[int, AppendResult] = {}
     due: dict[int, Append] = {}
     for index, member in enumerate(members):
@@ -307,13 +292,7 @@ class GroupedAppends(NamedTuple):
 def stage_together(
     snapshot: Snapshot, members: Sequence[Append], *, threads: int = 1
 ) -> GroupedAppends:
-    """Write what is left of some appends durably, and count what each does.
-
-    Raises
-    ------
-    StorageError
-        Nothing is known of any of them.
-    """
+    """Write what is left of some appends durably, and count what each does."""
     if len(members) == 1:
         return _staged_alone(snapshot, members[0], threads)
     judged = _judged(snapshot, members)

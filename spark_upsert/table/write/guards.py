@@ -79,15 +79,7 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
 
 
 def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
-    """Refuse writes by others than the query that keeps the rows of a view (`views.materialized`).
-
-    Raises
-    ------
-    DataError
-        The writer is no query.
-    OtherTableError
-        The writer is another query.
-    """
+    """Refuse writes by others than the query that keeps the rows of a view (`views.materialized`)."""
     writers = {transaction.writer for transaction in write_set.transactions}
     if not writers or not all(writer.startswith(QUERY) for writer in writers):
         raise DataError(
@@ -134,13 +126,6 @@ def is_next_move(write_set: WriteSet, head: Manifest) -> bool:
     """Return whether a table of contributions has yet to take a step (`moves`).
 
     Its own marker says more than the numbers of writers do, which steps that are skipped leave out.
-
-    Raises
-    ------
-    DataError
-        What is written is no step.
-    OtherTableError
-        It neither follows what the table has nor is in it.
     """
     url = write_set.base.store.url
     if write_set.overwrite:
@@ -168,8 +153,9 @@ def is_new(write_set: WriteSet, head: Manifest) -> bool:
     if known_transactions and len(known_transactions) < count:
         raise ContentionError(
             f"of {count} transactions that were to be one version of '{write_set.base.store.url}', "
-            f"{len(known_transactions)} are in the table already (for example number {known_transactions[0].number} of "
-            f"'{known_transactions[0].writer}'). Nothing was committed.",
+            f"{len(known_transactions)} are in the table already (for example number "
+            f"{known_transactions[0].number} of '{known_transactions[0].writer}'). Nothing was "
+            "committed.",
             hint="stage the others again without the rows of those.",
         )
     return not known_transactions
@@ -284,24 +270,7 @@ class Admission:
         self._guard = guard
 
     def require(self, head: Manifest, draft: Draft | None = None) -> Manifest:
-        """Return the version behind which there is room for an epoch, once there is.
-
-        Parameters
-        ----------
-        head : Manifest
-            The newest version; after a wait it is looked for anew.
-        draft : Draft, optional
-            Without one, nothing is staged yet, and the epoch has one byte at least.
-
-        Raises
-        ------
-        BatchTooLargeError
-            There never will be room.
-        TableFullError
-            There was no room in time. Nothing was committed.
-        ThrottledError
-            A consumer was overloaded to the end of the wait. Only where nothing is staged yet.
-        """
+        """Return the version behind which there is room for an epoch, once there is."""
         while True:
             refusal = self.refusal(head, draft)
             if refusal is None:

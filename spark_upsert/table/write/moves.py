@@ -59,13 +59,7 @@ class Move:
 
 
 def is_reached(position: str, recorded: str) -> bool:
-    """Return whether a table at one position has all that is up to another.
-
-    Raises
-    ------
-    DataError
-        A text is no position.
-    """
+    """Return whether a table at one position has all that is up to another."""
     if position in (recorded, NOTHING):
         return True
     if recorded == NOTHING:

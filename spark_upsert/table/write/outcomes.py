@@ -92,24 +92,7 @@ def classify(
     is_overwrite: bool = False,
     is_by_keys: bool = False,
 ) -> Outcomes:
-    """Return the outcome of each command, one per key.
-
-    Parameters
-    ----------
-    commands : Rows
-    chosen : numpy.ndarray of int64, shape (n,)
-        Row numbers of the commands, one per key.
-    found : Found, shape (n,)
-        The table's entries of the same keys.
-    low_water : str, optional
-        The table's low-water mark.
-    late_rows : LateRows
-        What becomes of rows below it.
-    is_overwrite : bool
-        Whether the commands replace the contents: then they meet nothing that they lose to.
-    is_by_keys : bool
-        Whether they are deletes by keys alone, each with the order of its row: no ties.
-    """
+    """Return the outcome of each command, one per key."""
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
     mechanism = REPLACING if is_overwrite else mechanism_of(commands.schema)

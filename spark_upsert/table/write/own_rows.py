@@ -29,24 +29,6 @@ def envelope_of_rows(
 
     Values are cast to the table's types; a value that does not fit is an error when it comes.
     Columns that order the rows or mark deletes and that the table lacks are not stored.
-
-    Parameters
-    ----------
-    schema : TableSchema
-        The schema of the table.
-    incoming : pyarrow.Schema
-        The columns of the rows.
-    deletes : str, optional
-        The boolean column that marks deletes.
-    nulls_as_deletes : bool
-        Whether a row of null values is a delete.
-    may_lack : bool
-        Whether rows may lack value columns, which are null then. Deletes by keys alone always do.
-
-    Raises
-    ------
-    SchemaError
-        A column is missing, unknown, given twice or cannot mark deletes.
     """
     refuse_repeated(incoming.names)
     types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}

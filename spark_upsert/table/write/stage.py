@@ -40,26 +40,7 @@ def stage(
     late_rows: LateRows = LateRows.REJECT,
     threads: int = 1,
 ) -> StagedRuns:
-    """Write the commands of one task durably and count their effects.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-        The table when the epoch was planned.
-    commands : iterable of pyarrow.RecordBatch
-        Columns as `TableSchema.run`, any order.
-    overwrite : bool
-        Whether the epoch replaces the contents: then order keys of the past do not count.
-    late_rows : LateRows
-        What becomes of rows so old that their deletes may be forgotten.
-    threads : int
-        How many pieces of the keys are looked up at once.
-
-    Raises
-    ------
-    DataError
-        Rows are tied, or late, and the policy for them is that the write fails.
-    """
+    """Write the commands of one task durably and count their effects."""
     with Stash(snapshot.manifest.schema) as stash:
         for batch in commands:
             stash.add(batch)

@@ -82,11 +82,6 @@ def count_losers(rows: Rows, reduced: ReducedEntries) -> tuple[Counters, Example
     """Count beaten commands: equal to their winner, tied with it, or plainly superseded.
 
     Those that were folded into others are superseded, too.
-
-    Raises
-    ------
-    DataError
-        Two are tied, and the table has `Ties.FAIL`.
     """
     losers, winners = reduced.losers, reduced.beaten_by
     precedence = Precedence.of(rows.schema)
@@ -105,13 +100,7 @@ def count_losers(rows: Rows, reduced: ReducedEntries) -> tuple[Counters, Example
 
 
 def examples_of(rows: Rows, chosen: Positions, outcomes: Outcomes, late_rows: LateRows) -> Examples:
-    """Return keys of tied and late commands, one per kind.
-
-    Raises
-    ------
-    DataError
-        There is one, and a policy is that the write fails then.
-    """
+    """Return keys of tied and late commands, one per kind."""
     examples = dict(_tied_examples(rows, chosen[outcomes.are_tied]))
     late = chosen[outcomes.are_late]
     if len(late):
@@ -165,15 +154,7 @@ def mark_text(schema: TableSchema, mark: str) -> str:
 
 
 def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
-    """Log what a person should know about an epoch, once per kind.
-
-    Parameters
-    ----------
-    commit : Commit
-    head : Manifest
-        The table before it.
-    examples : mapping of str to str
-    """
+    """Log what a person should know about an epoch, once per kind."""
     schema = head.schema
     counters = Counters.from_json(commit.counters)
     _warn_of_stale(commit, head, counters)
@@ -235,11 +216,6 @@ def require_order(rows: Rows, reduced: ReducedEntries) -> None:
     """Refuse two different commands of one key when nothing orders their tasks.
 
     Two deletes of one key are no choice, nor are two error entries: either says what is wrong.
-
-    Raises
-    ------
-    DataError
-        There is such a key.
     """
     if Precedence.of(rows.schema).has_order or not len(reduced.losers):
         return
@@ -282,15 +258,6 @@ def in_task(
 ) -> pa.RecordBatch:
     """Return commands of which some have adopted the order of what came before them.
 
-    Parameters
-    ----------
-    commands : pyarrow.RecordBatch
-        Columns as `TableSchema.run`, in the order in which the task saw them.
-    schema : TableSchema
-    before : sequence of Part
-        What is left of the commands that came earlier: one of each key in each part, sorted by
-        hash.
-
     Notes
     -----
     O(n log n) of the rows that share a key with an unplaced one; the others are not touched.
@@ -310,17 +277,7 @@ def in_task(
 
 
 def in_table(commands: pa.RecordBatch, snapshot: Snapshot, schema: TableSchema) -> pa.RecordBatch:
-    """Return commands of which some have adopted the order of what the table holds.
-
-    Parameters
-    ----------
-    commands : pyarrow.RecordBatch
-        One of each key, sorted by hash.
-    snapshot : Snapshot
-        The table when the epoch was planned.
-    schema : TableSchema
-        That of the commands, which may have more columns.
-    """
+    """Return commands of which some have adopted the order of what the table holds."""
     unplaced = np.flatnonzero(are_unplaced(commands, schema))
     if not len(unplaced):
         return commands

@@ -71,14 +71,7 @@ _FIELD = b"upsertflow.truncated"
 def with_truncates(
     commands: pa.RecordBatch, order: Sequence[pa.Array], schema: TableSchema
 ) -> pa.RecordBatch:
-    """Return commands that carry truncates.
-
-    Parameters
-    ----------
-    commands : pyarrow.RecordBatch
-    order : sequence of pyarrow.Array, each of length n > 0
-        The order keys of the truncates, without nulls, one array per `TableSchema.order` field.
-    """
+    """Return commands that carry truncates."""
     columns = [
         convert(c, order_field.type) for c, order_field in zip(order, schema.order, strict=True)
     ]
@@ -201,11 +194,6 @@ def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
     """Return the draft that makes the contents of ``head`` those of ``old``; pure.
 
     None if they are the same.
-
-    Raises
-    ------
-    DataError
-        The table keeps the rows of a view, or a history.
     """
     if (head.slices, head.low_water) == (old.slices, old.low_water):
         return None

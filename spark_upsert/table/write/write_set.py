@@ -127,20 +127,7 @@ class WriteSet:
         return replace(self, staged=staged)
 
     def seal(self, head: Manifest, between: Iterable[Commit]) -> SealedDraft:
-        """Return the draft that makes the epoch visible right behind ``head``.
-
-        Parameters
-        ----------
-        head : Manifest
-        between : iterable of Commit
-            The versions behind the base up to ``head``. Read only if something was staged.
-
-        Raises
-        ------
-        DataError
-            Without order keys, two tasks hold different values of one key. Or rows are tied,
-            or late, and the policy for them is that the write fails.
-        """
+        """Return the draft that makes the epoch visible right behind ``head``."""
         newest = Snapshot(self.base.store, head)
         counters = sum((staged_task.counters for staged_task in self.staged), EMPTY)
         examples = {k: v for staged_task in self.staged for k, v in staged_task.examples.items()}
