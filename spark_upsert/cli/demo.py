@@ -64,12 +64,12 @@ def steps(path: str, rows: int, clock: Callable[[], float]) -> Iterator[Scene]:
         return Scene(title=title, rows=rows, seconds=took, is_right=is_right)
 
     table = Table.create(path, COLUMNS, keys=["order_id"], sequence_by=["at"])
-    table.append(orders(rows))
+    table.upsert(orders(rows))
     table.publish()
     yield step(f"{rows:,} orders came; each order_id is one row, of the newest `at`.")
     yield step("The rows of three of them:", rows=table.get(_SHOWN).to_pylist())
 
-    table.append(pa.Table.from_pylist(list(LATER)), deletes="gone")
+    table.upsert(pa.Table.from_pylist(list(LATER)), deletes="gone")
     yield step("Then four changes come, two of them late, and one that deletes:", rows=LATER)
     yield step(
         "The table: the late rows lost, and the deleted one is gone.",

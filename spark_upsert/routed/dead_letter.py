@@ -351,7 +351,7 @@ class ParkedTable:
         ]
         if rows:
             columns = COLUMNS.append(pa.field("gone", pa.bool_()))
-            self.table.append(pa.Table.from_pylist(rows, schema=columns), deletes="gone")
+            self.table.upsert(pa.Table.from_pylist(rows, schema=columns), deletes="gone")
             self._compact_once()
 
     def _compact_once(self) -> None:

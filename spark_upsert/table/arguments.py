@@ -1,4 +1,4 @@
-"""Rows as a caller of `Table.append` has them: any Arrow, or a frame that gives Arrow.
+"""Rows as a caller of `Table.upsert` has them: any Arrow, or a frame that gives Arrow.
 
 With ``merge_schema`` the table gains what they have more.
 
@@ -205,6 +205,6 @@ def require_deletes_win(schema: TableSchema) -> None:
     raise OptionError(
         f"the table has ties={schema.ties.value}, so that no delete of the same order as its row "
         "wins over it.",
-        hint="append the deletes with an order of their own: append(rows, deletes=...).",
+        hint="write the deletes with an order of their own: upsert(rows, deletes=...).",
         option="ties",
     )

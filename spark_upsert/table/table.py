@@ -403,7 +403,7 @@ class Table:
 
     # -- writing ---------------------------------------------------------------------
 
-    def append(
+    def upsert(
         self,
         rows: GivenRows,
         *,
@@ -558,7 +558,7 @@ class Table:
         if not rows.num_rows and transaction is None:
             return None
         # Also without rows: a later repetition must not delete newer rows.
-        return self.append(rows, deletes=GONE, transaction=transaction)
+        return self.upsert(rows, deletes=GONE, transaction=transaction)
 
     def admission(
         self,

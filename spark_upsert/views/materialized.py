@@ -97,7 +97,7 @@ class MaterializedView:
         """Take what one step contributes, if the table does not have it yet."""
         entries = [contributions, marker(self.grouping, lower=lower, upper=upper)]
         step = pa.Table.from_batches(entries)
-        return self.table.append(step, transaction=transaction) is not None
+        return self.table.upsert(step, transaction=transaction) is not None
 
     # -- the result ------------------------------------------------------------------
 

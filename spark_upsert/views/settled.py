@@ -120,7 +120,7 @@ def _by_change(kept: MaterializedView, own: Table, at: int, head: Manifest) -> b
     try:
         for version, pairs in kept.changes(at + 1, head.upper):
             if len(pairs):
-                own.append(
+                own.upsert(
                     _rows(pairs),
                     envelope=envelope,
                     transaction=Transaction(writer=head.table_id, number=version),

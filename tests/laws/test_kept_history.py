@@ -166,7 +166,7 @@ def test_a_row_is_replaced_while_its_tracked_columns_stay(said: dict[str, Any]) 
     table, kept = Table(MemoryStore()), Table(MemoryStore())
     table.ensure(schema_of(Scope.ARRIVAL).of(columns, keys=["id"]))
     for n, v in enumerate(["a", "a", "b"]):
-        table.append(pa.table({"id": [1], "v": [v], "n": [n]}))
+        table.upsert(pa.table({"id": [1], "v": [v], "n": [n]}))
         keep_history(table, kept, by=ValidBy.VERSION, **said)
     whole = table.history(by=ValidBy.VERSION, **said).read_all()
     names = whole.column_names

@@ -41,10 +41,10 @@ def failing(act: Callable[[], object]) -> None:
 def test_p1_a_dropped_name_shows_no_old_value() -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = Table.create(f"{folder}/t", COLUMNS, keys=["k"])
-        table.append(pa.table({"k": [1], "s": ["old"]}))
+        table.upsert(pa.table({"k": [1], "s": ["old"]}))
         table.drop_columns("s")
         with pytest.raises(SchemaError, match="was dropped"):
-            table.append(pa.table({"k": [2], "s": ["new"]}), merge_schema=True)
+            table.upsert(pa.table({"k": [2], "s": ["new"]}), merge_schema=True)
         assert table.snapshot().to_pylist() == [{"k": 1}]
 
 

@@ -50,7 +50,7 @@ class PayloadFormat:
         for _ in range(versions):
             self.now.advance(60)
             number = self.table.log.head().version + 1
-            self.table.append(pa.table({"id": [number % 3], "n": [number]}))
+            self.table.upsert(pa.table({"id": [number % 3], "n": [number]}))
             self.mirror.publish()
 
     def require_copy(self) -> None:
@@ -75,7 +75,7 @@ def test_p1_nothing_is_written_into_the_gap_of_a_lost_version() -> None:
     written.write(2)
     written.store.delete(commit_path(4))
     with pytest.raises(CorruptionError, match=commit_path(4)):
-        before.append(pa.table({"id": [9], "n": [9]}))
+        before.upsert(pa.table({"id": [9], "n": [9]}))
     assert commit_path(4) not in written.store.objects
 
 
@@ -116,7 +116,7 @@ class Paused(StoreBelow):
 
 def test_p1_a_publication_counts_where_readers_find_it() -> None:
     written = PayloadFormat(3)
-    written.table.append(pa.table({"id": [9], "n": [9]}))
+    written.table.upsert(pa.table({"id": [9], "n": [9]}))
 
     def pause() -> None:
         written.mirror = written.publisher()
@@ -154,7 +154,7 @@ def test_p2_another_commit_of_the_same_number_is_not_the_one_that_is_remembered(
     remembers, written.mirror = written.mirror, written.publisher()
     written.store.delete(f"_delta/_delta_log/{3:020d}.json")
     written.write(1)
-    written.table.append(pa.table({"id": [1], "n": [99]}))
+    written.table.upsert(pa.table({"id": [1], "n": [99]}))
     remembers.publish()
     written.require_copy()
 

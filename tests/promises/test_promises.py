@@ -378,7 +378,7 @@ def test_p2_rows_written_before_a_column_was_added_have_null_in_it() -> None:
     append(table, [Command(1, 10)])
     columns = pa.schema({"k": pa.int64(), "v": pa.int64(), "note": pa.string()})
     table.alter(table.log.head().schema.accept(columns, merge=True))
-    table.append(pa.table({"k": [1, 2], "v": [11, 20], "note": ["a", "b"]}))
+    table.upsert(pa.table({"k": [1, 2], "v": [11, 20], "note": ["a", "b"]}))
     changes = table.changes().select(["k", "v", "note", "_change_type"]).to_pylist()
     assert [tuple(change.values()) for change in changes[:2]] == [
         (1, 10, None, "insert"),

@@ -554,7 +554,7 @@ class Appends:
         heeds_pressure: bool,
         may_lack: bool,
     ) -> Commit | None:
-        """Apply rows as one epoch (`Table.append`)."""
+        """Apply rows as one epoch (`Table.upsert`)."""
         result: AppendResult = APART
         commands_at = partial(
             commands_of, rows=rows, deletes=deletes, envelope=envelope, may_lack=may_lack
