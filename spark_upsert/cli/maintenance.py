@@ -72,7 +72,7 @@ def _keep_in_order(
     quiet: str = "unchanged",
     threads: int = 1,
 ) -> None:
-    """Work on a table, or on each below a root, and print what was done; exit with 1 on failures."""
+    """Work on a table, or on each table below a root; print the results; exit 1 on failures."""
     if of_root:
         failed = _work_on_all(path, storage, work, doing, as_json, is_news, quiet, threads)
     else:

@@ -132,7 +132,7 @@ def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXA
 
 
 def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -> Datum:
-    """Return decimals rounded to some digits behind the point, in the type that Spark gives them."""
+    """Return decimals rounded to some fraction digits, in Spark's result type."""
     if isinstance(values, pa.Scalar):
         return rounded(pa.repeat(values, 1), places, rounding)[0]
     type_ = decimals.rounded_type(values.type, places)

@@ -167,7 +167,7 @@ def commit_info(
     operation: str,
     id_: str,
 ) -> DeltaAction:
-    """Return the first action of a commit; times stand here, because in-commit timestamps are on."""
+    """Return the first action of a commit, with the commit's in-commit timestamp."""
     parameters = {"to": str(place.version), "token": place.token}
     if before is not None:
         parameters = {"from": str(before), **parameters}

@@ -171,7 +171,10 @@ class Parking:
         option = self.error.fields.get("option")
         if isinstance(self.error, OptionError) and option:
             option_name = option_of_table(str(option))
-            hint += f" For what is parked, give --set {option_name}=... with what holds, or --unset {option_name}."
+            hint += (
+                f" For what is parked, give --set {option_name}=... with what holds, "
+                f"or --unset {option_name}."
+            )
         reason = self.error.told[:_REASON_CHARS]
         return f"{reason}{_HINT}{hint}" if hint else reason
 
@@ -310,7 +313,7 @@ class ParkedTable:
         return stage(Snapshot(self.table.store, head), map(envelope.commands, rows))
 
     def commit(self, staged: Mapping[str, Sequence[StagedRuns]], transaction: Transaction) -> None:
-        """Park what tasks have staged, by folder, unless the batch is parked for a folder already."""
+        """Park the staged rows of each folder, unless the batch is parked there already."""
 
         def due(folders: frozenset[str]) -> list[StagedRuns]:
             return [

@@ -271,7 +271,7 @@ def _step(
 
 
 def _position(kept: Table, head: Manifest, writer: str, source: Manifest) -> int | None:
-    """Return the version of the source that a kept table has reached; None before its first step."""
+    """Return the source version that a kept table has reached; None before its first step."""
     position = head.transactions.get(writer)
     is_lost = position is None and head.has_forgotten(writer)
     if is_lost or (position is not None and position > source.version):

@@ -113,7 +113,7 @@ class Spans:
     # -- when ------------------------------------------------------------------------
 
     def met(self, other: Spans, at: Positions, other_at: Positions) -> tuple[Times, Positions]:
-        """Return when both rows of some pairs are there, and the other's places, of those that met."""
+        """Return the intersections of matched intervals, and the row indices of the other side."""
         lower = np.maximum(self.lower[at], other.lower[other_at])
         upper = np.minimum(self.upper[at], other.upper[other_at])
         do_meet = lower < upper

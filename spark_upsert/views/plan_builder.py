@@ -66,7 +66,7 @@ Wanted: TypeAlias = frozenset[str] | None
 
 
 def pruned(node: Node, wanted: Wanted = None) -> Node:
-    """Return a plan with the same result; its scans have only columns that something in it reads."""
+    """Return an equivalent plan whose scans read only the columns that the plan uses."""
     match node:
         case Scan():
             return _scan(node, wanted)

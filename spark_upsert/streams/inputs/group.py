@@ -43,7 +43,7 @@ def group_table(below: DiscoveryOptions) -> GroupTable:
 
 
 def pins(below: DiscoveryOptions) -> dict[str, Pin]:
-    """Return the tables that are read at a batch, by their names or paths below the root, sorted."""
+    """Return the tables read at a batch, sorted by name or by path below the root."""
     table = group_table(below)
     group = table.at() if below.as_of_batch is None else table.of_batch(below.as_of_batch)
     if group.batch is None:

@@ -164,7 +164,7 @@ def waiting_count(state: Mapping[str, Json]) -> int:
 def waiting_by_band(
     state: Mapping[str, Json], now_ms: int, urgencies: Mapping[str, Urgency] | None = None
 ) -> dict[str, int]:
-    """Return how many inputs wait after a batch, by band, ``B4`` first; empty bands are left out."""
+    """Return the number of waiting inputs by band, ``B4`` first, without empty bands."""
     if SCHEDULE not in state:
         return {}
     counts = _read(state[SCHEDULE]).waiting(now_ms, urgencies)

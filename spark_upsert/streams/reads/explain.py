@@ -205,7 +205,8 @@ def _look_ups(stretch: Stretch) -> Iterator[str]:
         slices_by_side[is_sparse(commands, slice_.rows_within(slice_.occupied))].append(slice_)
     block = f"for {HASHES_PER_BLOCK} entries, a block of hashes, so that"
     if slices_by_side[False]:
-        yield f"dense in {_size(slices_by_side[False])}: a command or more {block} all blocks are read"
+        dense = _size(slices_by_side[False])
+        yield f"dense in {dense}: a command or more {block} all blocks are read"
     if slices_by_side[True]:
         few = f"less than a command {block} only blocks are read that a search meets"
         yield f"sparse in {_size(slices_by_side[True])}: {few}"

@@ -99,7 +99,8 @@ class ViewSplit:
             return "nothing but the position"
         if not shown_steps[0].step.before:
             return "all rows"
-        count = f"{len(shown_steps)} steps, versions {shown_steps[0].version} to {shown_steps[-1].version}"
+        first, last = shown_steps[0].version, shown_steps[-1].version
+        count = f"{len(shown_steps)} steps, versions {first} to {last}"
         compared = [step for step in shown_steps if step.choice.way is RefreshStrategy.SNAPSHOTS]
         if not compared:
             return f"{count}, by look-ups"

@@ -122,7 +122,7 @@ class Look:
             self._again()  # A version that is there no longer is no damage.
 
     def prove(self) -> None:
-        """Prove that what was read of the storage is of this very log; a request, if it was read."""
+        """Prove by one request that the bytes read so far belong to this log."""
         if self._has_read and not self._stored.holds(self._head):
             self._again()
 

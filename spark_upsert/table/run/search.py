@@ -85,7 +85,7 @@ class HashSearch:
         return stretch * STRIDE + counts.sum(axis=1)
 
     def likely(self, probes: Hashes) -> Positions:
-        """Return the places of probes that may be among the hashes: all that are, and some others."""
+        """Return indices of probes that may be among the hashes: no misses, some false positives."""
         if not self._has_paid(len(probes), _FILTER_PAYS):
             return np.arange(len(probes))
         if self._filter is None:

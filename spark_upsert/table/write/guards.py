@@ -79,7 +79,7 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
 
 
 def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
-    """Refuse writes by others than the query that keeps the rows of a view (`views.materialized`)."""
+    """Refuse writes to a materialized view by any query other than its own."""
     writers = {transaction.writer for transaction in write_set.transactions}
     if not writers or not all(writer.startswith(QUERY) for writer in writers):
         raise DataError(
