@@ -170,8 +170,8 @@ def require_template(group: TableGroup, template: str, url: str) -> None:
     raise OptionError(
         f"option 'path' names the tables below '{url}' by '{template}', but they have their names "
         f"by '{current}'. Nothing was committed.",
-        hint=f"go on with the path that ends in '{current}', or give another root and, to a stream, "
-        "a new checkpointLocation.",
+        hint=f"go on with the path that ends in '{current}', or give another root and, "
+        "to a stream, a new checkpointLocation.",
         option="path",
         value=template,
         own=current,

@@ -85,7 +85,7 @@ class HashSearch:
         return stretch * STRIDE + counts.sum(axis=1)
 
     def likely(self, probes: Hashes) -> Positions:
-        """Return indices of probes that may be among the hashes: no misses, some false positives."""
+        """Return probe indices that may be among the hashes: no misses, few false positives."""
         if not self._has_paid(len(probes), _FILTER_PAYS):
             return np.arange(len(probes))
         if self._filter is None:
