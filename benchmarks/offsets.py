@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from benchmarks.measure import spread
+from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.source import LimitedStreamReader
 from spark_upsert.store import LocalStore
 from spark_upsert.streams.inputs.table import TablePosition
 from spark_upsert.streams.offsets.delta import Bases, CompactOffsets
@@ -65,7 +65,7 @@ def measure(folder: Path, epochs: int, *, calls: int = 50) -> dict[str, Any]:
 _FIRST = """
 import json, sys, time
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark_upsertflow.source import LimitedStreamReader
+from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
 given = json.loads(sys.argv[1])
 before = time.perf_counter()

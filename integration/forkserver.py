@@ -43,6 +43,7 @@ LOADED = (
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.worker",
+    "pyspark_upsertflow.limited_stream_reader",
     "pyspark_upsertflow.readers",
     "pyspark_upsertflow.source",
     "pyspark_upsertflow.writers",

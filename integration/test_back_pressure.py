@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from integration.queries import END_SECONDS, end, wait_until
-from pyspark_upsertflow.source import LimitedStreamReader
+from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
 from spark_upsert.merge import CHANNEL_EVENTS
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.inputs.inputs import NamedInputs

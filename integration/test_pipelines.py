@@ -10,7 +10,7 @@ import pytest
 
 from integration.pages import code_of
 from integration.promises import epochs_of
-from spark_upsert.cli.main import write_project
+from spark_upsert.cli.commands import write_project
 from spark_upsert.table.table import Table
 from tests.support.projects import made
 

@@ -21,7 +21,7 @@ from integration.servers.kafka import (
     spark_jars,
 )
 from integration.servers.postgres import RELEASE, Postgres
-from spark_upsert.cli.main import write_project
+from spark_upsert.cli.commands import write_project
 from spark_upsert.table.table import Table
 from tests.support.projects import made
 

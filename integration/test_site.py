@@ -20,8 +20,8 @@ import pytest
 from integration.pages import ROOT
 from integration.servers.browser import browser as found_browser
 from integration.test_page_of_tables import BROWSER_SECONDS_MAX, browse
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.error_codes import ENTRIES
-from spark_upsert.cli.main import upsertflow
 from tools import site_pages
 
 BUILD_SECONDS_MAX = 300

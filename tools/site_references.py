@@ -13,7 +13,7 @@ import click
 
 import pyspark_upsertflow
 import spark_upsert
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from tools.error_reference import TARGET, sections
 
 MODULES = (spark_upsert, pyspark_upsertflow)

@@ -13,7 +13,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command with the arguments of the process."""
     try:
-        from spark_upsert.cli.main import upsertflow
+        from spark_upsert.cli.commands import upsertflow
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("click", "rich"):
             raise

@@ -12,12 +12,6 @@ Else all rows are read. Either way the condition itself judges each row in the e
 is a question of time alone.
 
 The rows of a version in pieces, each of which any process can read by itself.
-
-A table as a lazy frame of Polars: projections and predicates go down to the read.
-
-Polars hands over the predicate of a query. Where it pins columns to values (`plan.expressions`),
-only what
-can have them is read; Polars judges each row itself, by its own rules.
 """
 
 from __future__ import annotations
@@ -29,22 +23,18 @@ from itertools import chain
 from math import prod
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
-from polars.io.plugins import register_io_source
 
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys
 from spark_upsert.core.keys import Words
 from spark_upsert.core.names import has_column
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, DataLossError
-from spark_upsert.plan.casts import kind_of
 from spark_upsert.plan.expressions import (
     BoundExpression,
     Pins,
     bind_condition,
     both,
-    either,
     pins_of,
     values_of,
 )
@@ -288,79 +278,3 @@ class ScanPiece:
         if self.where is None:
             return self.snapshot.read(self.names, hash_range=self.hash_range)
         return self.where.read(self.snapshot, self.names, hash_range=self.hash_range)
-
-
-_COMPARED = frozenset({"truth", "whole", "text", "bytes", "date"})
-"""Kinds of columns that Polars compares without rounding either side."""
-
-
-def lazy_frame(snapshot: Snapshot, index_of: IndexOf) -> pl.LazyFrame:
-    """Return the rows of a version as a lazy frame; each `collect` reads that version anew."""
-    columns = snapshot.manifest.schema.columns
-
-    def read(
-        names: list[str] | None, predicate: pl.Expr | None, rows: int | None, _: int | None
-    ) -> Iterator[pl.DataFrame]:
-        read_names = names or columns.names
-        for batch in _batches(snapshot, read_names, predicate, index_of):
-            frame = _frame(batch)
-            frame = frame if predicate is None else frame.filter(predicate)
-            yield frame if rows is None else frame.head(rows)
-            rows = None if rows is None else rows - len(frame)
-            if rows is not None and rows <= 0:
-                return
-
-    return register_io_source(read, schema=_frame(columns.empty_table()).schema, is_pure=True)
-
-
-def _frame(rows: pa.RecordBatch | pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(rows)
-    assert isinstance(frame, pl.DataFrame), "a table is no series"
-    return frame
-
-
-def _batches(
-    snapshot: Snapshot, names: list[str], predicate: pl.Expr | None, index_of: IndexOf
-) -> Iterator[pa.RecordBatch]:
-    columns = snapshot.manifest.schema.columns
-    pins = {} if predicate is None else _pins(predicate, columns)
-    if not pins:
-        return snapshot.read(names)
-    where = RowFilter(columns, pins=pins).by_index(snapshot, index_of)
-    return where.read(snapshot, names, index_of=index_of)
-
-
-def _pins(predicate: pl.Expr, columns: pa.Schema) -> Pins:
-    """Return the columns that a predicate pins, with their values.
-
-    An expression says what it is made of, and not by which operator: each is built anew of the
-    same parts and compared.
-    """
-    parts = predicate.meta.pop()
-    if len(parts) != 2:
-        return {}
-    right, left = parts
-    if predicate.meta.eq(left & right):
-        return both(_pins(left, columns), _pins(right, columns))
-    if predicate.meta.eq(left | right):
-        return either(_pins(left, columns), _pins(right, columns))
-    if predicate.meta.eq(left == right):
-        return _pinned(left, right, columns) or _pinned(right, left, columns)
-    if predicate.meta.eq(left.is_in(right)):
-        return _pinned(left, right, columns)
-    return {}
-
-
-def _pinned(column: pl.Expr, values: pl.Expr, columns: pa.Schema) -> Pins:
-    """Return the values that a column is compared with, if they are known without a row."""
-    if not column.meta.is_column() or values.meta.root_names():
-        return {}
-    name = column.meta.output_name()
-    if name not in columns.names or kind_of(columns.field(name).type) not in _COMPARED:
-        return {}
-    series = pl.select(values).to_series()
-    if series.dtype == pl.List:
-        series = series.explode()
-    array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
-    pinned_values = values_of(array, columns.field(name).type)
-    return {} if pinned_values is None else {name: pinned_values}

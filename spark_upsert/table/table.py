@@ -91,7 +91,7 @@ from spark_upsert.table.retention.expiry import (
 from spark_upsert.table.retention.lag import BacklogCounter, PressureGauge, PressureReport, reports
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.row_ttl import ExpiredRows
-from spark_upsert.table.scan import RowFilter, ScanPiece, lazy_frame
+from spark_upsert.table.scan import RowFilter, ScanPiece
 from spark_upsert.table.state.check import Report
 from spark_upsert.table.state.found import ABSENT
 from spark_upsert.table.state.prepared import PreparedFiles
@@ -991,6 +991,8 @@ class Table:
         ImportError
             There is no Polars: ``pip install upsertflow[polars]``.
         """
+        from spark_upsert.table.polars_frame import lazy_frame
+
         return lazy_frame(self.at(version), self.index_of)
 
     def get(

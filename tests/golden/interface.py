@@ -14,7 +14,7 @@ import click
 
 import pyspark_upsertflow
 import spark_upsert
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import OptionError, UpsertFlowError
 from spark_upsert.options.declare import Option, Options
 from spark_upsert.options.scopes import SCOPES

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.source import LimitedStreamReader
 from spark_upsert.options.views import ViewOptions, put_off_text
 from spark_upsert.plan import agg
 from spark_upsert.plan.json import plan_from_json

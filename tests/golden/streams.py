@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.source import LimitedStreamReader
 from spark_upsert.plan import agg
 from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import Node

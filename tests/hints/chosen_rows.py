@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.schema import Ties
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.table.table import Table

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.schema import CHANGELOG_FIELDS, Scope
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.flow import Placement, expanded, fused

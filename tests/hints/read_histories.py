@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pyarrow as pa
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import ContentionError
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan import agg

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.routed import list_tables, open_in
 from spark_upsert.cli.tables import _version_behind
 from spark_upsert.core.path_template import Template

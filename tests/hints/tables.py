@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.core.threads import told_to_another

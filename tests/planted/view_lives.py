@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from pyspark_upsertflow.source import ChangeStreamReader
+from pyspark_upsertflow.stream_reader import ChangeStreamReader
 from spark_upsert.errors import DataError
 from spark_upsert.plan.nodes import Node
 from spark_upsert.streams.inputs.view import ViewInput, ViewPosition

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.keys import is_hashable
 from spark_upsert.delta.refusals import MirroredTypeError
 from spark_upsert.errors import UpsertFlowError

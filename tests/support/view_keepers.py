@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.source import LimitedStreamReader
 from pyspark_upsertflow.views import planned
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.plan.nodes import Node

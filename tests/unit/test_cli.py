@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core import casts
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.retention.lag import PressureReport, report

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.path_template import Template
 from spark_upsert.routed.group import Batch, Member
 from spark_upsert.routed.plan import table_below

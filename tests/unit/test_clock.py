@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.schema import Scope
 from spark_upsert.errors import ClockError
 from spark_upsert.store import LocalStore

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from spark_upsert.cli import maintenance
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.render import progress
 from spark_upsert.table.table import Table
 

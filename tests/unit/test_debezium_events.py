@@ -98,7 +98,7 @@ def test_without_an_order_a_row_that_moves_there_and_back_stays_in_the_order_of_
     ("bad", "reason"),
     [
         (event("t", None, None, 2), "op 't' (truncate) cannot be applied"),
-        (event("m", None, None, 2), "op 'm' is not one of c, r, u, d"),
+        (event("m", None, None, 2), "op 'm' is a logical decoding message"),
         (event("C", None, (1, "b"), 2), "op 'C' is not one of c, r, u, d"),
         (event(None, None, (1, "b"), 2), "the event has no 'op'"),
         (event(None, (1, "a"), None, 2), "the event has no 'op'"),

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructType
 
+from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
 from pyspark_upsertflow.readers import batch_reader, read_schema
-from pyspark_upsertflow.source import LimitedStreamReader
 from spark_upsert.errors import DataError, NewerFormatError, OptionError, SchemaError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.routed import RoutedOptions

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_upsert.cli import demo
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.store import local
 
 

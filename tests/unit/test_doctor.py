@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from spark_upsert._version import __version__
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.doctor import Check, examine, requirement
-from spark_upsert.cli.main import upsertflow
 from tests.support.stores import MemoryStore
 
 # It starts interpreters.

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import PlanError
 from spark_upsert.plan import expressions
 from spark_upsert.plan.expressions import bind

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.durations import render_ms, render_time, try_parse_ms
 from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError, OptionError

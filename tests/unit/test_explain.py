@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.options.inputs import UNNAMED

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.inputs.table import TableSteps

@@ -19,8 +19,8 @@ import pytest
 from click.testing import CliRunner
 
 from integration.pages import code_of
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.find_value import BYTES, sightings
-from spark_upsert.cli.main import upsertflow
 from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import DataError
 from spark_upsert.plan import agg

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store.records import encode
 from spark_upsert.table.log.codec import commit_path

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import OptionError
 from spark_upsert.options.scopes import SCOPES
 from tests.hints.elsewhere import APART, ELSEWHERE

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from pyspark_upsertflow import agg, view
 from spark_upsert import Table
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 
 ORDERS = pa.schema({"id": pa.int64(), "country": pa.string(), "amount": pa.int64()})
 

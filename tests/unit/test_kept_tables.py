@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.core.merge_engines import ORDERS_VERSION, PART, Engine, MergeEngine, Rule
 from spark_upsert.core.schema import DIFF, TableSchema

@@ -6,8 +6,11 @@ import json
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 LOADED = """
 import json, sys
@@ -26,7 +29,9 @@ def loaded_by(module: str) -> frozenset[str]:
     return found
 
 
-@pytest.mark.parametrize("module", ["pyspark_upsertflow.source", "pyspark_upsertflow.readers"])
+@pytest.mark.parametrize(
+    "module", ["pyspark_upsertflow.stream_reader", "pyspark_upsertflow.readers"]
+)
 @pytest.mark.sweep(1)
 def test_a_process_that_plans_reads_loads_neither_writers_nor_flows(module: str) -> None:
     unwanted = ("spark_upsert_sink.writers", "spark_upsert.routed.commit", "spark_upsert.flow")
@@ -35,7 +40,7 @@ def test_a_process_that_plans_reads_loads_neither_writers_nor_flows(module: str)
 
 @pytest.mark.parametrize(
     "module",
-    ["pyspark_upsertflow.source", "spark_upsert_sink.writers", "spark_upsert_sink.routed"],
+    ["pyspark_upsertflow.stream_reader", "spark_upsert_sink.writers", "spark_upsert_sink.routed"],
 )
 @pytest.mark.sweep(1)
 def test_no_constant_of_a_module_makes_pyarrow_load_pandas(module: str) -> None:
@@ -49,7 +54,75 @@ def test_a_worker_that_reads_rows_loads_no_parquet_and_no_tls() -> None:
 
 
 def test_a_new_process_has_all_commands() -> None:
-    program = "from spark_upsert.cli.main import upsertflow; print(*sorted(upsertflow.commands))"
+    program = (
+        "from spark_upsert.cli.commands import upsertflow; print(*sorted(upsertflow.commands))"
+    )
     command = [sys.executable, "-c", program]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert {"doctor", "init", "info", "changes", "expire", "alter", "parked"} <= {*names}
+
+
+EXTRAS = {
+    "click": ("spark_upsert.cli",),
+    "rich": ("spark_upsert.cli",),
+    "obstore": ("spark_upsert.store.object_store", "spark_upsert.store.failures"),
+    "polars": ("spark_upsert.table.polars_frame",),
+    "fastavro": (),
+    "pandas": (),
+    "prometheus_client": (),
+    "pyspark": (),
+    "urllib3": (),
+}
+"""Packages that a plain installation lacks, and the modules that need each of them."""
+
+WITHOUT_EXTRAS = """
+import importlib, json, pkgutil, sys
+sys.modules.update(dict.fromkeys({extras!r}))
+import spark_upsert
+failed = {{}}
+for module in pkgutil.walk_packages(spark_upsert.__path__, "spark_upsert."):
+    try:
+        importlib.import_module(module.name)
+    except ImportError as error:
+        failed[module.name] = str(error)
+print(json.dumps(failed))
+"""
+
+
+def test_only_the_modules_of_an_extra_need_its_packages() -> None:
+    program = WITHOUT_EXTRAS.format(extras=[*EXTRAS])
+    command = [sys.executable, "-c", program]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    failed: dict[str, str] = json.loads(output)
+    needing = tuple(prefix for prefixes in EXTRAS.values() for prefix in prefixes)
+    assert [f"{name}: {failed[name]}" for name in failed if not name.startswith(needing)] == []
+
+
+LIGHT = """
+import sys
+sys.modules.update(dict.fromkeys(["pyarrow", "numpy", "spark_upsert"]))
+import pyspark_upsertflow
+print(pyspark_upsertflow.DefaultSource.name())
+"""
+
+WITHOUT_LIMITS = """
+import pyspark.sql.datasource_internal
+import pyspark.sql.streaming.datasource as limits
+del limits.SupportsTriggerAvailableNow, limits.ReadMaxRows
+import pyspark_upsertflow.readers
+import pyspark_upsertflow.registration
+import pyspark_upsertflow.stream_reader
+import pyspark_upsertflow.writers
+print(pyspark_upsertflow.DefaultSource.name())
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [LIGHT, WITHOUT_LIMITS], ids=["pyarrow", "the read limits of PySpark 4.2"]
+)
+def test_spark_discovers_the_source_without(program: str) -> None:
+    """Spark imports the source to discover it; PySpark 4.1 has no read limits."""
+    folders = [str(ROOT), str(ROOT / "datasource"), str(ROOT / "sink")]
+    command = [sys.executable, "-c", f"import sys; sys.path[:0] = {folders!r}\n{program}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "upsertflow"), done.stderr

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from integration.pages import code_of
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.maintenance import follow
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table

@@ -19,7 +19,7 @@ from pyspark import cloudpickle
 import pyspark_upsertflow
 import spark_upsert
 import spark_upsert_sink
-from spark_upsert.cli.main import KINDS
+from spark_upsert.cli.commands import KINDS
 
 pytestmark = pytest.mark.slow
 

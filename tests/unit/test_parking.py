@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import (

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from integration.pages import code_of
+from spark_upsert.cli.commands import KINDS, upsertflow
 from spark_upsert.cli.doctor import requirement
-from spark_upsert.cli.main import KINDS, upsertflow
 from tests.support.projects import HOME, made
 
 

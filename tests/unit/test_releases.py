@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from pyspark_upsertflow.source import DefaultSource, LimitedStreamReader, SelfBoundedStreamReader
+from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
+from pyspark_upsertflow.source import DefaultSource
+from pyspark_upsertflow.stream_reader import SelfBoundedStreamReader
 from spark_upsert.table.table import Table
 from spark_upsert_sink import types
 from spark_upsert_sink.types import SPARK_MIN, columns_of, require_spark, sound

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.errors import CorruptionError, DataError, SchemaError, TableNotFoundError
 from spark_upsert.store.open import open_store

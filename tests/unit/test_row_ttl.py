@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import TableSchema, Ties
 from spark_upsert.errors import OptionError, SchemaError, TableFullError

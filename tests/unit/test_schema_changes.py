@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from integration.pages import code_of
-from spark_upsert.cli.main import upsertflow
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta.place import place_of

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from spark_upsert.cli.commands import upsertflow
 from spark_upsert.cli.doctor import _can_write
-from spark_upsert.cli.main import upsertflow
 from spark_upsert.core.path_template import Template
 from spark_upsert.errors import OptionError, UpsertFlowError, require_plain
 from spark_upsert.flow.graph import TableSink, TableSource

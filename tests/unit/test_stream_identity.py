@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from pyspark_upsertflow.source import LimitedStreamReader
 from spark_upsert.errors import OtherTableError, TableNotFoundError
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table

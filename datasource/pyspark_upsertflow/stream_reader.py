@@ -1,0 +1,140 @@
+"""The stream reader of all releases, and that of PySpark 4.1.
+
+The base class holds the plan; `spark_upsert.streams.planner.stream` decides its answers. PySpark 4.1
+requests the end of a batch without a start and a limit.
+
+So the reader remembers where the last batch ended, and its options alone bound the next one. The
+process that plans lives as long as the query. Behind a restart Spark asks for the partitions of the
+last batch in the checkpoint, from its end to its end, before it asks for a new one
+(`PythonMicroBatchStream.setLatestSeenOffset`): PySpark's own simple readers go by the same.
+
+Of the trigger nothing is said. With ``availableNow`` and ``once`` this release makes one batch of
+what the reader answers: without limits all there is, with limits as much as they allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyspark_upsertflow.catalog import found_options
+from pyspark_upsertflow.python_source import KINDS
+from pyspark_upsertflow.readers import to_spark, work_of
+from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.spark import called_by_spark
+from spark_upsert.streams.planner.formats import (
+    shared_columns,
+    stream_heads,
+    stream_inputs,
+    stream_offsets,
+)
+from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.explain import tell_merge
+from spark_upsert.streams.reads.splits import RowsSplit
+from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
+from spark_upsert_sink.deferred import put_off, without_split
+from spark_upsert_sink.types import arrow_of
+from spark_upsert_sink.worker import settle_in
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+_QUERY_ID = "sql.streaming.queryId"
+"""Spark tells it to each task of a streaming query."""
+
+
+@called_by_spark
+class ChangeStreamReader(DataSourceStreamReader):
+    """Reads inputs as a stream: the changelog of a table, whole or its new values, or of several.
+
+    Releases of Spark differ in how they request the end of a batch: `SelfBoundedStreamReader` is for
+    PySpark 4.1, `pyspark_upsertflow.limited_stream_reader` for 4.2 and newer.
+
+    The constructor never raises: Spark would stop the reader that it has not got, and what the user
+    sees first would be its `UnboundLocalError`.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._given = found_options(given, schema)
+        self._schema = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A relative path is the driver's, so that the options travel as they were understood there.
+        return {**self.__dict__, "_plan": self._plan, "_stream": self._stream}
+
+    @cached_property
+    def _plan(self) -> ReadPlan:
+        return ReadPlan.parse(self._given)
+
+    @cached_property
+    def _columns(self) -> StructType:
+        return without_split(self._schema) if self._plan.query.deferred else self._schema
+
+    @cached_property
+    def _stream(self) -> Stream:
+        tell_merge(self._plan)
+        columns = arrow_of(self._columns)
+        inputs = stream_inputs(self._plan, columns, KINDS)
+        return Stream(
+            inputs,
+            self._plan.query,
+            heads=stream_heads(self._plan, inputs),
+            offsets=stream_offsets(self._plan),
+            columns=shared_columns(self._plan, columns),
+        )
+
+    # -- planning, on the driver --------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._stream.initial()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(work) for work in self._stream.splits(start, end)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._stream.commit(end)
+
+    def stop(self) -> None:
+        """Look at the inputs no more; Spark calls it rarely (threads never keep a process)."""
+        if "_stream" in self.__dict__:
+            self._stream.stop()
+
+    # -- reading, in the tasks ----------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_in()
+        work = work_of(partition)
+        if work is None:
+            return
+        splits = list(splits_of(work))
+        if self._plan.query.deferred:
+            schema = arrow_of(self._schema)
+            yield put_off(splits, self._plan.view.plan, schema)
+            return
+        context = TaskContext.get()
+        refuse_own_epochs(splits, context.getLocalProperty(_QUERY_ID) if context else None)
+        is_scan = all(isinstance(split, RowsSplit) for split in splits)
+        yield from to_spark(self._stream.read(work), self._columns, is_scan=is_scan)
+
+
+@called_by_spark
+class SelfBoundedStreamReader(ChangeStreamReader):
+    """A reader that remembers where it stands, and goes as far as its options allow."""
+
+    _stands: dict[str, Any] | None = None
+    """Where the last batch that was planned ends; None: nothing was planned."""
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        start = self.initialOffset() if self._stands is None else self._stands
+        self._stands = dict(self._stream.latest(start))
+        return self._stands
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self._stands = end
+        return super().partitions(start, end)
