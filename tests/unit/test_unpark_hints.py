@@ -198,6 +198,13 @@ CASES: dict[str, Case] = {
         code="SCHEMA",
         expected=[{"id": 1, "v": 7}],
         chosen={"valueSchema": "v INT"},
+        only=("valueSchema",),
+    ),
+    "a field that is left out": Case(
+        poison=records([MAP]),
+        code="SCHEMA",
+        expected=[{"id": 1, "v": 7}],
+        only=("exceptColumnList",),
     ),
     "payloads without a schema": Case(
         poison=records([FLAG, PLAIN]),
