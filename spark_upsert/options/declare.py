@@ -1,24 +1,20 @@
-"""The effect of an option that is another one in the next life of a streaming query.
+"""Declarations of options, and the parser of option names and values.
 
-A query that starts again from its checkpoint may be given other options. Each option declares one
-meaning of that (`options.declare`): a test goes over all options, fails for one that it does not
-try, tries what is refused, and proves of what is free that the rows are the same. A batch that was
-planned and not delivered belongs to the next life.
-
-Whatever would make rows come twice or never is refused, and stands in the checkpoint for that.
-
-How given options are read: names, texts, and the checks that reads and writes share.
-
-Names, and the values of choices, are matched without case, ``-`` and ``_``, so that
-``starting_version`` is ``startingVersion``. An unknown name is an error that says the nearest
-one. Everything is parsed at once, on the driver, before anything is written.
-
-An option is declared once, at the field that holds it: name, type, meaning, life, default.
-
-The parser, the known names, what reads hand on to their inputs, the refusals of what a batch or a
-stream cannot use, and docs/options.md follow from the declaration::
+An option is declared once, at the field that holds it: name, type, meaning, effect of a change,
+default. The parser, the options that a query passes on to its inputs, the refusals of options that
+a batch or a stream cannot use, and docs/options.md follow from the declaration::
 
     splits: int | None = Option("splits", at_least(1), FREE).held("Number of read tasks.")
+
+Names and the values of choices are matched without case, ``-`` and ``_``, so that
+``starting_version`` is ``startingVersion``. An unknown name is an error that names the nearest one,
+or the scope that the option belongs to. All options are parsed in one step, on the driver, before
+anything is written.
+
+A query that restarts from its checkpoint may get other options. Each option declares the effect of
+a change (`Life`): a test tries every option, checks that refused changes fail, and that free ones
+leave the rows the same. A batch that was planned and not delivered uses the new options. A change
+that would duplicate or lose rows is refused; the checkpoint records the old value for that.
 """
 
 from __future__ import annotations
@@ -29,9 +25,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import Enum
-from importlib import import_module
 from inspect import get_annotations
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 
 from spark_upsert.core.durations import EXPECTED, try_parse_ms
 from spark_upsert.core.names import split_names
@@ -95,6 +91,147 @@ COLUMN = "<column>"
 TABLE_PREFIX = "table."
 """The beginning of the name of an option of some tables of a write."""
 
+NAMES: Mapping[str, Sequence[str]] = {
+    "writes": [
+        "path",
+        "keys",
+        "hashPrefix",
+        "sequenceBy",
+        "sequenceScope",
+        "operation",
+        "envelope",
+        "keyFormat",
+        "keySchema",
+        "keySchemaId",
+        "valueFormat",
+        "valueSchema",
+        "valueSchemaId",
+        "valueSubject",
+        "keySubject",
+        "schemaRegistry.url",
+        "schemaRegistry.user",
+        "schemaRegistry.password",
+        "schemaRegistry.token",
+        "schemaRegistry.headers",
+        "schemaRegistry.caFile",
+        "timeUnit",
+        "timeUnit.<column>",
+        "decimalHandling",
+        "onTruncate",
+        "unavailableValuePlaceholder",
+        "nullsAsDeletes",
+        "onError",
+        "errorColumn",
+        "applyAsDeletes",
+        "columnList",
+        "exceptColumnList",
+        "allowNonEmptyPath",
+        "mergeSchema",
+        "mergeEngine",
+        "aggregate.<column>",
+        "sequenceBy.<column>",
+        "tombstoneRetention",
+        "maxBacklogEpochs",
+        "maxBacklogBytes",
+        "rowTtl",
+        "rowTtlBy",
+        "onFull",
+        "backpressure",
+        "indexBy",
+        "publish",
+        "publishPath",
+        "publishInterval",
+        "publishChangeFeed",
+        "publishRetention",
+        "publishGuard",
+        "binlogNames",
+        "priority",
+        "onFullTimeout",
+        "disableBackpressure",
+        "ties",
+        "lateRows",
+        "allowUnordered",
+        "allowMissingBatches",
+        "txnAppId",
+        "txnVersion",
+        "checkpointLocation",
+        "deferred",
+    ],
+    "routed": [
+        "path",
+        "table.<pattern>.<option>",
+        "createTables",
+        "tablesMax",
+        "onTableError",
+        "takeOver",
+        "groupRetention",
+        "commitThreads",
+    ],
+    "reads": [
+        "plan",
+        "onError",
+        "path",
+        "versionAsOf",
+        "timestampAsOf",
+        "filter",
+        "readChangeFeed",
+        "ignoreDeletes",
+        "startingVersion",
+        "startingTimestamp",
+        "startingPosition",
+        "endingVersion",
+        "endingTimestamp",
+        "startingBoundInclusive",
+        "endingBoundInclusive",
+        "deduplicationMode",
+        "emitUnchanged",
+        "computeUpdates",
+        "readHistory",
+        "validBy",
+        "trackHistoryColumnList",
+        "trackHistoryExceptColumnList",
+        "maxRowsPerTrigger",
+        "maxBytesPerTrigger",
+        "maxEpochsPerTrigger",
+        "minRowsPerTrigger",
+        "maxTriggerDelay",
+        "latencyTarget",
+        "parallelism",
+        "columns",
+        "deferred",
+        "splits",
+        "failOnDataLoss",
+        "consumerId",
+        "consumerTtl",
+        "tableTimeout",
+        "raw",
+        "metadata",
+    ],
+    "inputs": [
+        "inputs",
+        "inputsPattern",
+        "consistent",
+        "asOfBatch",
+        "input.<name>.<option>",
+        "input.<name>.format",
+        "input.<name>.priority",
+        "autoPriority",
+        "merge",
+        "interleaveSeed",
+        "mergeSchema",
+        "allowInputRemoval",
+        "mergeColumns",
+        "discoveryInterval",
+        "discoveryRequests",
+        "offsetsPath",
+    ],
+}
+"""The names of all options, per scope: writes to one table, writes to many tables, reads of one
+table or view, and reads of several inputs. A test compares them with the declarations."""
+
+GROUP = "_group"
+"""The folder, below a root, of the table with the batches that all tables have."""
+
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -107,6 +244,13 @@ def absolute_path(path: str, *, option: str = "path") -> str:
     """Return a path that means the same in every process; raise if it contains a secret."""
     require_plain(path, option=option)
     return path if is_url(path) else os.path.abspath(path)
+
+
+def path_below(root: str, folder: str) -> str:
+    """Return the path of a folder below a root, which is a path or a URL."""
+    # A URL holds no bare '%', '#' or '?'.
+    below = quote(folder, safe="/!$&'()*+,:;=@~") if ":/" in root else folder
+    return f"{root.rstrip('/')}/{below}"
 
 
 def whole_number(text: str, *, bits: int = 63) -> int | None:
@@ -236,14 +380,12 @@ class Options:
 
 
 def _unknown(name: str, known: Collection[str]) -> OptionError:
-    """Return the error of a name that is not ``known``; perhaps another scope knows it."""
-    # By its name: all that declares options imports this module.
-    scopes = import_module("spark_upsert.options.scopes").SCOPES
+    """Return the error for a name that is not ``known``; it says if another scope has the name."""
     elsewhere = {
-        scope: own
-        for scope, options in scopes.items()
-        for own in options
-        if fold(own) == fold(name)
+        scope: option
+        for scope, options in NAMES.items()
+        for option in options
+        if fold(option) == fold(name)
     }
     if "routed" in elsewhere or name.lower().startswith(TABLE_PREFIX):
         return OptionError(

@@ -14,12 +14,12 @@ from typing import Protocol
 from spark_upsert.core.durations import render_time
 from spark_upsert.core.input_order import SEED_END, Concat, Order, RoundRobin, Seeded
 from spark_upsert.errors import OptionError, setting
-from spark_upsert.options.below import GROUP, path_below
 from spark_upsert.options.declare import (
     BATCH,
     BEGINNING,
     COUNTED,
     FREE,
+    GROUP,
     NEXT,
     NO_NAMES,
     REFUSED,
@@ -38,6 +38,7 @@ from spark_upsert.options.declare import (
     member_of,
     one_of,
     part,
+    path_below,
     values,
     whole_number,
 )

@@ -18,7 +18,6 @@ from functools import cached_property
 from spark_upsert.core.path_template import Template, is_routed
 from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import OptionError, about, nearest
-from spark_upsert.options.below import path_below
 from spark_upsert.options.declare import (
     COLUMN,
     FREE,
@@ -37,6 +36,7 @@ from spark_upsert.options.declare import (
     fold,
     held_together,
     names_of_whole,
+    path_below,
     values,
 )
 from spark_upsert.options.spark import missing_path, users_own

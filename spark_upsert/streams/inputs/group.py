@@ -23,8 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_upsert.errors import DataLossError, OptionError
-from spark_upsert.options.below import DiscoveryOptions
-from spark_upsert.options.inputs import UNNAMED, Pin
+from spark_upsert.options.inputs import UNNAMED, DiscoveryOptions, Pin
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.routed.group import GroupTable, TableGroup
 from spark_upsert.store.open import open_store
