@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -365,10 +365,11 @@ class Options:
         if len(given) > 1:
             raise OptionError.conflict(given[0], given[1])
 
-    def refuse(self, name: str, reason: str, *, hint: str) -> None:
-        """Raise if an option is given where it means nothing."""
-        if self.text(name) is not None:
-            raise OptionError(f"option '{name}' {reason}.", hint=hint, option=name)
+    def refuse(self, names: str | Iterable[str], reason: str, *, hint: str) -> None:
+        """Raise if an option is given that does not apply here."""
+        for name in (names,) if isinstance(names, str) else names:
+            if self.text(name) is not None:
+                raise OptionError.refused(name, reason, hint=hint)
 
     def path(self, name: str = "path") -> str:
         """Return the table's path."""
@@ -421,10 +422,7 @@ def member(name: str, value: str, members: type[_Member]) -> _Member:
 def one_of(name: str, value: str, known: Sequence[str]) -> str:
     """Return the known value that a given one means, as names are compared (`fold`).
 
-    Raises
-    ------
-    OptionError
-        It means none of them.
+    Raises `OptionError`: it means none of them.
     """
     by_fold = {fold(each): each for each in known}
     found = by_fold.get(fold(value.strip()))
@@ -539,10 +537,7 @@ def _single(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
 def values(cls: Any, options: Options) -> dict[str, Any]:
     """Return the given values of the fields that each hold one option, by the fields' names.
 
-    Raises
-    ------
-    OptionError
-        One is malformed, or excluded by another one.
+    Raises `OptionError`: one is malformed, or excluded by another one.
     """
     held = list(_single(cls))
     for _, option, _ in held:

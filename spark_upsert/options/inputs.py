@@ -65,10 +65,7 @@ class Pattern:
     def parse(cls, text: str) -> Pattern:
         """Check a pattern.
 
-        Raises
-        ------
-        OptionError
-            It is empty or absolute, leads upwards, or has ``**`` or ``{a,b}``.
+        Raises `OptionError`: it is empty or absolute, leads upwards, or has ``**`` or ``{a,b}``.
         """
         parts = text.strip().split("/")
         if not all(parts) or any(part in (".", "..") or _MEANT.search(part) for part in parts):
@@ -154,10 +151,7 @@ class DiscoveryOptions:
         paths : mapping of str to str
             Where each input lies, by its name.
 
-        Raises
-        ------
-        OptionError
-            One does not lie below the root, which is the ``path``.
+        Raises `OptionError`: one does not lie below the root, which is the ``path``.
         """
         _refuse_what_is_not_consistent(options)
         root = options.path().rstrip("/")
@@ -292,10 +286,7 @@ class InputOptions:
     def of_table(self) -> ReadOptions:
         """Return the options of a table's read.
 
-        Raises
-        ------
-        OptionError
-            One is unknown, malformed, or of the query alone.
+        Raises `OptionError`: one is unknown, malformed, or of the query alone.
         """
         with about("input", self.name):
             self._require_of_table()
@@ -304,19 +295,16 @@ class InputOptions:
     def _require_of_table(self) -> None:
         """Check that a named input has a path, and no option of the query.
 
-        Raises
-        ------
-        OptionError
-            It has none, or an option of the query.
+        Raises `OptionError`: it has none, or an option of the query.
         """
         if not self.name:
             return
         for name in self.own:
             if (of_query := _meant(name, _OF_QUERY)) is not None:
-                raise OptionError(
-                    f"option '{of_query}' is of the query, and not of an input.",
+                raise OptionError.refused(
+                    of_query,
+                    "is of the query, and not of an input",
                     hint=f"give '{of_query}' without '{_PREFIX}{self.name}.'.",
-                    option=of_query,
                 )
         if not any(fold(name) == _PATH and text.strip() for name, text in self.own.items()):
             path = f"{_PREFIX}{self.name}.{_PATH}"
@@ -406,11 +394,9 @@ class ReadPlan:
     def parse(cls, given: Mapping[str, str]) -> ReadPlan:
         """Check the options of a read.
 
-        Raises
-        ------
-        OptionError
-            An option is unknown or malformed; inputs are named twice, or not at all; options are
-            those of an input that does not exist. What is said of each is checked by its format.
+        Raises `OptionError`: an option is unknown or malformed; inputs are named twice, or not at
+        all; options are those of an input that does not exist. What is said of each is checked by
+        its format.
         """
         of_query, of_inputs = _apart(users_own(given))
         _refuse_priority_of_all(of_query, of_inputs)
@@ -489,10 +475,10 @@ def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str
             continue
         input_name, dot, own = name[len(_PREFIX) :].partition(".")
         if not (input_name and dot and own):
-            raise OptionError(
-                f"option '{name}' names no option of an input.",
+            raise OptionError.refused(
+                name,
+                "names no option of an input",
                 hint=f"write {_PREFIX}<name>.<option>, such as '{_PREFIX}east.path'.",
-                option=name,
             )
         of_inputs.setdefault(input_name.lower(), {})[own] = text
     return of_query, of_inputs
@@ -512,11 +498,11 @@ def _refuse_of_tables(shared: Mapping[str, str], inputs: Sequence[InputOptions])
         if meant is None or meant in _QUERY_OPTIONS or meant in _OF_EVERY_INPUT:
             continue
         if not tables:
-            raise OptionError(
-                f"option '{meant}' is of tables, and no input is one.",
+            raise OptionError.refused(
+                meant,
+                "is of tables, and no input is one",
                 hint=f"drop '{meant}'; or, if '{other.name}' is a table, "
                 f"'{_PREFIX}{other.name}.{_FORMAT}'.",
-                option=meant,
             )
         if meant == "filter":
             raise OptionError(
@@ -545,10 +531,10 @@ def _names(text: str | None) -> tuple[str, ...]:
     for name in names:
         if (other := seen.get(name.lower())) is not None:
             as_what = "" if other == name else f", as '{other}', too"
-            raise OptionError(
-                f"option 'inputs' names '{name}' twice{as_what}.",
+            raise OptionError.refused(
+                "inputs",
+                f"names '{name}' twice{as_what}",
                 hint="name each input once; case does not tell them apart.",
-                option="inputs",
             )
         seen[name.lower()] = name
     return names
@@ -582,10 +568,11 @@ def _at_one_batch(
     if not options.flag("consistent", default=options.text("asOfBatch") is not None):
         _refuse_without_root(options)
         return None
-    for name in ("metadata", PLAN, "allowInputRemoval"):
-        options.refuse(
-            name, "has no meaning where named inputs are read at one batch", hint="drop it."
-        )
+    options.refuse(
+        ("metadata", PLAN, "allowInputRemoval"),
+        "has no meaning where named inputs are read at one batch",
+        hint="drop it.",
+    )
     paths = {}
     for name, own in told.items():
         for option in own:
@@ -612,31 +599,29 @@ def _refuse_of_inputs(of_inputs: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _refuse_without_root(options: Options) -> None:
-    for name in ("consistent", "asOfBatch"):
-        options.refuse(
-            name,
-            "is about tables below one root, that one query writes",
-            hint="give the root as 'path', and the tables by 'inputsPattern': '*' is all of them.",
-        )
+    options.refuse(
+        ("consistent", "asOfBatch"),
+        "is about tables below one root, that one query writes",
+        hint="give the root as 'path', and the tables by 'inputsPattern': '*' is all of them.",
+    )
 
 
 def _refuse_without_inputs(options: Options, of_inputs: Mapping[str, Mapping[str, str]]) -> None:
     _refuse_of_inputs(of_inputs)
-    for name in INPUT_OPTIONS:
-        options.refuse(
-            name, "has no meaning without 'inputs'", hint="give 'inputs', or drop the option."
-        )
+    options.refuse(
+        INPUT_OPTIONS, "has no meaning without 'inputs'", hint="give 'inputs', or drop the option."
+    )
 
 
 def _refuse_priority_of_all(of_query: Mapping[str, str], of_inputs: Mapping[str, object]) -> None:
     for name in of_query:
         if fold(name) == _PRIORITY:
-            raise OptionError(
-                f"option '{name}' is of one input, since it says which one comes before others.",
+            raise OptionError.refused(
+                name,
+                "is of one input, since it says which one comes before others",
                 hint=f"give '{_PREFIX}{next(iter(of_inputs), '<name>')}.{_PRIORITY}' beside "
                 "'inputs', or write to the table with the option 'priority', which is a property "
                 "of it then.",
-                option=name,
             )
 
 

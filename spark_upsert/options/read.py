@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
 
 from spark_upsert.core.durations import render_time
 from spark_upsert.core.input_order import SEED_END, Concat, Order, RoundRobin, Seeded
@@ -86,11 +85,10 @@ def _columns(options: Options, name: str) -> tuple[str, ...]:
     seen: dict[str, str] = {}
     for column in columns:
         if (other := seen.get(column.lower())) is not None:
-            raise OptionError(
-                f"option '{name}' names '{column}' twice"
-                f"{'' if other == column else f', as {other!r}, too'}.",
+            raise OptionError.refused(
+                name,
+                f"names '{column}' twice{'' if other == column else f', as {other!r}, too'}",
                 hint="name each column once.",
-                option=name,
             )
         seen[column.lower()] = column
     return columns
@@ -288,17 +286,16 @@ class QueryOptions(MergeOptions):
             ("minRowsPerTrigger", self.rows_min),
         ):
             if bound is not None:
-                raise OptionError(
-                    f"option '{name}' has no meaning in an exact order, which is cut by rows.",
+                raise OptionError.refused(
+                    name,
+                    "has no meaning in an exact order, which is cut by rows",
                     hint="give 'maxRowsPerTrigger' instead.",
-                    option=name,
                 )
         for name in self._told_priorities:
-            raise OptionError(
-                f"option '{name}' has no meaning in an exact order, which alone decides which "
-                "input is next.",
+            raise OptionError.refused(
+                name,
+                "has no meaning in an exact order, which alone decides which input is next",
                 hint="drop the option; or leave out 'merge' and 'interleaveSeed'.",
-                option=name,
             )
 
     @property
@@ -660,22 +657,22 @@ class ReadOptions:
 
     def _refuse_filter(self, read: str) -> None:
         if self.filter is not None:
-            raise OptionError(
-                f"option 'filter' has no meaning in {read}: of a change, the row before may be "
-                "wanted and the row behind not.",
+            raise OptionError.refused(
+                "filter",
+                f"has no meaning in {read}: of a change, the row before may be "
+                "wanted and the row behind not",
                 hint="read a view, whose changes are exact, by pyspark_upsertflow.view(path)"
                 ".filter(...); or filter behind the read, with where(...).",
-                option="filter",
             )
 
     def _refuse_history(self) -> None:
         if self.history:
-            raise OptionError(
-                "option 'readHistory' has no meaning in a stream: a row of a history is ended by "
-                "a later one, which no stream of rows can take back.",
+            raise OptionError.refused(
+                "readHistory",
+                "has no meaning in a stream: a row of a history is ended by "
+                "a later one, which no stream of rows can take back",
                 hint="use spark.read; or keep the history in a table ('upsertflow keep-history'), "
                 "and read the changes of that.",
-                option="readHistory",
             )
 
     def _refuse_apart_from_history(self) -> None:
@@ -686,10 +683,10 @@ class ReadOptions:
         )
         for name, is_given in given:
             if is_given and not self.history:
-                raise OptionError(
-                    f"option '{name}' says something of a history, and none is read.",
+                raise OptionError.refused(
+                    name,
+                    "says something of a history, and none is read",
                     hint=f"add {setting('readHistory', 'true')}, or drop it.",
-                    option=name,
                 )
         if self.history and not self.starting_inclusive:
             raise OptionError.conflict(
@@ -701,37 +698,14 @@ class ReadOptions:
 
     def _refuse_position(self) -> None:
         if self.starting_position is not None:
-            raise OptionError(
-                "option 'startingPosition' is of views.",
+            raise OptionError.refused(
+                "startingPosition",
+                "is of views",
                 hint="drop it, or use 'startingVersion' to choose where the stream begins.",
-                option="startingPosition",
             )
 
 
-class _ReadTarget(Protocol):
-    """A read of a table, or of a view."""
-
-    @property
-    def change_feed(self) -> bool: ...
-    @property
-    def compute_updates(self) -> bool: ...
-    @property
-    def deduplication(self) -> Deduplication: ...
-    @property
-    def starting_version(self) -> int | str | None: ...
-    @property
-    def starting_timestamp_ms(self) -> int | None: ...
-    @property
-    def starting_inclusive(self) -> bool: ...
-    @property
-    def ending_version(self) -> int | None: ...
-    @property
-    def ending_timestamp_ms(self) -> int | None: ...
-    @property
-    def ending_inclusive(self) -> bool: ...
-
-
-def refuse_of_changes(read: _ReadTarget, other: str = "") -> None:
+def refuse_of_changes(read: ReadOptions, other: str = "") -> None:
     """Refuse, in a batch of rows or of an `other` thing, what says how changes are shown."""
     add = "" if other else f"add {setting('readChangeFeed', 'true')}, or "
     given = (
@@ -740,31 +714,30 @@ def refuse_of_changes(read: _ReadTarget, other: str = "") -> None:
     )
     for name, is_given in given:
         if is_given:
-            raise OptionError(
-                f"option '{name}' has no meaning in {other or 'a batch of rows'}, which shows no "
-                "changes.",
+            raise OptionError.refused(
+                name,
+                f"has no meaning in {other or 'a batch of rows'}, which shows no changes",
                 hint=f"{add}drop the option"
                 f"{', or emitUnchanged' if name == 'deduplicationMode' else ''}.",
-                option=name,
             )
 
 
-def refuse_of_new_values(read: _ReadTarget) -> None:
+def refuse_of_new_values(read: ReadOptions) -> None:
     """Refuse, in a stream of new values, what says how old ones are shown."""
     if not read.change_feed and not read.compute_updates:
-        raise OptionError(
-            "option 'computeUpdates' has no meaning in a stream of new values.",
+        raise OptionError.refused(
+            "computeUpdates",
+            "has no meaning in a stream of new values",
             hint="add .option('readChangeFeed', 'true'), or drop the option.",
-            option="computeUpdates",
         )
 
 
-def is_open(read: _ReadTarget) -> bool:
+def is_open(read: ReadOptions) -> bool:
     """Return whether both bounds are excluded: then a range from a version to itself is empty."""
     return not (read.starting_inclusive or read.ending_inclusive)
 
 
-def refuse_wrong_bounds(read: _ReadTarget) -> None:
+def refuse_wrong_bounds(read: ReadOptions) -> None:
     """Refuse an end before the start, and what is said of a bound that is not given."""
     version, last = read.starting_version, read.ending_version
     time_ms, last_ms = read.starting_timestamp_ms, read.ending_timestamp_ms
