@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import unquote
 
 from spark_upsert.errors import OptionError, about, did_you_mean, is_url
@@ -99,7 +100,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryOptions:
-    """That the inputs of a read are the tables below a root that a pattern matches."""
+    """The discovery of inputs: tables below a root that match a pattern."""
 
     root: str
     pattern: Pattern = Option(
@@ -144,14 +145,9 @@ class DiscoveryOptions:
     def of_named(
         cls, options: Options, shared: Mapping[str, str], paths: Mapping[str, str]
     ) -> DiscoveryOptions:
-        """Check the options of named inputs that are read at one batch.
+        """Check the options of named inputs that are read at one batch, with the path of each input.
 
-        Parameters
-        ----------
-        paths : mapping of str to str
-            Where each input lies, by its name.
-
-        Raises `OptionError`: one does not lie below the root, which is the ``path``.
+        Raises `OptionError` for an input that is not below the root, which is the ``path``.
         """
         _refuse_what_is_not_consistent(options)
         root = options.path().rstrip("/")
@@ -165,12 +161,9 @@ class DiscoveryOptions:
                     option=f"input.{name}.path",
                 )
         return cls(
-            root=options.path(),
+            **_common(options, shared),
             pattern=Pattern(("*",)),
-            storage=options.storage,
             fail_on_data_loss=True,
-            begins_at_latest=(options.text("startingVersion") or "").lower() == "latest",
-            shared={name: text for name, text in shared.items() if fold(name) != "path"},
             is_consistent=True,
             as_of_batch=options.number("asOfBatch"),
             named={
@@ -183,10 +176,7 @@ class DiscoveryOptions:
     def parse(cls, options: Options, shared: Mapping[str, str]) -> DiscoveryOptions | None:
         """Check the options; None if no pattern is given.
 
-        Parameters
-        ----------
-        shared : mapping
-            The options of the query that the read of a table knows.
+        ``shared`` has the options of the query that also apply to a table.
         """
         pattern = _pattern(options, "inputsPattern")
         if pattern is None:
@@ -204,23 +194,17 @@ class DiscoveryOptions:
         elif as_of_batch is not None:
             raise OptionError.conflict("consistent=false", "asOfBatch")
         return cls(
-            root=options.path(),
+            **_common(options, shared),
             pattern=pattern,
-            storage=options.storage,
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
-            begins_at_latest=(options.text("startingVersion") or "").lower() == "latest",
-            shared={name: text for name, text in shared.items() if fold(name) != "path"},
             is_consistent=is_consistent,
             as_of_batch=as_of_batch,
         )
 
     def told(self, name: str, *, joins: bool = False) -> dict[str, str]:
-        """Return what is said of the table at a path below the root, beside `shared`.
+        """Return the options of the table at a path below the root, in addition to `shared`.
 
-        Parameters
-        ----------
-        joins : bool
-            Whether it came when the stream had begun: what is in it then is new, too.
+        A table that ``joins`` a running stream is read from its beginning: all its rows are new.
         """
         told = {"path": path_below(self.root, self.named.get(name, name))}
         if joins and self.begins_at_latest:
@@ -228,8 +212,18 @@ class DiscoveryOptions:
         return told
 
 
+def _common(options: Options, shared: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of `DiscoveryOptions` that found and named inputs have in common."""
+    return {
+        "root": options.path(),
+        "storage": options.storage,
+        "begins_at_latest": (options.text("startingVersion") or "").lower() == "latest",
+        "shared": {name: text for name, text in shared.items() if fold(name) != "path"},
+    }
+
+
 def _refuse_what_is_not_consistent(options: Options) -> None:
-    """Refuse what would read a table elsewhere than at the batch, or leave some of it out."""
+    """Refuse options that read a table at another version than the batch, or only a part of it."""
     for name in ("versionAsOf", "timestampAsOf", "endingVersion", "endingTimestamp"):
         if options.text(name) is not None:
             raise OptionError.conflict(

@@ -32,6 +32,7 @@ from spark_upsert.options.declare import (
     choice,
     declared,
     flag,
+    given_among,
     given_only,
     held_together,
     member_of,
@@ -280,17 +281,13 @@ class QueryOptions(MergeOptions):
                     option="mergeColumns",
                 )
             return
-        for name, bound in (
-            ("maxBytesPerTrigger", self.bytes_max),
-            ("maxEpochsPerTrigger", self.epochs_max),
-            ("minRowsPerTrigger", self.rows_min),
-        ):
-            if bound is not None:
-                raise OptionError.refused(
-                    name,
-                    "has no meaning in an exact order, which is cut by rows",
-                    hint="give 'maxRowsPerTrigger' instead.",
-                )
+        bounds = ("maxBytesPerTrigger", "maxEpochsPerTrigger", "minRowsPerTrigger")
+        for name in given_among(self, *bounds):
+            raise OptionError.refused(
+                name,
+                "has no meaning in an exact order, which is cut by rows",
+                hint="give 'maxRowsPerTrigger' instead.",
+            )
         for name in self._told_priorities:
             raise OptionError.refused(
                 name,
@@ -319,9 +316,7 @@ class QueryOptions(MergeOptions):
 
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
-        for name in given_only(self, AppliesTo.STREAM):
-            raise of_streams_only(name)
-        for name in self._told_priorities:
+        for name in (*given_only(self, AppliesTo.STREAM), *self._told_priorities):
             raise of_streams_only(name)
 
 
@@ -331,6 +326,12 @@ def of_streams_only(name: str) -> OptionError:
         f"option '{name}' has no meaning in a batch read.",
         hint="use spark.readStream, or drop the option.",
     )
+
+
+AS_OF = ("versionAsOf", "timestampAsOf")
+STARTS = ("startingVersion", "startingTimestamp")
+ENDS = ("endingVersion", "endingTimestamp")
+"""Options for the version of a batch of rows, and for the bounds of changes."""
 
 
 class Metadata(Enum):
@@ -614,23 +615,17 @@ class ReadOptions:
             other = "a history" if self.history else "metadata" if self.metadata else ""
             refuse_of_changes(self, other)
         if not self.change_feed and not self.history:
-            for name, given in (
-                ("startingVersion", self.starting_version),
-                ("startingTimestamp", self.starting_timestamp_ms),
-                ("endingVersion", self.ending_version),
-                ("endingTimestamp", self.ending_timestamp_ms),
-            ):
-                if given is not None:
-                    raise OptionError(
-                        f"option '{name}' needs the change feed.",
-                        hint="add .option('readChangeFeed', 'true'), or use 'versionAsOf' to "
-                        "read the table as it was.",
-                    )
-        elif self.version_as_of is not None or self.timestamp_as_of_ms is not None:
-            given_as_of = "timestampAsOf" if self.version_as_of is None else "versionAsOf"
+            for name in given_among(self, *STARTS, *ENDS):
+                raise OptionError(
+                    f"option '{name}' needs the change feed.",
+                    hint="add .option('readChangeFeed', 'true'), or use 'versionAsOf' to "
+                    "read the table as it was.",
+                )
+            return
+        for name in given_among(self, *AS_OF):
             raise OptionError.conflict(
                 "readChangeFeed",
-                given_as_of,
+                name,
                 why="changes are of several versions",
                 hint="use 'startingVersion' and 'endingVersion'.",
             )
@@ -676,18 +671,13 @@ class ReadOptions:
             )
 
     def _refuse_apart_from_history(self) -> None:
-        given = (
-            ("validBy", self.valid_by is not ValidBy.TIME),
-            ("trackHistoryColumnList", self.tracked),
-            ("trackHistoryExceptColumnList", self.untracked),
-        )
-        for name, is_given in given:
-            if is_given and not self.history:
-                raise OptionError.refused(
-                    name,
-                    "says something of a history, and none is read",
-                    hint=f"add {setting('readHistory', 'true')}, or drop it.",
-                )
+        of_history = ("validBy", "trackHistoryColumnList", "trackHistoryExceptColumnList")
+        for name in () if self.history else given_among(self, *of_history):
+            raise OptionError.refused(
+                name,
+                "says something of a history, and none is read",
+                hint=f"add {setting('readHistory', 'true')}, or drop it.",
+            )
         if self.history and not self.starting_inclusive:
             raise OptionError.conflict(
                 "startingBoundInclusive=false",

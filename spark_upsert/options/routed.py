@@ -328,14 +328,9 @@ class RoutedOptions:
 
 
 def overridden(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[str, str]:
-    """Return options of a table, some of which are given otherwise, in whatever spelling.
+    """Return the options of a table after some are overridden, in whatever spelling.
 
-    Parameters
-    ----------
-    given : mapping of str to str
-    otherwise : mapping of str to str
-        What holds; with one of ``columnList`` and ``exceptColumnList``, the other is not said. An
-        empty text takes an option back.
+    One of ``columnList`` and ``exceptColumnList`` removes the other; an empty text removes an option.
     """
     said = set(map(_meant, otherwise))
     for group in _EXCLUSIVE:

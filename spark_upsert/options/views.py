@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_upsert.errors import OptionError, setting
-from spark_upsert.options.declare import STORAGE_PREFIX, Options, choice, fold
+from spark_upsert.options.declare import STORAGE_PREFIX, Options, choice, fold, given_among
 from spark_upsert.options.read import (
+    AS_OF,
+    ENDS,
     READ_OPTIONS,
+    STARTS,
     OnError,
     PlanOptions,
     ReadOptions,
@@ -80,16 +83,10 @@ class ViewOptions(ReadOptions, PlanOptions):
 
     @classmethod
     def put_off(cls, text: str, storage: Mapping[str, str]) -> ViewOptions:
-        """Check the options of a read whose splits a writer is handed (`put_off_text`).
+        """Check the option ``deferred`` of a write: a read of a view whose splits the writer executes.
 
-        Parameters
-        ----------
-        text : str
-            The option ``deferred`` of the write.
-        storage : mapping of str to str
-            How the writer reaches the storage, and so the reader.
-
-        Raises `OptionError`: it is none, or one of them is unknown or malformed.
+        The text is that of `put_off_text`; ``storage`` has the storage options of the writer. Raises
+        `OptionError` for malformed JSON and for invalid options in it.
         """
         try:
             found = texts(json.loads(text))
@@ -104,56 +101,36 @@ class ViewOptions(ReadOptions, PlanOptions):
         own = {f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()}
         return cls.parse({**found, **own})
 
-    @property
-    def _as_of(self) -> tuple[tuple[str, int | None], ...]:
-        return ("versionAsOf", self.version_as_of), ("timestampAsOf", self.timestamp_as_of_ms)
-
-    @property
-    def _ends(self) -> tuple[tuple[str, int | None], ...]:
-        return ("endingVersion", self.ending_version), ("endingTimestamp", self.ending_timestamp_ms)
-
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
         self.query.require_batch()
-        for name, value in (
-            ("consumerId", self.consumer),
-            ("ignoreDeletes", self.ignore_deletes or None),
-            ("startingPosition", self.starting_position),
-        ):
-            if value is not None:
-                raise of_streams_only(name)
+        for name in given_among(self, "consumerId", "ignoreDeletes", "startingPosition"):
+            raise of_streams_only(name)
         refuse_wrong_bounds(self)
         if not self.change_feed:
             refuse_of_changes(self)
-        starts = (self.starting_timestamp_ms, self.starting_version)
-        if self.change_feed and starts == (None, None):
-            raise OptionError.missing(
-                "startingTimestamp", "where the changes begin, or 'startingVersion'"
-            )
-        for name, at in self._as_of:
-            if self.change_feed and at is not None:
-                raise OptionError.conflict("readChangeFeed", name)
-        for name, bound in (
-            ("startingVersion", self.starting_version),
-            ("startingTimestamp", self.starting_timestamp_ms),
-            *self._ends,
-        ):
-            if bound is not None and not self.change_feed:
+            for name in given_among(self, *STARTS, *ENDS):
                 raise OptionError.refused(
                     name,
                     "needs the change feed",
                     hint=f"add {setting('readChangeFeed', 'true')}, or use 'timestampAsOf'.",
                 )
+            return
+        if not given_among(self, *STARTS):
+            raise OptionError.missing(
+                "startingTimestamp", "where the changes begin, or 'startingVersion'"
+            )
+        for name in given_among(self, *AS_OF):
+            raise OptionError.conflict("readChangeFeed", name)
 
     def require_stream(self) -> None:
         """Refuse options that only a batch read knows."""
-        for name, bound in (*self._as_of, *self._ends):
-            if bound is not None:
-                raise OptionError.refused(
-                    name,
-                    "has no meaning in a stream",
-                    hint="use spark.read, or 'startingTimestamp' to choose where it begins.",
-                )
+        for name in given_among(self, *AS_OF, *ENDS):
+            raise OptionError.refused(
+                name,
+                "has no meaning in a stream",
+                hint="use spark.read, or 'startingTimestamp' to choose where it begins.",
+            )
         if self.change_feed and self.ignore_deletes:
             raise OptionError.conflict(
                 "readChangeFeed", "ignoreDeletes", why="the change feed shows deletes"

@@ -87,17 +87,11 @@ class SchemaFrom(Enum):
 def schema_sources(
     payloads: Mapping[str, str | None], *, has_registry: bool, is_debezium: bool
 ) -> dict[str, SchemaFrom]:
-    """Return for which sides of the records the schema is to be found, and where.
+    """Return the source of the schema for each side of the records that has none in its options.
 
-    Parameters
-    ----------
-    payloads : mapping of str to str or None
-        The options ``<side>Format`` and ``<side>Schema``.
-    has_registry : bool
-    is_debezium : bool
-        Whether keys are as the values, unless options say otherwise.
-
-    Raises `OptionError`: the format has no such schemas.
+    ``payloads`` has the options ``<side>Format`` and ``<side>Schema``. With Debezium, keys have the
+    format of the values unless options set another. Raises `OptionError` if the format has no such
+    schemas.
     """
     found: dict[str, SchemaFrom] = {}
     for side in ("value", "key"):

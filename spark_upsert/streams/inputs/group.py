@@ -243,7 +243,7 @@ class GroupInputs:
         return self._heads
 
     def within(self, standing: Heads, rows_max: int) -> Heads | None:
-        """Return where each table ends at the last batch that a limit admits (`Batched.within`).
+        """Return where each table ends at the last batch that a limit admits.
 
         The first batch of a stream is what all tables have: it is taken as a whole.
         """
@@ -311,7 +311,7 @@ class GroupInputs:
         return found
 
     def complete(self, positions: Heads) -> int | None:
-        """Return the newest batch that a stream has all of (`Batched.complete`)."""
+        """Return the newest batch that a stream has all of."""
         while self._ahead and _has_all(positions, self._ahead[0][1]):
             self._complete = self._ahead.pop(0)[0]
         return self._complete
