@@ -318,6 +318,11 @@ class OptionError(UpsertFlowError, ValueError):
         )
 
     @classmethod
+    def refused(cls, name: str, reason: str, *, hint: str) -> Self:
+        """Return the error of an option that does not apply here."""
+        return cls(f"option '{name}' {reason}.", hint=hint, option=name)
+
+    @classmethod
     def fixed(cls, name: str, value: str, own: str | None, *, why: str = "") -> Self:
         """Return the error of an option that differs from what the table is."""
         current = f"the table has '{own}'" if own else "the table has none"

@@ -1,4 +1,4 @@
-"""Write `docs/options.md` from the options' declarations, `spark_upsert.options.scopes`.
+"""Write `docs/options.md` from the options' declarations in `spark_upsert.options`.
 
 Run ``make pages`` after changing an option; a test compares.
 """
@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from spark_upsert.options.declare import Option
-from spark_upsert.options.scopes import SCOPES
+from spark_upsert.options.inputs import INPUT_OPTIONS
+from spark_upsert.options.read import READ_OPTIONS
+from spark_upsert.options.routed import ROUTED_OPTIONS
+from spark_upsert.options.write import WRITE_OPTIONS
+
+SCOPES = {
+    "writes": WRITE_OPTIONS,
+    "routed": ROUTED_OPTIONS,
+    "reads": READ_OPTIONS,
+    "inputs": INPUT_OPTIONS,
+}
+"""The declarations by name, per scope: writes to one table, writes to many tables, reads of one
+table or view, and reads of several inputs."""
 
 TARGET = Path(__file__).parent.parent / "docs" / "options.md"
 

@@ -24,7 +24,7 @@ from spark_upsert.core.durations import render_age, render_time
 from spark_upsert.core.path_template import Template, is_routed
 from spark_upsert.core.threads import in_order
 from spark_upsert.errors import TableNotFoundError, UpsertFlowError, as_flag, masked
-from spark_upsert.options.below import Pattern
+from spark_upsert.options.inputs import Pattern
 from spark_upsert.routed.dead_letter import FOLDER as PARKED
 from spark_upsert.routed.dead_letter import NAMELESS, DeadLetterRows, ParkedTable
 from spark_upsert.routed.group import FOLDER, Batch, GroupTable, Member, TableGroup, never_whole

@@ -34,7 +34,8 @@ from spark_upsert.delta.follow import lag_below
 from spark_upsert.delta.place import target_of
 from spark_upsert.delta.publish import consumer_of
 from spark_upsert.errors import UpsertFlowError, masked, require_plain
-from spark_upsert.options.below import Pattern, path_below
+from spark_upsert.options.declare import path_below
+from spark_upsert.options.inputs import Pattern
 from spark_upsert.routed.dead_letter import ParkedTable
 from spark_upsert.scheduler.scheduler import bands_of, priority_in
 from spark_upsert.store import Store

@@ -1,37 +1,33 @@
-"""The effect of an option that is another one in the next life of a streaming query.
+"""Declarations of options, and the parser of option names and values.
 
-A query that starts again from its checkpoint may be given other options. Each option declares one
-meaning of that (`options.declare`): a test goes over all options, fails for one that it does not
-try, tries what is refused, and proves of what is free that the rows are the same. A batch that was
-planned and not delivered belongs to the next life.
-
-Whatever would make rows come twice or never is refused, and stands in the checkpoint for that.
-
-How given options are read: names, texts, and the checks that reads and writes share.
-
-Names, and the values of choices, are matched without case, ``-`` and ``_``, so that
-``starting_version`` is ``startingVersion``. An unknown name is an error that says the nearest
-one. Everything is parsed at once, on the driver, before anything is written.
-
-An option is declared once, at the field that holds it: name, type, meaning, life, default.
-
-The parser, the known names, what reads hand on to their inputs, the refusals of what a batch or a
-stream cannot use, and docs/options.md follow from the declaration::
+An option is declared once, at the field that holds it: name, type, meaning, effect of a change,
+default. The parser, the options that a query passes on to its inputs, the refusals of options that
+a batch or a stream cannot use, and docs/options.md follow from the declaration::
 
     splits: int | None = Option("splits", at_least(1), FREE).held("Number of read tasks.")
+
+Names and the values of choices are matched without case, ``-`` and ``_``, so that
+``starting_version`` is ``startingVersion``. An unknown name is an error that names the nearest one,
+or the scope that the option belongs to. All options are parsed in one step, on the driver, before
+anything is written.
+
+A query that restarts from its checkpoint may get other options. Each option declares the effect of
+a change (`Life`): a test tries every option, checks that refused changes fail, and that free ones
+leave the rows the same. A batch that was planned and not delivered uses the new options. A change
+that would duplicate or lose rows is refused; the checkpoint records the old value for that.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import Enum
-from importlib import import_module
 from inspect import get_annotations
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 
 from spark_upsert.core.durations import EXPECTED, try_parse_ms
 from spark_upsert.core.names import split_names
@@ -53,15 +49,15 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The meaning of a change of an option.
+    """The effect of a change of an option at a restart of the query.
 
     Parameters
     ----------
     change : Change
     note : str
-        What else is to be said of it.
+        An addition to it for the reference page.
     exact : Change, optional
-        What it means under an exact order (`merge`, `interleaveSeed`), where that differs.
+        The effect in an exact order (`merge`, `interleaveSeed`), where it differs.
     """
 
     change: Change
@@ -95,6 +91,147 @@ COLUMN = "<column>"
 TABLE_PREFIX = "table."
 """The beginning of the name of an option of some tables of a write."""
 
+NAMES: Mapping[str, Sequence[str]] = {
+    "writes": [
+        "path",
+        "keys",
+        "hashPrefix",
+        "sequenceBy",
+        "sequenceScope",
+        "operation",
+        "envelope",
+        "keyFormat",
+        "keySchema",
+        "keySchemaId",
+        "valueFormat",
+        "valueSchema",
+        "valueSchemaId",
+        "valueSubject",
+        "keySubject",
+        "schemaRegistry.url",
+        "schemaRegistry.user",
+        "schemaRegistry.password",
+        "schemaRegistry.token",
+        "schemaRegistry.headers",
+        "schemaRegistry.caFile",
+        "timeUnit",
+        "timeUnit.<column>",
+        "decimalHandling",
+        "onTruncate",
+        "unavailableValuePlaceholder",
+        "nullsAsDeletes",
+        "onError",
+        "errorColumn",
+        "applyAsDeletes",
+        "columnList",
+        "exceptColumnList",
+        "allowNonEmptyPath",
+        "mergeSchema",
+        "mergeEngine",
+        "aggregate.<column>",
+        "sequenceBy.<column>",
+        "tombstoneRetention",
+        "maxBacklogEpochs",
+        "maxBacklogBytes",
+        "rowTtl",
+        "rowTtlBy",
+        "onFull",
+        "backpressure",
+        "indexBy",
+        "publish",
+        "publishPath",
+        "publishInterval",
+        "publishChangeFeed",
+        "publishRetention",
+        "publishGuard",
+        "binlogNames",
+        "priority",
+        "onFullTimeout",
+        "disableBackpressure",
+        "ties",
+        "lateRows",
+        "allowUnordered",
+        "allowMissingBatches",
+        "txnAppId",
+        "txnVersion",
+        "checkpointLocation",
+        "deferred",
+    ],
+    "routed": [
+        "path",
+        "table.<pattern>.<option>",
+        "createTables",
+        "tablesMax",
+        "onTableError",
+        "takeOver",
+        "groupRetention",
+        "commitThreads",
+    ],
+    "reads": [
+        "plan",
+        "onError",
+        "path",
+        "versionAsOf",
+        "timestampAsOf",
+        "filter",
+        "readChangeFeed",
+        "ignoreDeletes",
+        "startingVersion",
+        "startingTimestamp",
+        "startingPosition",
+        "endingVersion",
+        "endingTimestamp",
+        "startingBoundInclusive",
+        "endingBoundInclusive",
+        "deduplicationMode",
+        "emitUnchanged",
+        "computeUpdates",
+        "readHistory",
+        "validBy",
+        "trackHistoryColumnList",
+        "trackHistoryExceptColumnList",
+        "maxRowsPerTrigger",
+        "maxBytesPerTrigger",
+        "maxEpochsPerTrigger",
+        "minRowsPerTrigger",
+        "maxTriggerDelay",
+        "latencyTarget",
+        "parallelism",
+        "columns",
+        "deferred",
+        "splits",
+        "failOnDataLoss",
+        "consumerId",
+        "consumerTtl",
+        "tableTimeout",
+        "raw",
+        "metadata",
+    ],
+    "inputs": [
+        "inputs",
+        "inputsPattern",
+        "consistent",
+        "asOfBatch",
+        "input.<name>.<option>",
+        "input.<name>.format",
+        "input.<name>.priority",
+        "autoPriority",
+        "merge",
+        "interleaveSeed",
+        "mergeSchema",
+        "allowInputRemoval",
+        "mergeColumns",
+        "discoveryInterval",
+        "discoveryRequests",
+        "offsetsPath",
+    ],
+}
+"""The names of all options, per scope: writes to one table, writes to many tables, reads of one
+table or view, and reads of several inputs. A test compares them with the declarations."""
+
+GROUP = "_group"
+"""The folder, below a root, of the table with the batches that all tables have."""
+
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -104,13 +241,20 @@ def fold(name: str) -> str:
 
 
 def absolute_path(path: str, *, option: str = "path") -> str:
-    """Return a path that means the same in every process; raise if it contains a secret."""
+    """Return a path that is the same in every process; raise if it contains a secret."""
     require_plain(path, option=option)
     return path if is_url(path) else os.path.abspath(path)
 
 
+def path_below(root: str, folder: str) -> str:
+    """Return the path of a folder below a root, which is a path or a URL."""
+    # A URL holds no bare '%', '#' or '?'.
+    below = quote(folder, safe="/!$&'()*+,:;=@~") if ":/" in root else folder
+    return f"{root.rstrip('/')}/{below}"
+
+
 def whole_number(text: str, *, bits: int = 63) -> int | None:
-    """Return the whole number that a text is; None if it is none, or needs more bits than those.
+    """Return the integer in a text; None for other texts, and for integers with more bits.
 
     >>> whole_number("-7"), whole_number("9" * 5000), whole_number("²"), whole_number("1_0")
     (-7, None, None, None)
@@ -155,11 +299,11 @@ class Options:
         return self._values.get(name, "").strip() or None
 
     def raw(self, name: str) -> str | None:
-        """Return an option as it was given, blanks and all; None if absent."""
+        """Return the text of an option with its blanks; None if absent."""
         return self._values.get(name)
 
     def by_column(self, name: str) -> Mapping[str, str]:
-        """Return what an option of which there is one per column says of each column."""
+        """Return the values of an option that is given per column, by column."""
         return self._columns[name]
 
     def flag(self, name: str, *, default: bool = False) -> bool:
@@ -172,7 +316,7 @@ class Options:
         return value.lower() == "true"
 
     def number(self, name: str, *, least: int = 0) -> int | None:
-        """Return a whole number of at least ``least``."""
+        """Return an integer of at least ``least``."""
         value = self.text(name)
         if value is None:
             return None
@@ -184,7 +328,7 @@ class Options:
         return number
 
     def duration_ms(self, name: str) -> int | None:
-        """Return a duration in milliseconds, more than none."""
+        """Return a positive duration in milliseconds."""
         value = self.text(name)
         if value is None:
             return None
@@ -195,7 +339,7 @@ class Options:
         return duration
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return comma-separated names; one that holds a comma stands in backquotes."""
+        """Return comma-separated names; a name with a comma is quoted by backquotes."""
         value = self.text(name)
         return () if value is None else split_names(name, value)
 
@@ -216,15 +360,16 @@ class Options:
         return int(time.timestamp() * 1000)
 
     def refuse_together(self, *names: str) -> None:
-        """Raise if more than one of some options is given."""
+        """Raise if more than one of these options is given."""
         given = [name for name in names if self.text(name) is not None]
         if len(given) > 1:
             raise OptionError.conflict(given[0], given[1])
 
-    def refuse(self, name: str, reason: str, *, hint: str) -> None:
-        """Raise if an option is given where it means nothing."""
-        if self.text(name) is not None:
-            raise OptionError(f"option '{name}' {reason}.", hint=hint, option=name)
+    def refuse(self, names: str | Iterable[str], reason: str, *, hint: str) -> None:
+        """Raise if an option is given that does not apply here."""
+        for name in (names,) if isinstance(names, str) else names:
+            if self.text(name) is not None:
+                raise OptionError.refused(name, reason, hint=hint)
 
     def path(self, name: str = "path") -> str:
         """Return the table's path."""
@@ -236,14 +381,12 @@ class Options:
 
 
 def _unknown(name: str, known: Collection[str]) -> OptionError:
-    """Return the error of a name that is not ``known``; perhaps another scope knows it."""
-    # By its name: all that declares options imports this module.
-    scopes = import_module("spark_upsert.options.scopes").SCOPES
+    """Return the error for a name that is not ``known``; it says if another scope has the name."""
     elsewhere = {
-        scope: own
-        for scope, options in scopes.items()
-        for own in options
-        if fold(own) == fold(name)
+        scope: option
+        for scope, options in NAMES.items()
+        for option in options
+        if fold(option) == fold(name)
     }
     if "routed" in elsewhere or name.lower().startswith(TABLE_PREFIX):
         return OptionError(
@@ -266,23 +409,20 @@ _Member = TypeVar("_Member", bound=Enum)
 
 
 def choice(options: Options, name: str, members: type[_Member]) -> _Member | None:
-    """Return the member that an option names, None if absent."""
+    """Return the member that an option selects, None if absent."""
     value = options.text(name)
     return None if value is None else member(name, value, members)
 
 
 def member(name: str, value: str, members: type[_Member]) -> _Member:
-    """Return the member that a value means; raises `OptionError`."""
+    """Return the member with a given value; raises `OptionError`."""
     return members(one_of(name, value, [member.value for member in members]))
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> str:
-    """Return the known value that a given one means, as names are compared (`fold`).
+    """Return the known value that equals a given one, as names are compared (`fold`).
 
-    Raises
-    ------
-    OptionError
-        It means none of them.
+    Raises `OptionError` if there is none.
     """
     by_fold = {fold(each): each for each in known}
     found = by_fold.get(fold(value.strip()))
@@ -302,7 +442,7 @@ NO_NAMES: tuple[str, ...] = ()
 
 
 class AppliesTo(Enum):
-    """The only kind of read or write that an option is for."""
+    """The only type of read or write that accepts an option."""
 
     STREAM = "streams"
     BATCH = "batches"
@@ -310,28 +450,28 @@ class AppliesTo(Enum):
 
 @dataclass(frozen=True)
 class Option(Generic[T]):
-    """All that is known of an option.
+    """The declaration of an option.
 
     Parameters
     ----------
     name : str
-        As the reference page has it.
+        As on the reference page.
     read : callable
-        Reads it: of the given options and its name the value, None if it is absent. Raises
+        Returns the value from the given options and the name, None if it is absent. Raises
         `OptionError`.
     life : Life
-        What a change of it between two lives of a query means.
+        The effect of a change at a restart of the query.
     default : optional
-        What holds where it is absent.
+        The value if it is absent.
     required : bool
-        Whether `read` raises where it is absent.
+        Whether `read` raises if it is absent.
     is_of_whole : bool
-        Whether it is of the whole read or write, and no input or table is told it by itself.
-    only : Only, optional
-        What refuses it otherwise.
+        Whether it applies to the complete read or write, and cannot be set for one input or table.
+    only : AppliesTo, optional
+        The only type of read or write that accepts it.
     excludes : tuple of str
-        Options that cannot be given beside it. An input or table that is told one of them by
-        itself is not told the other by its query.
+        Options that contradict it. An input or table that sets one of them does not inherit the
+        others.
     """
 
     name: str
@@ -345,18 +485,18 @@ class Option(Generic[T]):
     meaning: str = ""
 
     def means(self, meaning: str) -> Option[T]:
-        """Return it with its meaning."""
+        """Return the option with its text for the reference page."""
         return replace(self, meaning=meaning)
 
     def held(self, meaning: str) -> T:
-        """Return the field of a dataclass that holds it; one without a default may be None."""
+        """Return the field of a dataclass for this option; one without a default may be None."""
         default: Any = MISSING if self.required else self.default
         found: T = field(default=default, metadata={_ONE: self.means(meaning)})
         return found
 
 
 def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = True) -> Any:
-    """Return the field that holds what its class makes of options; `values` leaves it out.
+    """Return the field for a value that the class makes from several options; `values` omits it.
 
     Without a default it is an empty mapping.
     """
@@ -365,12 +505,12 @@ def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = Tr
 
 
 def part(cls: type[T]) -> T:
-    """Return the field that holds a class with options of its own."""
+    """Return the field for a class that declares options of its own."""
     return field(default_factory=cls, metadata={_PART: cls})
 
 
 def declared(*classes: Any) -> dict[str, Option[Any]]:
-    """Return the options that classes declare, by name, in the order of their fields."""
+    """Return the options that classes declare, by name, in the order of the fields."""
     return {option.name: option for cls in classes for option in _options_of(cls)}
 
 
@@ -388,19 +528,16 @@ def _options_of(cls: Any) -> Iterator[Option[Any]]:
 
 
 def _single(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
-    """Yield the fields that each hold one option: their names, options and defaults."""
+    """Yield the fields with one option each: their names, options and defaults."""
     for each in fields(cls):
         if _ONE in each.metadata:
             yield each.name, each.metadata[_ONE], each.default
 
 
 def values(cls: Any, options: Options) -> dict[str, Any]:
-    """Return the given values of the fields that each hold one option, by the fields' names.
+    """Return the given values of the fields with one option each, by the names of the fields.
 
-    Raises
-    ------
-    OptionError
-        One is malformed, or excluded by another one.
+    Raises `OptionError` for a malformed value, and for options that exclude each other.
     """
     held = list(_single(cls))
     for _, option, _ in held:
@@ -411,18 +548,26 @@ def values(cls: Any, options: Options) -> dict[str, Any]:
 
 
 def given_only(held: Any, only: AppliesTo) -> list[str]:
-    """Return the options that are for something alone, and whose values in a class are said."""
-    return [
-        option.name
-        for name, option, default in _single(type(held))
-        if option.only is only and getattr(held, name) != default
-    ]
+    """Return the options with a value other than the default that apply to batches or streams only."""
+    return [option.name for option in _given(held) if option.only is only]
+
+
+def given_among(held: Any, *names: str) -> list[str]:
+    """Return the names, in their order, of options with a value other than the default."""
+    given = {option.name for option in _given(held)}
+    return [name for name in names if name in given]
+
+
+def _given(held: Any) -> Iterator[Option[Any]]:
+    for name, option, default in _single(type(held)):
+        if getattr(held, name) != default:
+            yield option
 
 
 def counted(held: Any) -> dict[str, Any]:
-    """Return the options that decide how many rows an epoch has, with their values in a class.
+    """Return the options that affect the number of rows per epoch, with their values in a class.
 
-    An exact order refuses another value of them (`Life.exact`).
+    An exact order refuses a change of them (`Life.exact`).
     """
     return {
         option.name: getattr(held, name)
@@ -432,12 +577,12 @@ def counted(held: Any) -> dict[str, Any]:
 
 
 def names_of_whole(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:
-    """Return the names of those that no input or table is told by itself."""
+    """Return the names of options that cannot be set for one input or table."""
     return tuple(name for name, option in options.items() if option.is_of_whole)
 
 
 def exclusive(options: Mapping[str, Option[Any]]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of which an input or table is told one option alone by itself."""
+    """Return the groups of options of which one input or table can set only one."""
     return tuple(
         (name, *option.excludes)
         for name, option in options.items()
@@ -451,10 +596,10 @@ def flag(options: Options, name: str) -> bool | None:
 
 
 def at_least(least: int) -> Callable[[Options, str], int | None]:
-    """Return what reads a whole number of at least some."""
+    """Return the reader of an integer of at least ``least``."""
     return lambda options, name: options.number(name, least=least)
 
 
 def member_of(members: type[_Member]) -> Callable[[Options, str], _Member | None]:
-    """Return what reads the member of an enumeration that a text names."""
+    """Return the reader of a member of an enumeration."""
     return lambda options, name: choice(options, name, members)

@@ -1,7 +1,8 @@
-"""Which inputs a read has, and what is said of each: ``inputs=east,west``, ``input.east.path=...``.
+"""The inputs of a read and their options: ``inputs=east,west``, ``input.east.path=...``.
 
-An option without a prefix is the query's; those of a table's read are also what every input is told
-that does not say otherwise. A read that names no inputs has one, whose name is ``""``.
+An option without a prefix belongs to the query; options for the read of a table also apply to every
+input that does not set them. A read without names of inputs has one input, whose name is ``""``.
+With ``inputsPattern``, a glob over the folders below ``path``, the inputs are discovered.
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote
 
 from spark_upsert.errors import OptionError, about, did_you_mean, is_url
-from spark_upsert.options.below import DiscoveryOptions, path_below
 from spark_upsert.options.declare import (
+    BATCH,
     Change,
     Life,
     Option,
     Options,
+    at_least,
     declared,
     exclusive,
+    flag,
     fold,
     held_together,
     names_of_whole,
+    path_below,
 )
 from spark_upsert.options.read import READ_OPTIONS, MergeOptions, QueryOptions, ReadOptions
 from spark_upsert.options.spark import users_own
@@ -46,6 +52,43 @@ _PATH = "path"
 _NAME = re.compile(r"[\w-]+")
 
 
+_MEANT = re.compile(r"\*\*|\{[^/]*,[^/]*\}")
+"""Signs of other globs that are refused: any number of folders, or one of several names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A glob over the folders below a root, one part for each level."""
+
+    parts: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        """Check a pattern.
+
+        Raises `OptionError`: it is empty or absolute, leads upwards, or has ``**`` or ``{a,b}``.
+        """
+        parts = text.strip().split("/")
+        if not all(parts) or any(part in (".", "..") or _MEANT.search(part) for part in parts):
+            raise OptionError.invalid(
+                "inputsPattern",
+                text,
+                "a glob over the folders below 'path'",
+                hint="write '*' for all tables directly below 'path', or one part for each level, "
+                "such as 'region=*/orders'; '**', '..', '{a,b}' and a '/' at either end have no "
+                "meaning.",
+            )
+        return cls(tuple(parts))
+
+    def __str__(self) -> str:
+        return "/".join(self.parts)
+
+
+def _pattern(options: Options, name: str) -> Pattern | None:
+    text = options.text(name)
+    return None if text is None else Pattern.parse(text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
     """The version of a table at which a batch of its group is read."""
@@ -53,6 +96,149 @@ class Pin:
     place: TableVersion
     batch: int | None
     """Its number; None if it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscoveryOptions:
+    """The discovery of inputs: tables below a root that match a pattern."""
+
+    root: str
+    pattern: Pattern = Option(
+        "inputsPattern",
+        _pattern,
+        Life(
+            Change.REFUSED,
+            "where it finds a table no more (`failOnDataLoss`); one that is new begins",
+        ),
+        required=True,
+    ).held(
+        "Instead of `inputs`: a glob over the folders below `path`, such as `*` or "
+        "`region=*/orders`. Each table that it matches is an input, named by its path below "
+        "`path`; tables that come later join a running stream, with all that is in them. One that "
+        "goes is an error, or with `failOnDataLoss=false` a warning."
+    )
+    storage: Mapping[str, str] = field(repr=False)
+    fail_on_data_loss: bool
+    begins_at_latest: bool
+    shared: Mapping[str, str] = field(repr=False)
+    """The options of each input."""
+    is_consistent: bool = Option(
+        "consistent",
+        flag,
+        Life(Change.NEXT, "which may wait until all tables have it"),
+        default=False,
+    ).held(
+        "With `inputsPattern`, or with `inputs` and the root as `path`, where one query writes "
+        "all tables (its `path` has braces): all are read at the versions of the newest batch "
+        "that is whole in all of them, and a stream is never ahead of it in any. Tables that are "
+        "in no batch yet do not take part. Default `false`."
+    )
+    """Whether all are read at one batch of the query that writes them."""
+    as_of_batch: int | None = Option("asOfBatch", at_least(0), BATCH).held(
+        "Batch: the same at an earlier batch of that query, by its number."
+    )
+    """Its number, if it is not the newest."""
+    named: Mapping[str, str] = field(default_factory=dict)
+    """The folders of inputs that have names; none: they are found, and called by their folders."""
+
+    @classmethod
+    def of_named(
+        cls, options: Options, shared: Mapping[str, str], paths: Mapping[str, str]
+    ) -> DiscoveryOptions:
+        """Check the options of named inputs that are read at one batch, with the path of each input.
+
+        Raises `OptionError` for an input that is not below the root, which is the ``path``.
+        """
+        _refuse_what_is_not_consistent(options)
+        root = options.path().rstrip("/")
+        below = {name: path.strip().rstrip("/") for name, path in paths.items()}
+        for name, path in below.items():
+            if not path.startswith(f"{root}/"):
+                raise OptionError(
+                    f"the input '{name}' lies at '{path}', and not below '{root}': inputs are read "
+                    "at one batch only where one query writes them below one root.",
+                    hint=f"give the root as 'path', and 'input.{name}.path' = '{root}/...'.",
+                    option=f"input.{name}.path",
+                )
+        return cls(
+            **_common(options, shared),
+            pattern=Pattern(("*",)),
+            fail_on_data_loss=True,
+            is_consistent=True,
+            as_of_batch=options.number("asOfBatch"),
+            named={
+                name: unquote(folder) if ":/" in root else folder
+                for name, folder in ((name, path[len(root) + 1 :]) for name, path in below.items())
+            },
+        )
+
+    @classmethod
+    def parse(cls, options: Options, shared: Mapping[str, str]) -> DiscoveryOptions | None:
+        """Check the options; None if no pattern is given.
+
+        ``shared`` has the options of the query that also apply to a table.
+        """
+        pattern = _pattern(options, "inputsPattern")
+        if pattern is None:
+            return None
+        options.refuse_together("inputsPattern", "inputs")
+        options.refuse(
+            "metadata",
+            "has no meaning beside 'inputsPattern': it is of one table",
+            hint="drop 'inputsPattern', and give the 'path' of the table.",
+        )
+        as_of_batch = options.number("asOfBatch")
+        is_consistent = options.flag("consistent", default=as_of_batch is not None)
+        if is_consistent:
+            _refuse_what_is_not_consistent(options)
+        elif as_of_batch is not None:
+            raise OptionError.conflict("consistent=false", "asOfBatch")
+        return cls(
+            **_common(options, shared),
+            pattern=pattern,
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            is_consistent=is_consistent,
+            as_of_batch=as_of_batch,
+        )
+
+    def told(self, name: str, *, joins: bool = False) -> dict[str, str]:
+        """Return the options of the table at a path below the root, in addition to `shared`.
+
+        A table that ``joins`` a running stream is read from its beginning: all its rows are new.
+        """
+        told = {"path": path_below(self.root, self.named.get(name, name))}
+        if joins and self.begins_at_latest:
+            told["startingVersion"] = "earliest"
+        return told
+
+
+def _common(options: Options, shared: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of `DiscoveryOptions` that found and named inputs have in common."""
+    return {
+        "root": options.path(),
+        "storage": options.storage,
+        "begins_at_latest": (options.text("startingVersion") or "").lower() == "latest",
+        "shared": {name: text for name, text in shared.items() if fold(name) != "path"},
+    }
+
+
+def _refuse_what_is_not_consistent(options: Options) -> None:
+    """Refuse options that read a table at another version than the batch, or only a part of it."""
+    for name in ("versionAsOf", "timestampAsOf", "endingVersion", "endingTimestamp"):
+        if options.text(name) is not None:
+            raise OptionError.conflict(
+                "consistent",
+                name,
+                why="the batch says at which version each table is read",
+                hint="drop one of them; an earlier batch is read by 'asOfBatch'.",
+            )
+    if not options.flag("failOnDataLoss", default=True):
+        raise OptionError.conflict(
+            "consistent",
+            "failOnDataLoss=false",
+            why="a read that leaves out what is lost has not the same batch of all tables",
+            hint="drop one of them.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,10 +280,7 @@ class InputOptions:
     def of_table(self) -> ReadOptions:
         """Return the options of a table's read.
 
-        Raises
-        ------
-        OptionError
-            One is unknown, malformed, or of the query alone.
+        Raises `OptionError`: one is unknown, malformed, or of the query alone.
         """
         with about("input", self.name):
             self._require_of_table()
@@ -106,19 +289,16 @@ class InputOptions:
     def _require_of_table(self) -> None:
         """Check that a named input has a path, and no option of the query.
 
-        Raises
-        ------
-        OptionError
-            It has none, or an option of the query.
+        Raises `OptionError`: it has none, or an option of the query.
         """
         if not self.name:
             return
         for name in self.own:
             if (of_query := _meant(name, _OF_QUERY)) is not None:
-                raise OptionError(
-                    f"option '{of_query}' is of the query, and not of an input.",
+                raise OptionError.refused(
+                    of_query,
+                    "is of the query, and not of an input",
                     hint=f"give '{of_query}' without '{_PREFIX}{self.name}.'.",
-                    option=of_query,
                 )
         if not any(fold(name) == _PATH and text.strip() for name, text in self.own.items()):
             path = f"{_PREFIX}{self.name}.{_PATH}"
@@ -208,11 +388,9 @@ class ReadPlan:
     def parse(cls, given: Mapping[str, str]) -> ReadPlan:
         """Check the options of a read.
 
-        Raises
-        ------
-        OptionError
-            An option is unknown or malformed; inputs are named twice, or not at all; options are
-            those of an input that does not exist. What is said of each is checked by its format.
+        Raises `OptionError`: an option is unknown or malformed; inputs are named twice, or not at
+        all; options are those of an input that does not exist. What is said of each is checked by
+        its format.
         """
         of_query, of_inputs = _apart(users_own(given))
         _refuse_priority_of_all(of_query, of_inputs)
@@ -291,10 +469,10 @@ def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str
             continue
         input_name, dot, own = name[len(_PREFIX) :].partition(".")
         if not (input_name and dot and own):
-            raise OptionError(
-                f"option '{name}' names no option of an input.",
+            raise OptionError.refused(
+                name,
+                "names no option of an input",
                 hint=f"write {_PREFIX}<name>.<option>, such as '{_PREFIX}east.path'.",
-                option=name,
             )
         of_inputs.setdefault(input_name.lower(), {})[own] = text
     return of_query, of_inputs
@@ -314,11 +492,11 @@ def _refuse_of_tables(shared: Mapping[str, str], inputs: Sequence[InputOptions])
         if meant is None or meant in _QUERY_OPTIONS or meant in _OF_EVERY_INPUT:
             continue
         if not tables:
-            raise OptionError(
-                f"option '{meant}' is of tables, and no input is one.",
+            raise OptionError.refused(
+                meant,
+                "is of tables, and no input is one",
                 hint=f"drop '{meant}'; or, if '{other.name}' is a table, "
                 f"'{_PREFIX}{other.name}.{_FORMAT}'.",
-                option=meant,
             )
         if meant == "filter":
             raise OptionError(
@@ -347,10 +525,10 @@ def _names(text: str | None) -> tuple[str, ...]:
     for name in names:
         if (other := seen.get(name.lower())) is not None:
             as_what = "" if other == name else f", as '{other}', too"
-            raise OptionError(
-                f"option 'inputs' names '{name}' twice{as_what}.",
+            raise OptionError.refused(
+                "inputs",
+                f"names '{name}' twice{as_what}",
                 hint="name each input once; case does not tell them apart.",
-                option="inputs",
             )
         seen[name.lower()] = name
     return names
@@ -384,10 +562,11 @@ def _at_one_batch(
     if not options.flag("consistent", default=options.text("asOfBatch") is not None):
         _refuse_without_root(options)
         return None
-    for name in ("metadata", PLAN, "allowInputRemoval"):
-        options.refuse(
-            name, "has no meaning where named inputs are read at one batch", hint="drop it."
-        )
+    options.refuse(
+        ("metadata", PLAN, "allowInputRemoval"),
+        "has no meaning where named inputs are read at one batch",
+        hint="drop it.",
+    )
     paths = {}
     for name, own in told.items():
         for option in own:
@@ -414,31 +593,29 @@ def _refuse_of_inputs(of_inputs: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _refuse_without_root(options: Options) -> None:
-    for name in ("consistent", "asOfBatch"):
-        options.refuse(
-            name,
-            "is about tables below one root, that one query writes",
-            hint="give the root as 'path', and the tables by 'inputsPattern': '*' is all of them.",
-        )
+    options.refuse(
+        ("consistent", "asOfBatch"),
+        "is about tables below one root, that one query writes",
+        hint="give the root as 'path', and the tables by 'inputsPattern': '*' is all of them.",
+    )
 
 
 def _refuse_without_inputs(options: Options, of_inputs: Mapping[str, Mapping[str, str]]) -> None:
     _refuse_of_inputs(of_inputs)
-    for name in INPUT_OPTIONS:
-        options.refuse(
-            name, "has no meaning without 'inputs'", hint="give 'inputs', or drop the option."
-        )
+    options.refuse(
+        INPUT_OPTIONS, "has no meaning without 'inputs'", hint="give 'inputs', or drop the option."
+    )
 
 
 def _refuse_priority_of_all(of_query: Mapping[str, str], of_inputs: Mapping[str, object]) -> None:
     for name in of_query:
         if fold(name) == _PRIORITY:
-            raise OptionError(
-                f"option '{name}' is of one input, since it says which one comes before others.",
+            raise OptionError.refused(
+                name,
+                "is of one input, since it says which one comes before others",
                 hint=f"give '{_PREFIX}{next(iter(of_inputs), '<name>')}.{_PRIORITY}' beside "
                 "'inputs', or write to the table with the option 'priority', which is a property "
                 "of it then.",
-                option=name,
             )
 
 

@@ -9,17 +9,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
 
 from spark_upsert.core.durations import render_time
 from spark_upsert.core.input_order import SEED_END, Concat, Order, RoundRobin, Seeded
 from spark_upsert.errors import OptionError, setting
-from spark_upsert.options.below import GROUP, path_below
 from spark_upsert.options.declare import (
     BATCH,
     BEGINNING,
     COUNTED,
     FREE,
+    GROUP,
     NEXT,
     NO_NAMES,
     REFUSED,
@@ -33,11 +32,13 @@ from spark_upsert.options.declare import (
     choice,
     declared,
     flag,
+    given_among,
     given_only,
     held_together,
     member_of,
     one_of,
     part,
+    path_below,
     values,
     whole_number,
 )
@@ -85,11 +86,10 @@ def _columns(options: Options, name: str) -> tuple[str, ...]:
     seen: dict[str, str] = {}
     for column in columns:
         if (other := seen.get(column.lower())) is not None:
-            raise OptionError(
-                f"option '{name}' names '{column}' twice"
-                f"{'' if other == column else f', as {other!r}, too'}.",
+            raise OptionError.refused(
+                name,
+                f"names '{column}' twice{'' if other == column else f', as {other!r}, too'}",
                 hint="name each column once.",
-                option=name,
             )
         seen[column.lower()] = column
     return columns
@@ -281,23 +281,18 @@ class QueryOptions(MergeOptions):
                     option="mergeColumns",
                 )
             return
-        for name, bound in (
-            ("maxBytesPerTrigger", self.bytes_max),
-            ("maxEpochsPerTrigger", self.epochs_max),
-            ("minRowsPerTrigger", self.rows_min),
-        ):
-            if bound is not None:
-                raise OptionError(
-                    f"option '{name}' has no meaning in an exact order, which is cut by rows.",
-                    hint="give 'maxRowsPerTrigger' instead.",
-                    option=name,
-                )
+        bounds = ("maxBytesPerTrigger", "maxEpochsPerTrigger", "minRowsPerTrigger")
+        for name in given_among(self, *bounds):
+            raise OptionError.refused(
+                name,
+                "has no meaning in an exact order, which is cut by rows",
+                hint="give 'maxRowsPerTrigger' instead.",
+            )
         for name in self._told_priorities:
-            raise OptionError(
-                f"option '{name}' has no meaning in an exact order, which alone decides which "
-                "input is next.",
+            raise OptionError.refused(
+                name,
+                "has no meaning in an exact order, which alone decides which input is next",
                 hint="drop the option; or leave out 'merge' and 'interleaveSeed'.",
-                option=name,
             )
 
     @property
@@ -321,9 +316,7 @@ class QueryOptions(MergeOptions):
 
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
-        for name in given_only(self, AppliesTo.STREAM):
-            raise of_streams_only(name)
-        for name in self._told_priorities:
+        for name in (*given_only(self, AppliesTo.STREAM), *self._told_priorities):
             raise of_streams_only(name)
 
 
@@ -333,6 +326,12 @@ def of_streams_only(name: str) -> OptionError:
         f"option '{name}' has no meaning in a batch read.",
         hint="use spark.readStream, or drop the option.",
     )
+
+
+AS_OF = ("versionAsOf", "timestampAsOf")
+STARTS = ("startingVersion", "startingTimestamp")
+ENDS = ("endingVersion", "endingTimestamp")
+"""Options for the version of a batch of rows, and for the bounds of changes."""
 
 
 class Metadata(Enum):
@@ -616,23 +615,17 @@ class ReadOptions:
             other = "a history" if self.history else "metadata" if self.metadata else ""
             refuse_of_changes(self, other)
         if not self.change_feed and not self.history:
-            for name, given in (
-                ("startingVersion", self.starting_version),
-                ("startingTimestamp", self.starting_timestamp_ms),
-                ("endingVersion", self.ending_version),
-                ("endingTimestamp", self.ending_timestamp_ms),
-            ):
-                if given is not None:
-                    raise OptionError(
-                        f"option '{name}' needs the change feed.",
-                        hint="add .option('readChangeFeed', 'true'), or use 'versionAsOf' to "
-                        "read the table as it was.",
-                    )
-        elif self.version_as_of is not None or self.timestamp_as_of_ms is not None:
-            given_as_of = "timestampAsOf" if self.version_as_of is None else "versionAsOf"
+            for name in given_among(self, *STARTS, *ENDS):
+                raise OptionError(
+                    f"option '{name}' needs the change feed.",
+                    hint="add .option('readChangeFeed', 'true'), or use 'versionAsOf' to "
+                    "read the table as it was.",
+                )
+            return
+        for name in given_among(self, *AS_OF):
             raise OptionError.conflict(
                 "readChangeFeed",
-                given_as_of,
+                name,
                 why="changes are of several versions",
                 hint="use 'startingVersion' and 'endingVersion'.",
             )
@@ -659,37 +652,32 @@ class ReadOptions:
 
     def _refuse_filter(self, read: str) -> None:
         if self.filter is not None:
-            raise OptionError(
-                f"option 'filter' has no meaning in {read}: of a change, the row before may be "
-                "wanted and the row behind not.",
+            raise OptionError.refused(
+                "filter",
+                f"has no meaning in {read}: of a change, the row before may be "
+                "wanted and the row behind not",
                 hint="read a view, whose changes are exact, by pyspark_upsertflow.view(path)"
                 ".filter(...); or filter behind the read, with where(...).",
-                option="filter",
             )
 
     def _refuse_history(self) -> None:
         if self.history:
-            raise OptionError(
-                "option 'readHistory' has no meaning in a stream: a row of a history is ended by "
-                "a later one, which no stream of rows can take back.",
+            raise OptionError.refused(
+                "readHistory",
+                "has no meaning in a stream: a row of a history is ended by "
+                "a later one, which no stream of rows can take back",
                 hint="use spark.read; or keep the history in a table ('upsertflow keep-history'), "
                 "and read the changes of that.",
-                option="readHistory",
             )
 
     def _refuse_apart_from_history(self) -> None:
-        given = (
-            ("validBy", self.valid_by is not ValidBy.TIME),
-            ("trackHistoryColumnList", self.tracked),
-            ("trackHistoryExceptColumnList", self.untracked),
-        )
-        for name, is_given in given:
-            if is_given and not self.history:
-                raise OptionError(
-                    f"option '{name}' says something of a history, and none is read.",
-                    hint=f"add {setting('readHistory', 'true')}, or drop it.",
-                    option=name,
-                )
+        of_history = ("validBy", "trackHistoryColumnList", "trackHistoryExceptColumnList")
+        for name in () if self.history else given_among(self, *of_history):
+            raise OptionError.refused(
+                name,
+                "says something of a history, and none is read",
+                hint=f"add {setting('readHistory', 'true')}, or drop it.",
+            )
         if self.history and not self.starting_inclusive:
             raise OptionError.conflict(
                 "startingBoundInclusive=false",
@@ -700,37 +688,14 @@ class ReadOptions:
 
     def _refuse_position(self) -> None:
         if self.starting_position is not None:
-            raise OptionError(
-                "option 'startingPosition' is of views.",
+            raise OptionError.refused(
+                "startingPosition",
+                "is of views",
                 hint="drop it, or use 'startingVersion' to choose where the stream begins.",
-                option="startingPosition",
             )
 
 
-class _ReadTarget(Protocol):
-    """A read of a table, or of a view."""
-
-    @property
-    def change_feed(self) -> bool: ...
-    @property
-    def compute_updates(self) -> bool: ...
-    @property
-    def deduplication(self) -> Deduplication: ...
-    @property
-    def starting_version(self) -> int | str | None: ...
-    @property
-    def starting_timestamp_ms(self) -> int | None: ...
-    @property
-    def starting_inclusive(self) -> bool: ...
-    @property
-    def ending_version(self) -> int | None: ...
-    @property
-    def ending_timestamp_ms(self) -> int | None: ...
-    @property
-    def ending_inclusive(self) -> bool: ...
-
-
-def refuse_of_changes(read: _ReadTarget, other: str = "") -> None:
+def refuse_of_changes(read: ReadOptions, other: str = "") -> None:
     """Refuse, in a batch of rows or of an `other` thing, what says how changes are shown."""
     add = "" if other else f"add {setting('readChangeFeed', 'true')}, or "
     given = (
@@ -739,31 +704,30 @@ def refuse_of_changes(read: _ReadTarget, other: str = "") -> None:
     )
     for name, is_given in given:
         if is_given:
-            raise OptionError(
-                f"option '{name}' has no meaning in {other or 'a batch of rows'}, which shows no "
-                "changes.",
+            raise OptionError.refused(
+                name,
+                f"has no meaning in {other or 'a batch of rows'}, which shows no changes",
                 hint=f"{add}drop the option"
                 f"{', or emitUnchanged' if name == 'deduplicationMode' else ''}.",
-                option=name,
             )
 
 
-def refuse_of_new_values(read: _ReadTarget) -> None:
+def refuse_of_new_values(read: ReadOptions) -> None:
     """Refuse, in a stream of new values, what says how old ones are shown."""
     if not read.change_feed and not read.compute_updates:
-        raise OptionError(
-            "option 'computeUpdates' has no meaning in a stream of new values.",
+        raise OptionError.refused(
+            "computeUpdates",
+            "has no meaning in a stream of new values",
             hint="add .option('readChangeFeed', 'true'), or drop the option.",
-            option="computeUpdates",
         )
 
 
-def is_open(read: _ReadTarget) -> bool:
+def is_open(read: ReadOptions) -> bool:
     """Return whether both bounds are excluded: then a range from a version to itself is empty."""
     return not (read.starting_inclusive or read.ending_inclusive)
 
 
-def refuse_wrong_bounds(read: _ReadTarget) -> None:
+def refuse_wrong_bounds(read: ReadOptions) -> None:
     """Refuse an end before the start, and what is said of a bound that is not given."""
     version, last = read.starting_version, read.ending_version
     time_ms, last_ms = read.starting_timestamp_ms, read.ending_timestamp_ms

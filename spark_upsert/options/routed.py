@@ -18,7 +18,6 @@ from functools import cached_property
 from spark_upsert.core.path_template import Template, is_routed
 from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import OptionError, about, nearest
-from spark_upsert.options.below import path_below
 from spark_upsert.options.declare import (
     COLUMN,
     FREE,
@@ -37,6 +36,7 @@ from spark_upsert.options.declare import (
     fold,
     held_together,
     names_of_whole,
+    path_below,
     values,
 )
 from spark_upsert.options.spark import missing_path, users_own
@@ -192,10 +192,8 @@ class RoutedOptions:
     def parse(cls, given: Mapping[str, str]) -> RoutedOptions:
         """Check the options of a write into many tables.
 
-        Raises
-        ------
-        OptionError
-            One is unknown, malformed, or of the whole write and given for a table.
+        Raises `OptionError`: one is unknown, malformed, or of the whole write and given for a
+        table.
         """
         own = users_own(given)
         told = tuple(_told(name, text) for name, text in own.items() if _is_told(name))
@@ -241,11 +239,8 @@ class RoutedOptions:
     def of(self, name: str, folder: str) -> WriteOptions:
         """Return the options of a table, by its name and its folder below the root.
 
-        Raises
-        ------
-        OptionError
-            Patterns that say the same much about the name say different things, or they do not go
-            together with what is said of all tables.
+        Raises `OptionError`: patterns that say the same much about the name say different things,
+        or they do not go together with what is said of all tables.
         """
         return replace(
             self._parsed(name, _chosen(name, self._about(name))),
@@ -333,14 +328,9 @@ class RoutedOptions:
 
 
 def overridden(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[str, str]:
-    """Return options of a table, some of which are given otherwise, in whatever spelling.
+    """Return the options of a table after some are overridden, in whatever spelling.
 
-    Parameters
-    ----------
-    given : mapping of str to str
-    otherwise : mapping of str to str
-        What holds; with one of ``columnList`` and ``exceptColumnList``, the other is not said. An
-        empty text takes an option back.
+    One of ``columnList`` and ``exceptColumnList`` removes the other; an empty text removes an option.
     """
     said = set(map(_meant, otherwise))
     for group in _EXCLUSIVE:
@@ -362,10 +352,7 @@ def _is_told(name: str) -> bool:
 def _told(name: str, text: str) -> TableOption:
     """Return what an option says of some tables: it begins at the first dot behind which it does.
 
-    Raises
-    ------
-    OptionError
-        It has no pattern, or no known option, or one of the whole write.
+    Raises `OptionError`: it has no pattern, or no known option, or one of the whole write.
     """
     words = name[len(TABLE_PREFIX) :].split(".")
     for at in range(1, len(words)):
@@ -380,12 +367,12 @@ def _told(name: str, text: str) -> TableOption:
             return TableOption(pattern.lower(), option, text)
     near = nearest(words[-1], WRITE_OPTIONS)
     meant = f"'{TABLE_PREFIX}{'.'.join(words[:-1]) or '<pattern>'}.{near}'"
-    raise OptionError(
-        f"option '{name}' names no table and option: expected '{TABLE_PREFIX}<pattern>.<option>'.",
+    raise OptionError.refused(
+        name,
+        f"names no table and option: expected '{TABLE_PREFIX}<pattern>.<option>'",
         hint=f"Did you mean {meant}?"
         if near
         else f"write for example '{TABLE_PREFIX}shop.*.keys'.",
-        option=name,
     )
 
 

@@ -47,10 +47,7 @@ _REPEATED = "option."
 def users_own(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options that a user gave.
 
-    Raises
-    ------
-    OptionError
-        Several paths are given.
+    Raises `OptionError`: several paths are given.
     """
     by_lower = {name.lower(): value for name, value in given.items()}
     if "paths" in by_lower:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 from spark_upsert.errors import OptionError, setting
-from spark_upsert.options.declare import STORAGE_PREFIX, Options, choice, fold
+from spark_upsert.options.declare import STORAGE_PREFIX, Options, choice, fold, given_among
 from spark_upsert.options.read import (
+    AS_OF,
+    ENDS,
     READ_OPTIONS,
+    STARTS,
     OnError,
     PlanOptions,
-    QueryOptions,
     ReadOptions,
     of_streams_only,
     refuse_of_changes,
@@ -44,37 +46,14 @@ _OF_TABLES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewOptions(PlanOptions):
-    """The checked options of a read of a view."""
-
-    query: QueryOptions
-    storage: Mapping[str, str] = field(repr=False)
-    change_feed: bool
-    ignore_deletes: bool
-    deduplication: Deduplication
-    compute_updates: bool
-    splits: int | None
-    starting_version: int | str | None
-    starting_timestamp_ms: int | None
-    starting_inclusive: bool
-    starting_position: str | None
-    """The moves that a kept table has recorded (`table.write.moves`)."""
-    ending_version: int | None
-    ending_timestamp_ms: int | None
-    ending_inclusive: bool
-    version_as_of: int | None
-    timestamp_as_of_ms: int | None
-    consumer: str | None
-    consumer_ttl_ms: int
+class ViewOptions(ReadOptions, PlanOptions):
+    """The checked options of a read of a view; the ``path`` has no meaning."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ViewOptions:
         """Check the options of a read of a view.
 
-        Raises
-        ------
-        OptionError
-            One is unknown, malformed, or means nothing for a view.
+        Raises `OptionError`: one is unknown, malformed, or means nothing for a view.
         """
         options = Options(given, READ_OPTIONS)
         for name, why in _OF_TABLES.items():
@@ -83,10 +62,8 @@ class ViewOptions(PlanOptions):
         assert plan is not None, "who asks has seen it"
         apart = {PLAN, fold(ON_ERROR)}
         kept = {name: text for name, text in given.items() if fold(name) not in apart}
-        # All else means what it means for a table.
+        # All other options mean the same as for a table.
         like = ReadOptions.parse({**kept, "path": "/"})
-        names = {each.name for each in fields(cls)} - {"plan", "on_error"}
-        own = {name: getattr(like, name) for name in names}
         on_error = choice(options, ON_ERROR, OnError) or OnError.FAIL
         if like.deduplication is Deduplication.NONE:
             raise OptionError(
@@ -102,23 +79,14 @@ class ViewOptions(PlanOptions):
                 hint=f"drop the option; {setting('consumerId')} keeps what the query has to read.",
                 option="failOnDataLoss",
             )
-        return cls(plan=plan, on_error=on_error, **own)
+        return cls(plan=plan, on_error=on_error, **vars(like))
 
     @classmethod
     def put_off(cls, text: str, storage: Mapping[str, str]) -> ViewOptions:
-        """Check the options of a read whose splits a writer is handed (`put_off_text`).
+        """Check the option ``deferred`` of a write: a read of a view whose splits the writer executes.
 
-        Parameters
-        ----------
-        text : str
-            The option ``deferred`` of the write.
-        storage : mapping of str to str
-            How the writer reaches the storage, and so the reader.
-
-        Raises
-        ------
-        OptionError
-            It is none, or one of them is unknown or malformed.
+        The text is that of `put_off_text`; ``storage`` has the storage options of the writer. Raises
+        `OptionError` for malformed JSON and for invalid options in it.
         """
         try:
             found = texts(json.loads(text))
@@ -133,56 +101,36 @@ class ViewOptions(PlanOptions):
         own = {f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()}
         return cls.parse({**found, **own})
 
-    @property
-    def _as_of(self) -> tuple[tuple[str, int | None], ...]:
-        return ("versionAsOf", self.version_as_of), ("timestampAsOf", self.timestamp_as_of_ms)
-
-    @property
-    def _ends(self) -> tuple[tuple[str, int | None], ...]:
-        return ("endingVersion", self.ending_version), ("endingTimestamp", self.ending_timestamp_ms)
-
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
         self.query.require_batch()
-        for name, value in (
-            ("consumerId", self.consumer),
-            ("ignoreDeletes", self.ignore_deletes or None),
-            ("startingPosition", self.starting_position),
-        ):
-            if value is not None:
-                raise of_streams_only(name)
+        for name in given_among(self, "consumerId", "ignoreDeletes", "startingPosition"):
+            raise of_streams_only(name)
         refuse_wrong_bounds(self)
         if not self.change_feed:
             refuse_of_changes(self)
-        starts = (self.starting_timestamp_ms, self.starting_version)
-        if self.change_feed and starts == (None, None):
+            for name in given_among(self, *STARTS, *ENDS):
+                raise OptionError.refused(
+                    name,
+                    "needs the change feed",
+                    hint=f"add {setting('readChangeFeed', 'true')}, or use 'timestampAsOf'.",
+                )
+            return
+        if not given_among(self, *STARTS):
             raise OptionError.missing(
                 "startingTimestamp", "where the changes begin, or 'startingVersion'"
             )
-        for name, at in self._as_of:
-            if self.change_feed and at is not None:
-                raise OptionError.conflict("readChangeFeed", name)
-        for name, bound in (
-            ("startingVersion", self.starting_version),
-            ("startingTimestamp", self.starting_timestamp_ms),
-            *self._ends,
-        ):
-            if bound is not None and not self.change_feed:
-                raise OptionError(
-                    f"option '{name}' needs the change feed.",
-                    hint=f"add {setting('readChangeFeed', 'true')}, or use 'timestampAsOf'.",
-                    option=name,
-                )
+        for name in given_among(self, *AS_OF):
+            raise OptionError.conflict("readChangeFeed", name)
 
     def require_stream(self) -> None:
         """Refuse options that only a batch read knows."""
-        for name, bound in (*self._as_of, *self._ends):
-            if bound is not None:
-                raise OptionError(
-                    f"option '{name}' has no meaning in a stream.",
-                    hint="use spark.read, or 'startingTimestamp' to choose where it begins.",
-                    option=name,
-                )
+        for name in given_among(self, *AS_OF, *ENDS):
+            raise OptionError.refused(
+                name,
+                "has no meaning in a stream",
+                hint="use spark.read, or 'startingTimestamp' to choose where it begins.",
+            )
         if self.change_feed and self.ignore_deletes:
             raise OptionError.conflict(
                 "readChangeFeed", "ignoreDeletes", why="the change feed shows deletes"

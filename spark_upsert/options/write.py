@@ -87,20 +87,11 @@ class SchemaFrom(Enum):
 def schema_sources(
     payloads: Mapping[str, str | None], *, has_registry: bool, is_debezium: bool
 ) -> dict[str, SchemaFrom]:
-    """Return for which sides of the records the schema is to be found, and where.
+    """Return the source of the schema for each side of the records that has none in its options.
 
-    Parameters
-    ----------
-    payloads : mapping of str to str or None
-        The options ``<side>Format`` and ``<side>Schema``.
-    has_registry : bool
-    is_debezium : bool
-        Whether keys are as the values, unless options say otherwise.
-
-    Raises
-    ------
-    OptionError
-        The format has no such schemas.
+    ``payloads`` has the options ``<side>Format`` and ``<side>Schema``. With Debezium, keys have the
+    format of the values unless options set another. Raises `OptionError` if the format has no such
+    schemas.
     """
     found: dict[str, SchemaFrom] = {}
     for side in ("value", "key"):
@@ -148,20 +139,19 @@ def registry_settings(options: Options) -> RegistrySettings | None:
     """Return where the schema registry is; None if there is none. Shows no secrets."""
     text = options.text(_URL)
     if text is None:
-        for name in _HOW:
-            options.refuse(
-                name,
-                f"says how a schema registry is asked, and '{_URL}' is missing",
-                hint=f"give '{_URL}', or drop it.",
-            )
+        options.refuse(
+            _HOW,
+            f"says how a schema registry is asked, and '{_URL}' is missing",
+            hint=f"give '{_URL}', or drop it.",
+        )
         return None
     urls = tuple(url.strip().rstrip("/") for url in text.split(","))
     for url in urls:
         if "@" in url:
-            raise OptionError(
-                f"option '{_URL}' holds a user or a password, which logs would show.",
+            raise OptionError.refused(
+                _URL,
+                "holds a user or a password, which logs would show",
                 hint="give 'schemaRegistry.user' and 'schemaRegistry.password'.",
-                option=_URL,
             )
         require_plain(url, option=_URL)
         parts = urlsplit(url)
@@ -186,11 +176,10 @@ def _headers(text: str) -> tuple[tuple[str, str], ...]:
     for number, line in enumerate(text.splitlines(), 1):
         match = _HEADER.fullmatch(line.strip())
         if match is None:
-            raise OptionError(
-                f"option 'schemaRegistry.headers' expects 'Name: value' in each line, and line "
-                f"{number} is none.",
+            raise OptionError.refused(
+                "schemaRegistry.headers",
+                f"expects 'Name: value' in each line, and line {number} is none",
                 hint="write 'Name: value', each header in a line of its own.",
-                option="schemaRegistry.headers",
             )
         found.append((match[1], match[2]))
     return tuple(found)
@@ -349,28 +338,25 @@ class EnvelopeOptions:
             *(f"{side}Subject" for side in SIDES),
         ]
         if kind in (EnvelopeKind.UPSERT, EnvelopeKind.CHANGELOG):
-            for name in names:
-                options.refuse(
-                    name,
-                    f"has no meaning with the envelope '{kind.value}'",
-                    hint="add .option('envelope', 'kafka') for records of Kafka, or 'debezium' for "
-                    "change events in them; or drop it.",
-                )
+            options.refuse(
+                names,
+                f"has no meaning with the envelope '{kind.value}'",
+                hint="add .option('envelope', 'kafka') for records of Kafka, or 'debezium' for "
+                "change events in them; or drop it.",
+            )
         if kind is EnvelopeKind.DEBEZIUM and options.text("valueFormat") is None:
-            for name in (*names, "timeUnit", "decimalHandling"):
-                options.refuse(
-                    name,
-                    "says how Kafka's records are written, and 'valueFormat' is missing",
-                    hint="add 'valueFormat' and 'valueSchema' to read the columns 'key' and "
-                    "'value' of Kafka's records; drop it where the events are structs already.",
-                )
+            options.refuse(
+                (*names, "timeUnit", "decimalHandling"),
+                "says how Kafka's records are written, and 'valueFormat' is missing",
+                hint="add 'valueFormat' and 'valueSchema' to read the columns 'key' and "
+                "'value' of Kafka's records; drop it where the events are structs already.",
+            )
         if kind is not EnvelopeKind.DEBEZIUM:
-            for name in ("timeUnit", "decimalHandling", "onTruncate"):
-                options.refuse(
-                    name,
-                    f"has no meaning with the envelope '{kind.value}'",
-                    hint="add .option('envelope', 'debezium') for change events, or drop it.",
-                )
+            options.refuse(
+                ("timeUnit", "decimalHandling", "onTruncate"),
+                f"has no meaning with the envelope '{kind.value}'",
+                hint="add .option('envelope', 'debezium') for change events, or drop it.",
+            )
         if kind is EnvelopeKind.CHANGELOG:
             options.refuse(
                 "unavailableValuePlaceholder",
@@ -393,11 +379,11 @@ class EnvelopeOptions:
         )
         _refuse_what_schemas_say(options, sources)
         if registry is not None and SchemaFrom.REGISTRY not in sources.values():
-            raise OptionError(
-                "option 'schemaRegistry.url' is given, and no schema is to be asked for there.",
+            raise OptionError.refused(
+                "schemaRegistry.url",
+                "is given, and no schema is to be asked for there",
                 hint="use the envelope 'kafka' or 'debezium' with a format 'avro-confluent' or "
                 "'json-confluent', and without the schema; or drop the option.",
-                option="schemaRegistry.url",
             )
         return cls(
             payloads=payloads,
@@ -427,17 +413,16 @@ def _refuse_what_schemas_say(options: Options, sources: Mapping[str, SchemaFrom]
                 hint=f"drop it, or give that schema as '{side}Schema'.",
             )
     if "value" in sources:
-        for name in ("timeUnit", "decimalHandling"):
-            options.refuse(
-                name,
+        options.refuse(
+            ("timeUnit", "decimalHandling"),
+            "has no meaning for payloads whose schema says what values mean",
+            hint="drop it.",
+        )
+        if options.by_column("timeUnit.<column>"):
+            raise OptionError.refused(
+                "timeUnit",
                 "has no meaning for payloads whose schema says what values mean",
                 hint="drop it.",
-            )
-        if options.by_column("timeUnit.<column>"):
-            raise OptionError(
-                "option 'timeUnit' has no meaning for payloads whose schema says what values mean.",
-                hint="drop it.",
-                option="timeUnit",
             )
 
 
@@ -749,11 +734,11 @@ def _refuse_beside_delete(options: Options) -> None:
     for name in WRITE_OPTIONS.keys() - _BESIDE_DELETE:
         is_given = bool(options.by_column(name)) if COLUMN in name else options.text(name)
         if is_given:
-            raise OptionError(
-                f"option '{name}' says how rows are stored, and operation=delete stores none.",
+            raise OptionError.refused(
+                name,
+                "says how rows are stored, and operation=delete stores none",
                 hint=f"drop '{name}'; mark deletes among other rows by 'applyAsDeletes', without "
                 "'operation'.",
-                option=name,
             )
 
 

@@ -17,7 +17,7 @@ import spark_upsert
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import OptionError, UpsertFlowError
 from spark_upsert.options.declare import Option, Options
-from spark_upsert.options.scopes import SCOPES
+from tools.option_reference import SCOPES
 
 
 def interface() -> dict[str, Any]:

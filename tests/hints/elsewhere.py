@@ -22,6 +22,7 @@ APART: dict[str, str] = {
     **dict.fromkeys(
         (
             "errors:TableNotFoundError.at",
+            "errors:OptionError.refused",
             "errors:_rebuild",
             "options.declare:Options.refuse",
             "routed.group:refusal_of",

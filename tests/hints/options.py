@@ -783,7 +783,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.below:Pattern.parse",
+        "options.inputs:Pattern.parse",
         reads,
         {"inputsPattern": "**"},
         {
@@ -792,19 +792,19 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.below:DiscoveryOptions.of_named",
+        "options.inputs:DiscoveryOptions.of_named",
         reads,
         {"path": "/lake", "inputs": "a", "consistent": "true", "input.a.path": "/pond/a"},
         {"give the root as 'path', and 'input.a.path' = '/lake/...'": {"input.a.path": "/lake/a"}},
     ),
     (
-        "options.below:DiscoveryOptions.parse",
+        "options.inputs:DiscoveryOptions.parse",
         reads,
         {"inputsPattern": "*", "metadata": "epochs"},
         {"drop 'inputsPattern', and give the 'path'": {"inputsPattern": None}},
     ),
     (
-        "options.below:_refuse_what_is_not_consistent",
+        "options.inputs:_refuse_what_is_not_consistent",
         reads,
         {"inputsPattern": "*", "consistent": "true", "versionAsOf": "3"},
         {
@@ -813,7 +813,7 @@ CASES: tuple[tuple[str, Parse, Change, Mapping[str, Change]], ...] = (
         },
     ),
     (
-        "options.below:_refuse_what_is_not_consistent:2",
+        "options.inputs:_refuse_what_is_not_consistent:2",
         reads,
         {"inputsPattern": "*", "consistent": "true", "failOnDataLoss": "false"},
         {"drop one of them": {"failOnDataLoss": None}},

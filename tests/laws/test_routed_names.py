@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from spark_upsert.core.path_template import SEGMENT_BYTES_MAX, Template
 from spark_upsert.errors import DataError, OptionError
-from spark_upsert.options.below import Pattern, path_below
+from spark_upsert.options.declare import path_below
+from spark_upsert.options.inputs import Pattern
 
 ROOTS = st.sampled_from(["/lake", "/", "s3://bucket/lake", "/a b/{{c}}"])
 LITERALS = st.sampled_from(["", "a", "=", "=2E", ".", "-", "_", "x.", ".x", "--", "{{", "}}"])

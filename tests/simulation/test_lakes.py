@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.options.below import DiscoveryOptions
-from spark_upsert.options.inputs import InputOptions
+from spark_upsert.options.inputs import DiscoveryOptions, InputOptions
 from spark_upsert.options.read import Merge
 from spark_upsert.streams.inputs import table
 from spark_upsert.streams.inputs import table as table_input

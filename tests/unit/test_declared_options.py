@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.below import DiscoveryOptions
 from spark_upsert.options.declare import (
     FREE,
+    NAMES,
     AppliesTo,
     Option,
     Options,
@@ -25,11 +25,11 @@ from spark_upsert.options.declare import (
     part,
     values,
 )
-from spark_upsert.options.inputs import InputOptions, ReadPlan
+from spark_upsert.options.inputs import DiscoveryOptions, InputOptions, ReadPlan
 from spark_upsert.options.read import MergeOptions, PlanOptions, QueryOptions, ReadOptions
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.options.scopes import SCOPES
 from spark_upsert.options.write import EnvelopeOptions, WriteOptions
+from tools.option_reference import SCOPES
 
 CLASSES = (
     DiscoveryOptions,
@@ -108,3 +108,9 @@ def test_all_that_classes_declare_is_in_one_scope_and_once() -> None:
     assert found == known
     for options in SCOPES.values():
         assert all(option.meaning.endswith((".", ">")) for option in options.values())
+
+
+def test_the_names_of_each_scope_are_those_that_are_declared() -> None:
+    assert {scope: tuple(options) for scope, options in SCOPES.items()} == {
+        scope: tuple(names) for scope, names in NAMES.items()
+    }

@@ -16,8 +16,7 @@ import pytest
 
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
-from spark_upsert.options.below import Pattern
-from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.options.inputs import Pattern, ReadPlan
 from spark_upsert.options.read import QueryOptions
 from spark_upsert.store.open import StoreBelow
 from spark_upsert.streams.inputs.discovered import Discovery, FoundInputs

@@ -16,10 +16,10 @@ import pytest
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import OptionError
-from spark_upsert.options.scopes import SCOPES
 from tests.hints.elsewhere import APART, ELSEWHERE
 from tests.hints.hint import FOLLOWED, ON_SPARK, Following, Told, follow
 from tests.hints.sites import Site, sites, texts
+from tools.option_reference import SCOPES
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,7 +24,7 @@ from spark_upsert.errors import (
     UpsertFlowError,
 )
 from spark_upsert.metadata import VIEWS
-from spark_upsert.options.below import Pattern
+from spark_upsert.options.inputs import Pattern
 from spark_upsert.options.read import Metadata
 from spark_upsert.streams.inputs.discovered import Discovery
 from spark_upsert.table.index import build as advancing

@@ -9,7 +9,8 @@ import pytest
 
 from spark_upsert.core.path_template import Template
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.options.below import Pattern, path_below
+from spark_upsert.options.declare import path_below
+from spark_upsert.options.inputs import Pattern
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.store.open import StoreBelow
 from spark_upsert.streams.inputs.discovered import Discovery

@@ -26,7 +26,6 @@ from spark_upsert.metrics import Place, Sinks
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.options.scopes import SCOPES
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.open import open_store
 from spark_upsert.store.settings import (
@@ -40,6 +39,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
 from tests.hints.reads import batch
 from tools.layers import modules
+from tools.option_reference import SCOPES
 
 SECRET = "HUSHhush0123"
 """No message contains this text by chance."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_upsert.errors import OptionError
-from spark_upsert.options.below import Pattern
+from spark_upsert.options.inputs import Pattern
 from spark_upsert.store import LocalStore
 from spark_upsert.streams.inputs import discovered
 from spark_upsert.streams.inputs.discovered import Discovery

@@ -36,8 +36,7 @@ from spark_upsert.errors import (
     about,
     setting,
 )
-from spark_upsert.options.below import Pattern
-from spark_upsert.options.inputs import UNNAMED, listed_twice
+from spark_upsert.options.inputs import UNNAMED, Pattern, listed_twice
 from spark_upsert.store import Store
 from spark_upsert.streams.inputs.inputs import OF_ONE_TABLE, Heads, KnownInputs
 from spark_upsert.streams.inputs.protocol import Backlog, Input, Pollable, PollResult, SteppedInput

@@ -23,8 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_upsert.errors import DataLossError, OptionError
-from spark_upsert.options.below import DiscoveryOptions
-from spark_upsert.options.inputs import UNNAMED, Pin
+from spark_upsert.options.inputs import UNNAMED, DiscoveryOptions, Pin
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.routed.group import GroupTable, TableGroup
 from spark_upsert.store.open import open_store
@@ -212,7 +211,7 @@ class GroupInputs:
         return self._heads
 
     def within(self, standing: Heads, rows_max: int) -> Heads | None:
-        """Return where each table ends at the last batch that a limit admits (`Batched.within`).
+        """Return where each table ends at the last batch that a limit admits.
 
         The first batch of a stream is what all tables have: it is taken as a whole.
         """
@@ -272,7 +271,7 @@ class GroupInputs:
         return input_
 
     def complete(self, positions: Heads) -> int | None:
-        """Return the newest batch that a stream has all of (`Batched.complete`)."""
+        """Return the newest batch that a stream has all of."""
         while self._ahead and _has_all(positions, self._ahead[0][1]):
             self._complete = self._ahead.pop(0)[0]
         return self._complete

@@ -42,9 +42,15 @@ import pyarrow as pa
 
 from spark_upsert.core.names import has_column
 from spark_upsert.errors import OptionError, about
-from spark_upsert.options.below import DiscoveryOptions
 from spark_upsert.options.declare import fold, one_of
-from spark_upsert.options.inputs import TABLE, UNNAMED, VIEW, InputOptions, ReadPlan
+from spark_upsert.options.inputs import (
+    TABLE,
+    UNNAMED,
+    VIEW,
+    DiscoveryOptions,
+    InputOptions,
+    ReadPlan,
+)
 from spark_upsert.options.read import READ_OPTIONS, Metadata, QueryOptions
 from spark_upsert.plan.expressions import Pins
 from spark_upsert.store.open import is_remote, open_store

@@ -473,7 +473,7 @@ class Poller:
     # -- in the threads --------------------------------------------------------------
 
     def work(self) -> float | None:
-        """Look at some inputs that are due (`Crew.start`)."""
+        """Look at some inputs that are due (a callback of `DaemonThreads.start`)."""
         if self._is_stopped:
             return None
         now_s = self._clock()
