@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 from click.testing import CliRunner
 
 from spark_upsert.cli.main import upsertflow
-from spark_upsert.core.schema import Scope
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.delta.place import place_of
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.envelopes.write_plan import plan_upon
@@ -37,7 +38,7 @@ from tests.support.column_types import ROWS, TYPES, earlier_release
 from tests.support.delta import DeltaTable
 from tests.support.lived import EVERY, dreamt
 from tests.support.model import Command
-from tests.support.stores import forget_runs_and_logs
+from tests.support.stores import FaultyStore, Steps, forget_runs_and_logs
 from tests.support.tables import append, rows_at, schema_of
 from tests.support.written import ROW, Rows, rows_of, write, write_and_open
 
@@ -46,6 +47,9 @@ DAY_MS = int(1000 * DAY_S)
 RECORDS = pa.schema({"key": pa.binary(), "value": pa.binary(), "offset": pa.int64()})
 FLATTENED: Rows = {**ROW, "__deleted": ["false"]}
 UNSENT: Rows = {**FLATTENED, "v": ["__debezium_unavailable_value"]}
+TIME = pa.timestamp("us", "UTC")
+TTL = {"rowTtl": "1 day", "rowTtlBy": "at"}
+OLD = datetime(2020, 1, 1, tzinfo=UTC)
 DEBEZIUM = {"envelope": "debezium", "valueFormat": "json", "valueSchema": "id BIGINT, v STRING"}
 
 
@@ -517,3 +521,32 @@ def test_the_mirror_of_another_table(told: Told) -> None:
     told("rebuild it (publish(rebuild=True)")
     other.publish(place, rebuild=True)
     require_copy(other, place)
+
+
+def test_an_expiry_of_rows_that_writers_overtake(told: Told) -> None:
+    now = Now()
+    store = ClockedStore(now)
+    table = Table(store, clock=now)
+    columns = pa.schema({"id": pa.int64(), "at": TIME})
+    table.ensure(TableSchema.of(columns, keys=["id"]), TTL)
+
+    def append(*keys: int) -> None:
+        rows = {"id": keys, "at": pa.array([OLD] * len(keys), TIME)}
+        table.append(pa.table(rows, schema=columns))
+
+    def overtake() -> None:
+        if fast.names[-1].startswith("create "):  # The deletes of each try are being written.
+            append(2)
+
+    append(1)
+    fast = Steps(watch=overtake)
+    with told:
+        Table(FaultyStore(store, fast), clock=now).expire_rows()
+    assert table.snapshot().num_rows == 2
+    told("try again when fewer write")
+    table.expire_rows()
+    assert not table.snapshot().num_rows
+    append(1)
+    told("the next expiry does")
+    table.expire_rows()
+    assert not table.snapshot().num_rows

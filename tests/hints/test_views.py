@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pyspark_upsertflow.views import _require_own_checkpoint
 from spark_upsert.core.schema import CHANGELOG_FIELDS
-from spark_upsert.errors import DataError
+from spark_upsert.errors import ContentionError, DataError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan import agg
 from spark_upsert.store.open import open_store
@@ -23,6 +25,7 @@ from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.view_position import KeptPosition
 from spark_upsert.table.state.fold import require_possible
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.guards import UnchangedRowsGuard
 from spark_upsert.table.write.moves import Move, refused
 from spark_upsert.views import row_errors
 from spark_upsert.views.materialized import made_for_rows
@@ -264,3 +267,32 @@ def test_a_source_with_another_past(told: Told) -> None:
     assert keep_history(table, kept) is None
     told("keep its history in a new path")
     assert keep_history(set_back, Table(open_store(str(told.folder / "of_copy")))) is not None
+
+
+def test_a_history_that_another_process_keeps(told: Told) -> None:
+    table, kept = _source(told)
+    with told, patch.object(UnchangedRowsGuard, "__call__", _never):
+        keep_history(table, kept)
+    told("let one process keep the history")
+    assert keep_history(table, kept) is not None
+
+
+def _never(guard: UnchangedRowsGuard, head: object) -> ContentionError:
+    guard.has_changed = True
+    return ContentionError("other rows came between.")
+
+
+def test_the_checkpoint_of_another_query(told: Told) -> None:
+    writer = Transaction.writer_of_query("one")
+    table = Table.create(str(told.folder / "kept"), ORDERS, keys=["id"])
+    table.append(ORDERS.empty_table(), transaction=Transaction(writer=writer, number=0))
+    for query in ("one", "two"):
+        (told.folder / query).mkdir()
+        (told.folder / query / "metadata").write_text(json.dumps({"id": query}))
+    with told:
+        _require_own_checkpoint(table, str(told.folder / "two"), {})
+    told("go on with the checkpoint of that query")
+    _require_own_checkpoint(table, str(told.folder / "one"), {})
+    told("keep the view in a new path")
+    new = Table.create(str(told.folder / "new"), ORDERS, keys=["id"])
+    _require_own_checkpoint(new, str(told.folder / "two"), {})

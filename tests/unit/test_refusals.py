@@ -15,7 +15,9 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
+from pyspark_upsertflow.readers import read_schema
 from spark_upsert.core.path_template import Template
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.flow import ArrowSource, CollectSink, Flow, PythonFunction
@@ -34,6 +36,8 @@ from spark_upsert.store.settings import ObjectSettings
 from spark_upsert.table.table import Table
 from spark_upsert.task import ArrowScan, HashJoin, JoinKeys, JoinType, LocalPartition, Task
 from spark_upsert.views.plan_builder import Plan
+from spark_upsert_sink.worker import refuse_application
+from spark_upsert_sink.writers import UpsertBatchWriter
 from tests.support.column_types import TYPES
 from tests.support.queries import Query, batch, inputs_of, lake
 from tests.support.written import ROW, Rows, write
@@ -174,6 +178,28 @@ def join_without_keys(_: Path) -> object:
     return Task(HashJoin(id="j", left=SCAN, right=right, how=JoinType.INNER, on=on))
 
 
+def schema_of_catalog(**given: str) -> Mistake:
+    def read(folder: Path) -> object:
+        write(folder)
+        return read_schema({"path": str(folder / "table"), "provider": "upsertflow", **given})
+
+    return read
+
+
+def overwriting_by_deletes(folder: Path) -> object:
+    write(folder)
+    columns = StructType([StructField("id", LongType())])
+    given = {"path": str(folder / "table"), "operation": "delete"}
+    return UpsertBatchWriter(given, columns, True)
+
+
+def source_of_another_schema(_: Path) -> object:
+    flow = Flow()
+    rows = flow.source("Src", ArrowSource(pa.table({"k": [1]})), schema=SCHEMA)
+    flow.sink("Snk", CollectSink(), rows)
+    return collect(flow.graph())
+
+
 AGGREGATION = {"mergeEngine": "aggregation"}
 
 MISTAKES: dict[str, tuple[Mistake, str]] = {
@@ -305,6 +331,20 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "a mirror in place of its table": (reading_a_mirror, "give the path of that table"),
     "an operator that is a sink": (flow_of(CollectSink()), "give it a plan"),
     "a checkpoint where no table can be": (flow_without_a_place, "put the checkpoint where"),
+    "a source with the schema of another": (
+        source_of_another_schema,
+        "give it the schema of what it reads",
+    ),
+    "a catalog table without a key": (schema_of_catalog(columns="v"), "choose a key column"),
+    "a secret in a catalog": (
+        schema_of_catalog(**{"storage.secret_access_key": "x"}),
+        "let the environment say it",
+    ),
+    "an overwrite by keys": (overwriting_by_deletes, "write the keys with mode 'append'"),
+    "a stream with a number of its own": (
+        lambda _: refuse_application("nightly"),
+        "a stream is idempotent",
+    ),
     "a join without columns": (join_without_keys, "say in 'on' which are equal"),
     "a partition by lists": (
         lambda _: Task(LocalPartition(id="m", parts=(SCAN,), keys=("x",))),
