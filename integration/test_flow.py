@@ -344,6 +344,24 @@ def test_what_cannot_run_on_spark_is_refused_by_the_name_of_its_operator(
             flows.start(spark, flow.graph(), str(tmp_path / "checkpoint"), {"rows": given})
 
 
+def test_sources_and_checkpoints_without_a_stream_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("value k", "value v")
+    for source, sinks, text in (
+        (ArrowSource(ROWS.empty_table()), ("a",), "rows that are given with the graph"),
+        (CollectSink(), ("a",), "CollectSink is no work of a source"),
+        (InputRows(ROWS), ("a", "b"), "cannot have its checkpoint at 'hdfs://name/checkpoint'"),
+    ):
+        flow = Flow()
+        rows = flow.operator("same", PythonFunction(iter, ROWS), flow.source("rows", source))
+        for name in sinks:
+            flow.sink(name, TableSink(str(tmp_path / name), {"keys": "k"}), rows)
+        given = {"rows": stream} if isinstance(source, InputRows) else None
+        with pytest.raises(GraphError, match=text):
+            flows.start(spark, flow.graph(), "hdfs://name/checkpoint", given)
+
+
 def test_columns_come_back_as_they_were_said_whatever_spark_makes_of_them(
     spark: SparkSession,
 ) -> None:

@@ -224,7 +224,7 @@ def _sources(
             case ArrowSource():
                 raise GraphError(
                     f"source '{name}' has rows that are given with the graph, which are no stream.",
-                    hint="make it Given(schema), and give a streaming frame.",
+                    hint="make it InputRows(schema), and give a streaming frame.",
                     operators=(name,),
                 )
             case InputRows():
@@ -237,7 +237,7 @@ def _sources(
             case _:
                 raise GraphError(
                     f"source '{name}': {type(work).__name__} is no work of a source.",
-                    hint="give it a TableSource, an ArrowSource or Given.",
+                    hint="give it a TableSource, an ArrowSource or InputRows.",
                     operators=(name,),
                 )
     require_sources(given, source_frames)

@@ -111,7 +111,7 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
         others = ", ".join(sorted(reader_options.keys() - plain.keys()))
         raise GraphError(
             f"source '{name}' reads its table with {others}, which in one process nothing does.",
-            hint="run the flow on Spark, or give the rows: make it Given(schema).",
+            hint="run the flow on Spark, or give the rows: make it InputRows(schema).",
             operators=(name,),
         )
     with about("operator", name):
@@ -459,7 +459,7 @@ def _reads(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]
         else:
             raise GraphError(
                 f"nothing reads the source '{name}' here.",
-                hint=f"make it Given(schema), and give what reads it: given={{'{name}': ...}}.",
+                hint=f"make it InputRows(schema), and give what reads it: given={{'{name}': ...}}.",
                 operators=(name,),
             )
     require_sources(given, reads)

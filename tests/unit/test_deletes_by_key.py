@@ -27,9 +27,9 @@ from spark_upsert.table.write.commands import GONE as DELETES
 from spark_upsert.table.write.group_commit import commands_of
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-from tests.hints.tables import write
 from tests.support.rounds import Gate
 from tests.support.seeds import seeds
+from tests.support.written import write
 
 KEY = pa.table({"part": ["a"], "id": [1]})
 COLUMNS = {"part": pa.string(), "id": pa.int64(), "v": pa.int64()}

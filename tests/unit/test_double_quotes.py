@@ -20,7 +20,7 @@ from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.sql import double_quoted, requoted
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
-from tests.hints.reads import batch
+from tests.support.queries import batch
 
 CONDITION = 'status = "name"'
 ROWS = pa.table({"id": [1, 2, 3], "status": ["name", "x", "y"], "name": ["x", "x", "y"]})

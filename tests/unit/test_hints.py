@@ -1,132 +1,84 @@
-"""Every hint is followed: a mistake, then literally what its message tells, and it works.
+"""Each hint of an error names only options, commands, columns and code that exist.
 
-A hint of the product that no test follows fails here, by its name (`tests.hints.sites`). It is
-followed by a function of `tests.hints`, on Spark where it needs one (`integration.test_hints`), or
-by a test elsewhere that needs a server (`ELSEWHERE`); a few cannot be followed in a test, and say
-why (`APART`).
+The rule reads the texts of all hints from the sources (`tests.hints.texts`) and looks up each name
+in them (`tests.hints.names`). The scenes of `tests/hints` follow the hints whose wrong advice would
+lose rows.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
+from collections import Counter
 
 import pytest
 
-from spark_upsert.cli.commands import upsertflow
-from spark_upsert.errors import OptionError
-from tests.hints.elsewhere import APART, ELSEWHERE
-from tests.hints.hint import FOLLOWED, ON_SPARK, Following, Told, follow
-from tests.hints.sites import Site, sites, texts
-from tools.option_reference import SCOPES
+from tests.hints.names import accepts, has_option, settings, unknown_names
+from tests.hints.texts import hint_texts, sources
+from tools.layers import ROOT, modules
 
-ROOT = Path(__file__).parents[2]
+HINT = re.compile(r"\bhint=|\.advise\(")
+"""How the text of a hint begins; a parameter has a blank before its default."""
 
-CASES = [(site, test) for site, tests in sorted(FOLLOWED.items()) for test in tests]
-
-
-@pytest.mark.parametrize(("site", "test"), CASES, ids=[site for site, _ in CASES])
-@pytest.mark.sweep(40)
-def test_what_a_hint_tells_works(site: str, test: Following, tmp_path: Path) -> None:
-    follow(site, test, tmp_path)
-
-
-def test_every_hint_is_followed() -> None:
-    known = {*FOLLOWED, *ON_SPARK, *ELSEWHERE, *APART}
-    missing = [f"{each.place}: {name}" for name, each in sites().items() if name not in known]
-    assert not missing, "follow these hints by tests in tests/hints:\n" + "\n".join(missing)
-
-
-def test_no_test_follows_a_hint_that_is_not_there() -> None:
-    named = [*{*FOLLOWED, *ON_SPARK}, *ELSEWHERE, *APART]
-    assert sorted(name for name in named if name not in sites()) == []
-    assert sorted({name for name in named if named.count(name) > 1}) == []
-
-
-def test_the_tests_elsewhere_are_there() -> None:
-    for site, test in ELSEWHERE.items():
-        file, _, function = test.partition("::")
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        assert function in names, f"{test}, which is to follow {site}"
-
-
-A_SITE = Site("room:function", "drop it\\.", "room.py:1")
-
-
-def told_of(hint: str, tmp_path: Path) -> Told:
-    told = Told(A_SITE, tmp_path)
-    with told:
-        raise OptionError("no.", hint=hint)
-    return told
-
-
-def test_a_mistake_must_be_one(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="was no error"), Told(A_SITE, tmp_path):
-        pass
-
-
-def test_a_mistake_must_tell_this_hint(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="another hint"):
-        told_of("keep it.", tmp_path)
-
-
-def test_only_what_is_told_is_followed(tmp_path: Path) -> None:
-    told = told_of("drop it.", tmp_path)
-    with pytest.raises(AssertionError, match="does not tell"):
-        told("keep it")
-
-
-def test_advice_that_fails_is_named(tmp_path: Path) -> None:
-    site, known = next(iter(sites().items()))
-
-    def test(told: Told) -> None:
-        told.error = OptionError("no.", hint="drop it.")
-        told("drop it")
-        raise OptionError("still no.")
-
-    with pytest.raises(AssertionError, match=r"does not work: \['drop it'\]"):
-        follow(site, test, tmp_path)
-    assert known.name == site
-
-
-def test_advice_must_be_followed(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="no advice was followed"):
-        follow(next(iter(sites())), lambda told: None, tmp_path)
-
-
-COMMAND = re.compile(r"(?:['`]|run |: )upsertflow ([a-z][a-z-]+)((?: [-\w.'\"=]+)*)")
-
-OPTIONS = {name for scope in SCOPES.values() for name in scope}
-OPTIONS |= {
-    *("readStream", "saveAsTable", "toTable", "withColumn", "checkpointLocation"),  # Spark's
-    "subscribePattern",  # of Spark's Kafka source
-    *("channelIsolation", "noChannelInfluence"),  # arguments of a flow
-    "schemaRegistry",  # the first part of several names
+PASSED_ON = {
+    "spark_upsert/errors.py": "an error is unpickled",
+    "spark_upsert/routed/dead_letter.py": "the hint is read from the dead-letter table",
+    "spark_upsert/table/log/reader.py": "the caller's hint, or none",
 }
-"""Names of mixed case that a hint may have."""
-
-COLUMNS = {"_change_type", "_diff", "_merge_seq"}
+"""The files with a hint whose text is written elsewhere, and why."""
 
 
-def unknown_names(text: str) -> list[str]:
-    """Return the options, commands, flags and columns in a hint that do not exist."""
-    unknown = [name for name in re.findall(r"\b[a-z]+[A-Z]\w*", text) if name not in OPTIONS]
-    unknown += [name for name in re.findall(r"(?<![\w.])_[a-z]\w+", text) if name not in COLUMNS]
-    for name, arguments in COMMAND.findall(text):
-        command = upsertflow.commands.get(name)
-        if command is None:
-            unknown.append(f"upsertflow {name}")
-            continue
-        flags = {flag for parameter in command.params for flag in parameter.opts}
-        unknown += [flag for flag in re.findall(r"--[a-z-]+", arguments) if flag not in flags]
-    return unknown
-
-
-def test_a_hint_names_only_options_commands_and_columns_that_exist() -> None:
-    unknown = {place: names for place, text in texts() if (names := unknown_names(text))}
+def test_a_hint_names_only_what_exists() -> None:
+    unknown = {
+        place: names
+        for place, texts in hint_texts().items()
+        if (names := [name for text in texts for name in unknown_names(text)])
+    }
     assert unknown == {}
+
+
+def test_a_setting_in_a_hint_is_an_option_and_the_option_accepts_its_value() -> None:
+    wrong = [
+        (place, name, value)
+        for place, name, value in settings()
+        if not has_option(name) or not accepts(name, value)
+    ]
+    assert wrong == []
+
+
+def test_the_rule_reads_the_text_of_each_hint() -> None:
+    unread = [place.partition(":")[0] for place, texts in hint_texts().items() if not texts]
+    assert sorted(unread) == sorted(PASSED_ON)
+
+
+def test_the_rule_finds_each_hint() -> None:
+    """The sources have no other: a hint is a keyword argument, or an argument of `advise`."""
+    found = Counter(place.partition(":")[0] for place in hint_texts())
+    assert found == Counter(
+        {
+            str(path.relative_to(ROOT)): count
+            for path in modules().values()
+            if (count := len(HINT.findall(path.read_text(encoding="utf-8"))))
+        }
+    )
+    assert "_marked_hint" not in "".join(
+        path.read_text(encoding="utf-8")
+        for name, path in modules().items()
+        if name != "spark_upsert.errors"
+    )
+
+
+def test_a_text_is_followed_to_where_it_is_written() -> None:
+    """Through a table, a variable, a parameter, a loop, a helper and a reader's property."""
+    read = "\n".join(text for texts in hint_texts().values() for text in texts)
+    for text in (
+        "docs/tasks.md lists what becomes what: cast twice.",
+        "columns in braces are for writes.",
+        "make room there, then try again",
+        "use 'timestampAsOf', or pin one by at_version()",
+        "PostgreSQL sends all values with REPLICA IDENTITY FULL",
+        "rows apart and goes on",
+    ):
+        assert text in read, text
 
 
 @pytest.mark.parametrize(
@@ -134,13 +86,50 @@ def test_a_hint_names_only_options_commands_and_columns_that_exist() -> None:
     [
         ("give onError=inline", []),
         ("give onErrors=inline", ["onErrors"]),
+        ("give onError=inlined", ["onError=inlined"]),
+        ("drop 'mergeSchema' or 'mergeSchemas'", ["mergeSchemas"]),
+        ("give '\0Schema' or '\0Schemata'", ["\0Schemata"]),
+        ("drop 'columns' or 'collumns'", ["collumns"]),
+        ("set 'storage.region' or 'storage.regions'", ["storage.regions"]),
         ("run 'upsertflow expire TABLE --retain 1h'", []),
         ("run 'upsertflow expire TABLE --keep 1h'", ["--keep"]),
+        ("by a longer --retain or --retains", ["--retains"]),
         ("run 'upsertflow remove TABLE'", ["upsertflow remove"]),
         ("make it again: upsertflow idx TABLE", ["upsertflow idx"]),
         ("install a newer upsertflow on the cluster", []),
         ("drop the column _change_type or _change", ["_change"]),
+        ("give memory_bytes_max or memory_bytes_most", ["memory_bytes_most"]),
+        (
+            "repair(filter='x'), at_version(number=1)",
+            ["repair(filter=...)", "at_version(number=...)"],
+        ),
+        ("open it with Table.open, or Table.reopen", ["Table.reopen"]),
+        ("make it InputRows(schema) or Given(schema)", ["Given(...)"]),
+        ("docs/tasks.md, docs/task.md", ["docs/task.md"]),
+        ("pip install 'upsertflow[payloads]' 'upsertflow[avro]'", ["upsertflow[avro]"]),
+        ("make it by spark_upsert.Table.create", []),
+        ("read it by spark_upsert.tables.Table", ["spark_upsert.tables.Table"]),
     ],
 )
 def test_a_name_that_does_not_exist_is_found(text: str, unknown: list[str]) -> None:
     assert unknown_names(text) == unknown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_accepted"),
+    [
+        ("groupRetention", "30 days", True),
+        ("groupRetention", "thirty days", False),
+        ("failOnDataLoss", "no", False),
+        ("maxBacklogBytes", "many", False),
+        ("ties", "last", True),
+        ("ties", "newest", False),
+        ("ties", "...", True),
+    ],
+)
+def test_a_value_that_an_option_refuses_is_found(name: str, value: str, is_accepted: bool) -> None:
+    assert accepts(name, value) is is_accepted
+
+
+def test_there_are_hints() -> None:
+    assert len(sources().hints) > 500

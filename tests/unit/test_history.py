@@ -12,8 +12,8 @@ from spark_upsert.errors import DataLossError, OptionError, SchemaError
 from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
-from tests.hints.reads import batch
 from tests.support.clocked import ClockedStore, Now
+from tests.support.queries import batch
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema({"id": pa.int64(), "v": pa.string(), "seq": pa.int64()})

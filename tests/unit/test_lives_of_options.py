@@ -21,10 +21,10 @@ from spark_upsert.routed.plan import table_below
 from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
-from tests.hints.reads import Query
-from tests.hints.tables import write
 from tests.support import routed_worlds as routed
+from tests.support.queries import Query
 from tests.support.stores import MemoryStore
+from tests.support.written import write
 from tests.unit import (
     test_deferred,
     test_failing_rows,

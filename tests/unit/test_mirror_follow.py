@@ -24,13 +24,13 @@ from spark_upsert.store import LocalStore
 from spark_upsert.table import observers
 from spark_upsert.table.state import observer
 from spark_upsert.table.table import Table
-from tests.hints.tables import write
 from tests.support.clocked import ClockedStore, Now
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
 from tests.support.routed_worlds import TOPICS, routed_options, row, transaction
 from tests.support.routed_worlds import write as write_routed
 from tests.support.stores import MemoryStore, forget_runs_and_logs
+from tests.support.written import write
 
 COLUMNS = pa.schema({"id": pa.int64(), "x": pa.string()})
 

@@ -15,8 +15,8 @@ from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.delta.refusals import MirroredTypeError, NotMirroredError
 from spark_upsert.errors import OptionError, OtherTableError
 from spark_upsert.table.table import Table
-from tests.hints.tables import write
 from tests.support.delta import DeltaTable
+from tests.support.written import write
 from tests.unit.test_mirror import COLUMNS, Case
 from tests.unit.test_mirror_follow import mirror_at, require_copy, rows, table_in
 

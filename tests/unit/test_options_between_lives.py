@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import OptionError, UpsertFlowError
-from tests.hints.reads import Query
-from tests.hints.tables import write
+from tests.support.queries import Query
+from tests.support.written import write
 
 FEED = {"readChangeFeed": "true"}
 ORDERS = [{"merge": "concat"}, {"merge": "roundrobin"}, {"interleaveSeed": "5"}]

@@ -37,7 +37,7 @@ from spark_upsert.store.settings import (
 )
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
-from tests.hints.reads import batch
+from tests.support.queries import batch
 from tools.layers import modules
 from tools.option_reference import SCOPES
 

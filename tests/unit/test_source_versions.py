@@ -23,8 +23,8 @@ from spark_upsert.table.versions import (
     upper_wanted,
 )
 from spark_upsert.views.plan_builder import Plan
-from tests.hints.reads import batch
 from tests.support.model import Command
+from tests.support.queries import batch
 from tests.support.stores import MemoryStore
 from tests.support.tables import append, make_table, schema_of
 from tests.support.view_tables import let_time_pass

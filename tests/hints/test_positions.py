@@ -1,4 +1,4 @@
-"""Hints of orders by log positions."""
+"""Hints of orders by the positions of a binary log, whose files may get new names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-from tests.hints.hint import Told, follows
+from tests.hints.told import Told
 from tests.support.envelopes import Record, plan, records, rows_of, write
 from tests.unit.test_positions import OPTIONS, at
 
@@ -23,22 +23,7 @@ def require_newer(path: Path) -> None:
     assert rows_of(path) == [{"id": 1, "v": "b"}]
 
 
-@follows("core.source_positions:require_ordered")
-def _(told: Told) -> None:
-    write(told.folder / "t", records([OLDER]), **OPTIONS)
-    with told:
-        write(told.folder / "new", records([OLDER]), **{**OPTIONS, "sequenceBy": "source.gtid"})
-    told("give")
-    told("source.file,source.pos,source.row")
-    write(told.folder / "by position", records([OLDER]), **{**NO_ORDER, **told.options})
-    told("leave 'sequenceBy' out, which orders by the offsets of the topic")
-    told("write into a new one")
-    write(told.folder / "by offset", records([OLDER, NEWER]), **NO_ORDER)
-    require_newer(told.folder / "by offset")
-
-
-@follows("core.source_positions:unknown_log")
-def _(told: Told) -> None:
+def test_a_log_under_a_new_name(told: Told) -> None:
     path = told.folder / "t"
     write(path, records([OLDER]), **OPTIONS)
     with told:
@@ -53,8 +38,7 @@ def _(told: Told) -> None:
     require_newer(told.folder / "by offset")
 
 
-@follows("core.source_positions:with_logs:2")
-def _(told: Told) -> None:
+def test_two_logs_in_one_batch(told: Told) -> None:
     path = told.folder / "t"
     with told:
         write(path, records([OLDER, NEWER]), **OPTIONS)
@@ -66,8 +50,7 @@ def _(told: Told) -> None:
     require_newer(told.folder / "by offset")
 
 
-@follows("core.source_positions:require_extended")
-def _(told: Told) -> None:
+def test_names_that_replace_others(told: Told) -> None:
     path = told.folder / "t"
     write(path, records([OLDER]), **OPTIONS)
     with told:
@@ -79,8 +62,7 @@ def _(told: Told) -> None:
     require_newer(path)
 
 
-@follows("core.source_positions:with_logs")
-def _(told: Told) -> None:
+def test_names_that_another_writer_gave(told: Told) -> None:
     """The rows of the second base name are planned on a table that has no names yet."""
     path = told.folder / "t"
     write(path, records([]), **OPTIONS)
