@@ -16,7 +16,7 @@ def _made(told: Told) -> Table:
     return table
 
 
-@follows("table.drop:require_not_dropped")
+@follows("table.schema_changes:require_not_dropped")
 def _(told: Told) -> None:
     table = _made(told)
     table.drop_columns("s")
@@ -29,7 +29,7 @@ def _(told: Told) -> None:
     assert table.get(2).to_pylist() == [{"id": 2, "t": "b"}]
 
 
-@follows("table.drop:_require_droppable")
+@follows("table.schema_changes:_require_droppable")
 def _(told: Told) -> None:
     table = _made(told)
     with told:

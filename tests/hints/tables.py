@@ -464,7 +464,7 @@ def write_and_open(
     return Table.open(str(folder / name))
 
 
-@follows("table.free_folder:require_free")
+@follows("table.creation:require_free")
 def _(told: Told) -> None:
     for name in ("theirs", "theirs too"):
         (told.folder / name).mkdir()

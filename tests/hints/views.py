@@ -352,7 +352,7 @@ def _(told: Told) -> None:
     assert len(world.rows(world.kept(some, "other"))) == 1
 
 
-@follows("views.materialized:MaterializedView.opened")
+@follows("views.materialized:grouping_kept")
 def _(told: Told) -> None:
     world = World(told.folder)
     with told:

@@ -11,7 +11,7 @@ from spark_upsert.delta import log
 from spark_upsert.delta.log import DeltaLog
 from spark_upsert.delta.upkeep import Upkeep
 from spark_upsert.envelopes import write_plan
-from spark_upsert.table import free_folder
+from spark_upsert.table import creation
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.log.storage import StoredLog
@@ -96,6 +96,6 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return together(
-        patch.object(free_folder, "require_free", lambda store, **_: None),
+        patch.object(creation, "require_free", lambda store, **_: None),
         patch.object(write_plan, "require_free", lambda store, **_: None),
     )
