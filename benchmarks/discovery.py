@@ -79,7 +79,7 @@ def _make(folder: Path, count: int) -> dict[str, Table]:
 
 def _append(table: Table, number: int) -> None:
     with patch("os.fsync", lambda handle: None):  # Not what is measured.
-        table.append(pa.table({"k": [number % 100], "v": [number]}))
+        table.upsert(pa.table({"k": [number % 100], "v": [number]}))
 
 
 @contextmanager

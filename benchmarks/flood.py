@@ -55,7 +55,7 @@ def trickle(folder: str, tables: int, stop: Event) -> None:
         number = dice.randrange(FLOODED, tables)
         if number not in known:
             known[number] = _opened(folder, number)
-        known[number].append(_rows(dice.randrange(1000)))
+        known[number].upsert(_rows(dice.randrange(1000)))
 
 
 def flood(folder: str, stop: Event) -> None:
@@ -64,7 +64,7 @@ def flood(folder: str, stop: Event) -> None:
     epoch = 0
     while not stop.is_set():
         for table in tables:
-            table.append(_rows(epoch * FLOOD_ROWS, FLOOD_ROWS))
+            table.upsert(_rows(epoch * FLOOD_ROWS, FLOOD_ROWS))
         epoch += 1
 
 

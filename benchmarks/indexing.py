@@ -46,7 +46,7 @@ def measure(folder: Path, rows: int, batch_rows: int, *, rounds: int) -> dict[st
     for number in range(2 * rounds):
         batch = _batch(np.random.default_rng(number).integers(0, rows, batch_rows), rows, number)
         for name, table in tables.items():
-            commits[name].append(_cpu_s(partial(table.append, batch)))
+            commits[name].append(_cpu_s(partial(table.upsert, batch)))
     values = list(range(0, WANTED * 7, 7))
     wanted = pa.table({"customer_id": values})
     ways: dict[str, Callable[[], pa.Table]] = {
@@ -108,7 +108,7 @@ def _made(
     )
     for part in np.array_split(np.arange(rows), 8):
         customers = np.where((part * 7) % 10 < common * 10, 0, part // PER_VALUE)
-        table.append(_rows(customers, part, 0))
+        table.upsert(_rows(customers, part, 0))
     return table
 
 

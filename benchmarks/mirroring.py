@@ -60,7 +60,7 @@ def measure(folder: Path, keys: int, batches: tuple[int, ...], *, rounds: int) -
         for turn in range(2 * rounds + 1):
             rows = _rows(dice, dice.choice(keys, min(count, keys), replace=False))
             batch = rows.append_column("gone", pa.array(dice.random(rows.num_rows) < DELETES))
-            append = [partial(table.append, batch, deletes="gone") for table in (plain, published)]
+            append = [partial(table.upsert, batch, deletes="gone") for table in (plain, published)]
             # The one that was last begins the next turn.
             seconds = [_seconds(each) for each in append[:: (-1) ** turn]][:: (-1) ** turn]
             if turn:  # The first has what a process does once.
@@ -112,7 +112,7 @@ def fresh(
         ids = dice.choice(keys, rows, replace=False)
         batch = _told_apart(_rows(dice, ids), number)
         committed.clear()
-        table.append(batch)
+        table.upsert(batch)
         done = time.time()
         took = seen(int(ids[0]), 10**6 + number) - committed[0]
         asked = time.time()
@@ -184,7 +184,7 @@ def _loaded(folder: Path, keys: int) -> Table:
     dice = np.random.default_rng(1)
     table = Table.create(str(folder), _rows(dice, np.arange(1)).schema, keys=["id"])
     for first in range(0, keys, LOAD_ROWS):
-        table.append(_rows(dice, np.arange(first, min(keys, first + LOAD_ROWS))))
+        table.upsert(_rows(dice, np.arange(first, min(keys, first + LOAD_ROWS))))
     table.compact()
     return table
 

@@ -44,7 +44,7 @@ def measure(folder: Path, epochs: int, *, calls: int = 50) -> dict[str, Any]:
     path = str(folder / "table")
     table = Table.create(path, pa.schema({"k": pa.int64(), "v": pa.int64()}), keys=["k"])
     for number in range(epochs):
-        table.append(pa.table({"k": [number % 100], "v": [number]}))
+        table.upsert(pa.table({"k": [number % 100], "v": [number]}))
     plain = {"path": path, "readChangeFeed": "true", "startingVersion": "1"}
     found: dict[str, Any] = {"epochs": epochs, "first_s": _first_s(plain)}
     for name, options in (("warm_s", {}), ("limited_s", {"maxRowsPerTrigger": "1000"})):
@@ -54,7 +54,7 @@ def measure(folder: Path, epochs: int, *, calls: int = 50) -> dict[str, Any]:
         limit = ReadAllAvailable() if name == "warm_s" else reader.getDefaultReadLimit()
         took = []
         for _ in range(1 + calls):
-            table.append(pa.table({"k": [1], "v": [1]}))
+            table.upsert(pa.table({"k": [1], "v": [1]}))
             before = time.perf_counter()
             reader.latestOffset(start, limit)
             took.append(time.perf_counter() - before)

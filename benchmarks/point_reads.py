@@ -81,7 +81,7 @@ def _made(folder: Path, rows: int) -> Table:
         texts = pc.cast(pa.array(some % 1_000), pa.string())
         columns = [some, some * 0.5, texts, (some % 77).astype(np.int32)]
         batch = pa.table(columns, schema=SCHEMA)
-        table.append(batch)
+        table.upsert(batch)
         pq.write_table(batch, folder / "parquet" / f"{number:02}.parquet")
     return table
 

@@ -66,7 +66,7 @@ def _made(path: str, count: int) -> Table:
         ids = random.integers(0, count, max(1, count // 20)) if epoch else np.arange(count)
         names = pa.array(ids).cast(pa.string())
         values = random.integers(0, 1 << 40, len(ids))
-        table.append(pa.table({"id": ids, "value": values, "name": names}))
+        table.upsert(pa.table({"id": ids, "value": values, "name": names}))
     return table
 
 

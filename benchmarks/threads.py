@@ -89,7 +89,7 @@ def _appended(path: str, threads: int, appends: int, *, is_shared: bool) -> dict
         for _ in range(appends // threads):
             rows = _rows(next(numbers))
             before = time.perf_counter()
-            own.append(rows)
+            own.upsert(rows)
             took.append(time.perf_counter() - before)
 
     tables = [table if is_shared else Table.open(path) for _ in range(threads)]
@@ -137,7 +137,7 @@ def _watched(path: str, watchers: int, stuck: int, commits: int) -> dict[str, fl
 
     def write() -> None:
         for number in range(commits):
-            table.append(_rows(number))
+            table.upsert(_rows(number))
 
     hanging = [threading.Thread(target=hang, args=(i,), daemon=True) for i in range(stuck)]
     for thread in hanging:

@@ -192,11 +192,11 @@ def _make(folder: Path, rows: Rows) -> None:
     )
     (folder / "parquet" / "orders").mkdir(parents=True)
     for number, part in enumerate(rows.first_orders()):
-        orders.append(part)
+        orders.upsert(part)
         pq.write_table(part, folder / "parquet" / "orders" / f"{number}.parquet")
     customers = Table.create(str(folder / "tables" / "customers"), CUSTOMERS, keys=["id"])
     first = rows.first_customers()
-    customers.append(first)
+    customers.upsert(first)
     pq.write_table(first, folder / "parquet" / "customers.parquet")
     for table in (orders, customers):
         table.compact()
@@ -214,8 +214,8 @@ def _copied(folder: Path, rows: Rows) -> Iterator[tuple[Path, Rows]]:
 
 
 def _change(folder: Path, rows: Rows) -> None:
-    Table.open(str(folder / "orders")).append(rows.changed_orders())
-    Table.open(str(folder / "customers")).append(rows.changed_customers())
+    Table.open(str(folder / "orders")).upsert(rows.changed_orders())
+    Table.open(str(folder / "customers")).upsert(rows.changed_customers())
 
 
 def _followed(
@@ -335,8 +335,8 @@ def _lived(spark: SparkSession, folder: Path, rounds: int) -> dict[str, Any]:
     indexed = {"indexBy": "customer_id"}
     orders = Table.create(str(folder / "orders"), ORDERS, keys=["order_id"], properties=indexed)
     customers = Table.create(str(folder / "customers"), CUSTOMERS, keys=["id"])
-    orders.append(orders_of(np.arange(LIVED_ORDERS)))
-    customers.append(customers_of(np.arange(owners)))
+    orders.upsert(orders_of(np.arange(LIVED_ORDERS)))
+    customers.upsert(customers_of(np.arange(owners)))
     wanted = {"n": agg.count(), "total": agg.sum("amount"), "top": agg.max("amount")}
     kept = _joined(folder).group_by("country").agg(**wanted)
     query = kept.keep(spark, str(folder / "kept"), str(folder / "checkpoint"))
@@ -346,8 +346,8 @@ def _lived(spark: SparkSession, folder: Path, rounds: int) -> dict[str, Any]:
         query.processAllAvailable()
         for number in range(1, rounds + 1):
             sampler.take()
-            orders.append(orders_of(dice.choice(LIVED_ORDERS, LIVED_CHANGED, replace=False)))
-            customers.append(customers_of(dice.choice(owners, LIVED_MOVED, replace=False)))
+            orders.upsert(orders_of(dice.choice(LIVED_ORDERS, LIVED_CHANGED, replace=False)))
+            customers.upsert(customers_of(dice.choice(owners, LIVED_MOVED, replace=False)))
             query.processAllAvailable()
             query.processAllAvailable()
             peaks.append(sampler.take())

@@ -42,14 +42,14 @@ def _steps(path: Path, width: int, turn: int) -> dict[str, float]:
 
     wider = rows(3).append_column("more", pa.array([turn] * ROWS))
     steps: dict[str, Callable[[], object]] = {
-        "append to an empty table": lambda: table.append(rows(1)),
-        "append of updates": lambda: table.append(rows(2)),
+        "append to an empty table": lambda: table.upsert(rows(1)),
+        "append of updates": lambda: table.upsert(rows(2)),
         "changes": lambda: table.changes(1),
         "get": lambda: table.get([0, 1]),
         "snapshot": table.snapshot,
         "snapshot with a filter": lambda: table.snapshot(filter=f"{names[-1]} = 2"),
         "compact": lambda: table.compact(full=True),
-        "append of one more column": lambda: table.append(wider, merge_schema=True),
+        "append of one more column": lambda: table.upsert(wider, merge_schema=True),
         "delete": lambda: table.delete(0),
         "open and read in a new object": lambda: Table.open(str(path)).snapshot(),
     }

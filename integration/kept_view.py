@@ -58,7 +58,7 @@ def add_epochs(folder: Path, seed: int, *, epochs: int) -> None:
         table = Table.open(str(path))
         for _ in range(epochs):
             dice = random.Random(f"{seed}/{name}/{table.log.head().version}")
-            table.append(_drawn(dice, schema), deletes="gone", overwrite=dice.random() < 0.05)
+            table.upsert(_drawn(dice, schema), deletes="gone", overwrite=dice.random() < 0.05)
             if dice.random() < 0.15:
                 table.compact(full=True)
 

@@ -113,7 +113,7 @@ def follow(commits: int, *, step_s: float, looks: int, seed: int = 1) -> Iterato
         ids = dice.sample(range(KEYS), ROWS)
         gone = [dice.random() < 0.1 for _ in ids]
         rows = pa.table({"id": ids, "x": [f"x{number}"] * ROWS, "gone": gone})
-        table.append(rows, deletes="gone")
+        table.upsert(rows, deletes="gone")
         mirror.publish(asked)
         if number % COMPACTION_EVERY == 0:
             table.compact()

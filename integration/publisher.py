@@ -45,7 +45,7 @@ def write(path: str, seed: int) -> None:
         keys = dice.sample(range(KEYS), 20)
         gone = [dice.random() < 0.2 for _ in keys]
         values = [dice.randrange(9) for _ in keys]
-        table.append(pa.table({"k": keys, "v": values, "gone": gone}), deletes="gone")
+        table.upsert(pa.table({"k": keys, "v": values, "gone": gone}), deletes="gone")
         sys.stdout.write("appended\n")
         sys.stdout.flush()
         if dice.random() < 0.3:

@@ -154,7 +154,7 @@ class Probe:
         if not Path(path).exists():
             Table.create(path, pa.schema([("k", pa.int64())]), keys=["k"])
         for key in keys:
-            Table.open(path).append(pa.table({"k": [key]}))
+            Table.open(path).upsert(pa.table({"k": [key]}))
 
     def _followed(self) -> list[int]:
         """Copy what is new, an epoch in a batch; return how many rows each batch had."""

@@ -41,4 +41,4 @@ def append(table: Table, epoch: Epoch) -> None:
     """Apply one epoch."""
     rows = [{"k": k, "v": v, "gone": v is None} for k, v in epoch.items()]
     schema = columns(k=pa.int64(), v=pa.string(), gone=pa.bool_())
-    table.append(pa.Table.from_pylist(rows, schema=schema), deletes="gone")
+    table.upsert(pa.Table.from_pylist(rows, schema=schema), deletes="gone")

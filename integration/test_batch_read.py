@@ -98,9 +98,9 @@ def test_a_snapshot_has_the_types_and_values_that_the_table_has(
     full = {name: value for name, (_, value) in ALL_TYPES.items()}
     rows = [{"k": 1, **full}, {"k": 2, **dict.fromkeys(full)}]
     table = Table.create(str(path), schema, keys=["k"])
-    table.append(pa.Table.from_pylist(rows, schema=schema), deletes=None)
+    table.upsert(pa.Table.from_pylist(rows, schema=schema), deletes=None)
     marked = schema.append(pa.field("gone", pa.bool_()))
-    table.append(pa.Table.from_pylist([{**rows[1], "gone": False}], schema=marked), deletes="gone")
+    table.upsert(pa.Table.from_pylist([{**rows[1], "gone": False}], schema=marked), deletes="gone")
 
     frame = load(spark, path)
     # Spark's own conversion of the Arrow types is what a reader must see.
@@ -224,7 +224,7 @@ def test_a_frame_keeps_to_its_columns_when_the_table_gains_some(
     frame = load(spark, path)
     wider = ROWS.append(pa.field("w", pa.int64()))
     table.alter(table.log.head().schema.accept(wider, merge=True))
-    table.append(pa.Table.from_pylist([{"k": 2, "v": "b", "w": 3}], schema=wider))
+    table.upsert(pa.Table.from_pylist([{"k": 2, "v": "b", "w": 3}], schema=wider))
     assert sorted(frame.toArrow().to_pylist(), key=lambda r: r["k"]) == [
         {"k": 1, "v": "a"},
         {"k": 2, "v": "b"},

@@ -42,7 +42,7 @@ def append(table: Table, *epochs: Mapping[int, str | None]) -> None:
     for names in epochs:
         gone = [name is None for name in names.values()]
         rows = pa.table({"id": list(names), "name": [*names.values()], "gone": gone})
-        table.append(rows, deletes="gone")
+        table.upsert(rows, deletes="gone")
 
 
 def changes(spark: SparkSession, table: Table, **options: str) -> DataFrame:

@@ -132,7 +132,7 @@ def write_of_two_regions(folder: Path, stretches: list[range]) -> None:
                 rows = [row for row in readings if row[1] in stretch]
                 rows = two_regions.newest_of(rows) if table == "latest" else rows
                 columns = dict(zip(LATEST.names, zip(*rows, strict=True), strict=True))
-                Table.open(str(path)).append(pa.table(columns, schema=LATEST))
+                Table.open(str(path)).upsert(pa.table(columns, schema=LATEST))
 
 
 END = 10_000

@@ -128,7 +128,7 @@ def test_a_row_from_elsewhere_is_a_problem(
     where = replace(replayed.where, table=tmp_path / "table")
     shutil.copytree(replayed.where.table, where.table)
     smuggled = {"path": "x", "blob": "0", "mode": "100644", "bytes": 1, "seq": 3}
-    Table.open(str(where.table)).append(pa.Table.from_pylist([smuggled]))
+    Table.open(str(where.table)).upsert(pa.Table.from_pylist([smuggled]))
     assert replace(replayed, where=where).problems(spark) == [
         "each epoch is its commits",
         "every row is accounted for",

@@ -59,7 +59,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     )
     for given, is_gone in ((gone, False), (rows, False), (gone, True)):
         flags = pa.array([is_gone] * given.num_rows)
-        table.append(given.append_column("gone", flags), deletes="gone")
+        table.upsert(given.append_column("gone", flags), deletes="gone")
     return where
 
 
@@ -165,7 +165,7 @@ def test_what_a_filter_is_refused_for(spark: SparkSession, path: str) -> None:
 def test_the_code_of_the_page_runs(pushing: SparkSession, tmp_path: Path) -> None:
     columns = pa.schema({"region": pa.string(), "id": pa.int64()})
     table = Table.create(str(tmp_path / "orders"), columns, keys=["region", "id"])
-    table.append(pa.table({"region": ["eu", "eu", "us"], "id": [7, 9, 7]}))
+    table.upsert(pa.table({"region": ["eu", "eu", "us"], "id": [7, 9, 7]}))
     runner = "integration/test_filters.py"
     deletes, *reads = code_of(PAGE, "python", runner=runner)
     for name, code in zip(("some", "same"), reads, strict=True):

@@ -380,7 +380,7 @@ def test_tables_of_one_key_are_joined_without_an_exchange(
     paths = [str(tmp_path / name) for name in ("left", "right")]
     for path, column in zip(paths, "vw", strict=True):
         rows = pa.table({"k": range(40), column: range(40)})
-        Table.create(path, rows.schema, keys=["k"]).append(rows)
+        Table.create(path, rows.schema, keys=["k"]).upsert(rows)
     left, right = map(view, paths)
     together = left.join(right, on={"k": "k"}).read(spark, splits="2")
     # Each task has the hashes of both tables that lie in its range; Spark itself would move rows.

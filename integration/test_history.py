@@ -64,7 +64,7 @@ def put(path: Path, feed: Feed, *, compact_at: int = -1) -> Table:
     schema = COLUMNS.append(pa.field("gone", pa.bool_()))
     for index, batch in enumerate(feed):
         rows = [event._asdict() for event in batch]
-        table.append(pa.Table.from_pylist(rows, schema=schema), deletes="gone")
+        table.upsert(pa.Table.from_pylist(rows, schema=schema), deletes="gone")
         if index == compact_at:
             table.compact(full=True)
     return table

@@ -42,14 +42,14 @@ class Shop:
         )
 
     def order(self, *rows: Row) -> None:
-        self.orders.append(table_of(rows, ORDERS))
+        self.orders.upsert(table_of(rows, ORDERS))
 
     def cancel(self, *keys: int) -> None:
         rows = table_of([(key, None, None) for key in keys], ORDERS)
-        self.orders.append(rows.append_column("gone", pa.array([True] * len(keys))), deletes="gone")
+        self.orders.upsert(rows.append_column("gone", pa.array([True] * len(keys))), deletes="gone")
 
     def customer(self, *rows: Row) -> None:
-        self.customers.append(table_of(rows, CUSTOMERS))
+        self.customers.upsert(table_of(rows, CUSTOMERS))
 
     def expected(self) -> dict[Any, Row]:
         country = {row["id"]: row["country"] for row in self.customers.snapshot().to_pylist()}

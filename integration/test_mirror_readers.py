@@ -246,7 +246,7 @@ def test_a_stream_without_a_feed_sees_appends_once_and_no_compaction(
     table = Table.create(path, schema, keys=["id"])
     for number in range(5):
         ids = list(range(5 * number, 5 * number + 5))
-        table.append(pa.table({"id": ids, "x": [f"x{each}" for each in ids]}))
+        table.upsert(pa.table({"id": ids, "x": [f"x{each}" for each in ids]}))
         table.publish()
     assert table.compact(full=True)
     version = table.publish().delta_version
@@ -307,12 +307,12 @@ def test_what_stands_on_the_page_runs(readers: Mapping[str, Reader], tmp_path: P
 
     schema = pa.schema({"order_id": pa.int64(), "amount": pa.int64()})
     orders = Table.create(str(tmp_path / "orders"), schema, keys=["order_id"])
-    orders.append(pa.table({"order_id": [1, 2], "amount": [5, 6]}))
+    orders.upsert(pa.table({"order_id": [1, 2], "amount": [5, 6]}))
     orders.publish(change_feed=True)
     scan, create = codes("sql")
     [code] = codes("python")
     readers["spark"].ask("statement", sql=create)
-    orders.append(pa.table({"order_id": [2], "amount": [7]}))
+    orders.upsert(pa.table({"order_id": [2], "amount": [7]}))
     orders.publish()
     assert readers["duckdb"].ask("statement", sql=scan).to_pydict() == {"sum(amount)": [12]}
     counts = {

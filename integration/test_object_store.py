@@ -135,9 +135,9 @@ def write(store: Store, path: str, data: bytes) -> None:
 
 def test_a_table_lives_in_a_bucket(url: str, storage: Storage) -> None:
     table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
-    table.append(rows(k1=10, k2=20))
-    table.append(rows(k2=21, k3=30))
-    table.append(rows(k9=90), overwrite=True)
+    table.upsert(rows(k1=10, k2=20))
+    table.upsert(rows(k2=21, k3=30))
+    table.upsert(rows(k9=90), overwrite=True)
     again = Table.open(url, storage=storage)
     assert contents(again, 1) == {1: 10, 2: 20}
     assert contents(again, 2) == {1: 10, 2: 21, 3: 30}
@@ -170,19 +170,19 @@ def test_rows_go_to_the_tables_of_odd_values_in_a_bucket(url: str, storage: Stor
 
 
 def test_creating_a_table_twice_is_an_error(url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=1))
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=1))
     with pytest.raises(TableExistsError):
         Table.create(url, COLUMNS, keys=["k"], storage=storage)
     assert contents(Table.open(url, storage=storage)) == {1: 1}
 
 
 def test_hadoop_s_scheme_names_the_same_bucket(url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=1))
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=1))
     assert contents(Table.open(url.replace("s3://", "s3a://"), storage=storage)) == {1: 1}
 
 
 def test_a_table_writes_below_its_path_only(s3: S3, url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=1))
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=1))
     keys = s3.keys(url.split("/")[2])
     assert all(key.startswith("lake/orders/") for key in keys)
     assert "lake/orders/_log/00000000000000000001.json" in keys
@@ -311,7 +311,7 @@ def test_an_append_is_applied_once_whatever_happens_to_its_commit(
 ) -> None:
     table = Table.create(url, COLUMNS, keys=["k"], storage=proxied)
     proxy.strike(fault, "PUT", "_log/00000000000000000001.json", count=2)
-    commit = table.append(rows(k1=10))
+    commit = table.upsert(rows(k1=10))
     assert commit is not None
     assert commit.version == table.log.head().version == 1
     assert table.log.head().live_rows == 1
@@ -334,7 +334,7 @@ def test_the_token_settles_an_append_that_is_not_repeated(
 ) -> None:
     table = Table.create(url, COLUMNS, keys=["k"], storage={**proxied, "max_retries": "0"})
     proxy.strike(fault, "PUT", "_log/00000000000000000001.json")
-    commit = table.append(rows(k1=10))
+    commit = table.upsert(rows(k1=10))
     assert commit is not None
     assert contents(table) == {1: 10}
     assert table.log.head().version == 1
@@ -347,9 +347,9 @@ def test_an_append_that_fails_has_no_effect_and_can_be_repeated(
     table = Table.create(url, COLUMNS, keys=["k"], storage={**proxied, "max_retries": "0"})
     proxy.strike(fault, "PUT", "_log/00000000000000000001.json")
     with pytest.raises(StorageError):
-        table.append(rows(k1=10))
+        table.upsert(rows(k1=10))
     assert contents(table) == {}
-    table.append(rows(k1=11))
+    table.upsert(rows(k1=11))
     assert contents(table) == {1: 11}
 
 
@@ -370,7 +370,7 @@ def test_a_bad_line_changes_no_answer(url: str, proxied: Storage, proxy: Proxy, 
         for _ in range(2):
             proxy.strike(*dice.choice(TROUBLES))
         key = dice.randrange(4)
-        table.append(rows(**{f"k{key}": index}))
+        table.upsert(rows(**{f"k{key}": index}))
         expected[key] = index
     assert table.log.head().version == 10
     close_runs()
@@ -681,13 +681,13 @@ def test_the_cache_is_bounded_while_runs_are_mapped(url: str, storage: Storage) 
 def test_a_table_larger_than_its_cache_is_read(url: str, storage: Storage) -> None:
     table = Table.create(url, COLUMNS, keys=["k"], storage={**storage, "cache_bytes": "1"})
     for index in range(5):
-        table.append(rows(**{f"k{index}": index}))
+        table.upsert(rows(**{f"k{index}": index}))
     close_runs()
     assert contents(table) == {index: index for index in range(5)}
 
 
 def test_a_truncated_copy_is_fetched_again(url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=10))
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=10))
     Table.open(url, storage=storage).snapshot()
     close_runs()
     for file in copies(storage):
@@ -697,7 +697,7 @@ def test_a_truncated_copy_is_fetched_again(url: str, storage: Storage) -> None:
 
 @pytest.mark.parametrize("damage", ["truncated", "removed"])
 def test_a_damaged_object_is_named(s3: S3, url: str, storage: Storage, damage: str) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=10))
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=10))
     (run,) = open_store(url, storage).list("data")
     bucket, key = url.split("/")[2], f"lake/orders/{run.path}"
     if damage == "truncated":
@@ -715,7 +715,7 @@ def test_a_damaged_object_is_named(s3: S3, url: str, storage: Storage, damage: s
 def test_a_lost_version_is_named(url: str, storage: Storage) -> None:
     table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
     for number in range(4):
-        table.append(rows(k1=number))
+        table.upsert(rows(k1=number))
     open_store(url, storage).delete("_log/00000000000000000002.json")
     LOGS.clear()
     with pytest.raises(CorruptionError, match=r"0002\.json' is missing"):
@@ -759,7 +759,7 @@ def test_a_fetch_that_was_killed_does_not_block_the_next(
 
 
 def test_the_log_is_plain_json(s3: S3, url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).append(rows(k1=10))
+    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=10))
     key = "lake/orders/_log/00000000000000000001.json"
     body = s3.client().get_object(Bucket=url.split("/")[2], Key=key)["Body"].read()
     assert json.loads(body)["token"]

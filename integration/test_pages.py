@@ -243,7 +243,7 @@ def make_orders(path: str, *, versions: int, storage: dict[str, str] | None = No
     )
     for number in range(versions):
         rows = {"order_id": [number % 7], "offset": [number], "amount": [number]}
-        table.append(pa.table(rows, schema=ORDERS))
+        table.upsert(pa.table(rows, schema=ORDERS))
 
 
 def some_rows(place: Place) -> Names:
@@ -274,7 +274,7 @@ def regions(place: Place) -> Names:
         make_orders(str(place.folder / "lake" / name), versions=3)
     fewer = pa.schema([ORDERS.field("order_id"), ORDERS.field("offset")])
     north = Table.create(str(place.folder / "lake" / "north"), fewer, keys=["order_id"])
-    north.append(pa.table({"order_id": [1], "offset": [1]}, schema=fewer))
+    north.upsert(pa.table({"order_id": [1], "offset": [1]}, schema=fewer))
     RoutedBatch(place.folder / "lake" / "shop").batch(orders={1: 1}, users={2: 2})
     return {}
 
@@ -314,10 +314,10 @@ def a_shop(place: Place) -> Names:
         str(at / "orders"), orders, keys=["order_id"], properties={"indexBy": "customer_id"}
     )
     rows = {"order_id": [1, 2, 3], "customer_id": [7, 8, 9], "amount": [200, 50, 300]}
-    made.append(pa.table(rows, schema=orders))
+    made.upsert(pa.table(rows, schema=orders))
     customers = pa.schema({"id": pa.int64(), "country": pa.string()})
     made = Table.create(str(at / "customers"), customers, keys=["id"])
-    made.append(pa.table({"id": [7, 8], "country": ["NL", "DE"]}, schema=customers))
+    made.upsert(pa.table({"id": [7, 8], "country": ["NL", "DE"]}, schema=customers))
     return {}
 
 

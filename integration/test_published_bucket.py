@@ -54,7 +54,7 @@ def test_a_table_in_a_bucket_is_published_behind_each_commit(
     properties = {"publish": "delta", "publishChangeFeed": "true"}
     table = Table.create(url, COLUMNS, keys=["k"], storage=storage, properties=properties)
     for number in range(12):
-        table.append(rows(number * 100, number))
+        table.upsert(rows(number * 100, number))
         if number == 6:
             forget_runs_and_logs()
             table = Table.open(url, storage=storage)
@@ -72,7 +72,7 @@ def test_delta_rs_reads_a_mirror_in_a_bucket(s3: S3, storage: dict[str, str]) ->
     table = Table.create(f"s3://{bucket}/t", COLUMNS, keys=["k"], storage=storage)
     place = f"s3://{bucket}/mirrors/t"
     for number in range(3):
-        table.append(rows(number * 100, number))
+        table.upsert(rows(number * 100, number))
         table.publish(place, storage=storage)
     require_copy(table, place, storage)
     told = {
@@ -110,7 +110,7 @@ def test_a_bucket_without_conditional_puts_is_refused_before_a_file_is_written(
     """What the question leaves there is in the way of no publication."""
     place = f"s3://{s3.new_bucket()}/mirrors/t"
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
-    table.append(rows(0, 1))
+    table.upsert(rows(0, 1))
     with proxy_before(s3.endpoint) as proxy:
         proxied = {**storage, "endpoint": proxy.endpoint}
         proxy.strike(Fault.CONDITION_IGNORED, "PUT", count=99)

@@ -25,7 +25,7 @@ def test_a_mirror_beside_its_table_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "table"
     table = Table.create(str(path), COLUMNS, keys=["k"], properties={"publish": "delta"})
     for value in range(2):
-        table.append(pa.table({"k": [1, 2], "v": [value, value]}))
+        table.upsert(pa.table({"k": [1, 2], "v": [value, value]}))
     assert look(path) == 0
     # As if its newest commit named no file.
     [*_, newest] = sorted((path / "_delta" / "_delta_log").glob("*.json"))

@@ -96,7 +96,7 @@ def test_a_random_graph_gives_as_a_stream_what_each_batch_gives_in_plain_python(
             first = 20 * len(epochs)
             epochs.append({name: rows_of(draw.randint(1, 9), first=first) for name in read})
             for name, rows in epochs[-1].items():
-                tables[name].append(rows)
+                tables[name].upsert(rows)
         graph = graph_of(
             recipe,
             {name: TableSource(path, EPOCH_BY_EPOCH) for name, path in read.items()},

@@ -130,7 +130,7 @@ def test_a_table_that_was_made_by_hand_with_other_keys_is_named(
     made = Table.create(
         f"{root}/shop.orders", pa.schema({"id": pa.int64(), "v": pa.int64()}), keys=["id", "v"]
     )
-    made.append(pa.table({"id": [9], "v": [9]}))
+    made.upsert(pa.table({"id": [9], "v": [9]}))
     rows = [row("shop.orders", 1, 1), row("shop.users", 1, 2)]
     with pytest.raises(PySparkException) as caught:
         save(frame(spark, *rows), template(root))

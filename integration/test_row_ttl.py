@@ -55,12 +55,12 @@ def test_a_query_expires_rows_and_its_followers_see_each_go_once(
 
 def test_a_copy_by_the_changelog_loses_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), ROWS, keys=["k"], properties=TTL)
-    table.append(pa.Table.from_pylist([row(1, 1, 1), row(2, 9, 1)], schema=ROWS))
+    table.upsert(pa.Table.from_pylist([row(1, 1, 1), row(2, 9, 1)], schema=ROWS))
     changes = changes_of(spark, tmp_path / "t")
     copy = upserts(changes, tmp_path / "copy", tmp_path / "c", keys="k", envelope="changelog")
     drain(copy)
     assert len(rows_of(tmp_path / "copy")) == 2
-    table.append(pa.Table.from_pylist([row(2, 11, 2)], schema=ROWS))
+    table.upsert(pa.Table.from_pylist([row(2, 11, 2)], schema=ROWS))
     table.expire_rows()
     drain(copy)
     assert {key for (key,) in rows_of(tmp_path / "copy")} == {1}

@@ -21,7 +21,7 @@ from integration.spark_judge import Judge
 from spark_upsert.errors import DataError
 from spark_upsert.task import Aggregate, ArrowScan, Group, Task
 from tests.support.sql_answers import Answers, Refused, answers_here, differences
-from tests.support.sql_cases import Expressions, PayloadFormat, random_rows
+from tests.support.sql_cases import ExpressionCase, Expressions, random_rows
 from tests.support.sql_differences import DIFFERENCES, FEWEST_DIGITS, NO_VALUE, Difference
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -47,7 +47,7 @@ def judge(spark: SparkSession) -> Iterator[Judge]:
 
 
 def told(
-    case: PayloadFormat, index: int | str, rows: pa.RecordBatch, *answers: Answers | Refused
+    case: ExpressionCase, index: int | str, rows: pa.RecordBatch, *answers: Answers | Refused
 ) -> str:
     if isinstance(index, str):
         return f"{case.text}: {index}"

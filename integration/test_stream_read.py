@@ -309,7 +309,7 @@ def test_a_query_keeps_to_its_columns_when_the_table_gains_some(
     drain(batches.collect(stream, checkpoint))
     wider = ROWS.append(pa.field("w", pa.int64()))
     table.alter(table.log.head().schema.accept(wider, merge=True))
-    table.append(pa.Table.from_pylist([{"k": 1, "v": "b", "w": 3}], schema=wider))
+    table.upsert(pa.Table.from_pylist([{"k": 1, "v": "b", "w": 3}], schema=wider))
     drain(batches.collect(stream, checkpoint))
     assert [(r["k"], r["v"], r["_diff"]) for r in ordered(batches.rows)] == [
         (1, "a", 1),
@@ -319,7 +319,7 @@ def test_a_query_keeps_to_its_columns_when_the_table_gains_some(
     assert "w" not in batches.rows[-1]
 
     # The same checkpoint goes on with the new column once the stream is made again.
-    table.append(pa.Table.from_pylist([{"k": 2, "v": "c", "w": 4}], schema=wider))
+    table.upsert(pa.Table.from_pylist([{"k": 2, "v": "c", "w": 4}], schema=wider))
     drain(batches.collect(changes(spark, path), checkpoint))
     assert batches.rows[-1]["w"] == 4
 
@@ -330,11 +330,11 @@ def test_a_type_that_widens_under_a_query_stops_it_and_a_restart_goes_on(
     narrow = pa.schema([pa.field("k", pa.int64()), pa.field("v", pa.int32())])
     wide = narrow.set(1, pa.field("v", pa.int64()))
     table = Table.create(str(path), narrow, keys=["k"])
-    table.append(pa.table({"k": [1], "v": [1]}, schema=narrow))
+    table.upsert(pa.table({"k": [1], "v": [1]}, schema=narrow))
     stream = changes(spark, path)
     drain(batches.collect(stream, checkpoint))
     table.alter(table.log.head().schema.accept(wide, merge=True))
-    table.append(pa.table({"k": [1], "v": [2**40]}, schema=wide))
+    table.upsert(pa.table({"k": [1], "v": [2**40]}, schema=wide))
 
     message = r"(?s)column 'v' is int32 in the read, and int64 in the table.*restart the query"
     with pytest.raises(StreamingQueryException, match=message):
@@ -357,10 +357,10 @@ def test_a_table_of_nested_rows_streams_like_any_other(
     table = Table.create(str(path), schema, keys=["k"])
     value = {"at": None, "n": 1}
     rows = [{"k": 1, "items": [value, None], "by_name": [("a", value)]}]
-    table.append(pa.Table.from_pylist(rows, schema=schema))
+    table.upsert(pa.Table.from_pylist(rows, schema=schema))
     drain(batches.collect(changes(spark, path), checkpoint))
     rows[0]["items"] = []
-    table.append(pa.Table.from_pylist(rows, schema=schema))
+    table.upsert(pa.Table.from_pylist(rows, schema=schema))
     drain(batches.collect(changes(spark, path), checkpoint))
     assert [(r["items"], r["by_name"], r["_diff"]) for r in batches.rows] == [
         ([value, None], [("a", value)], 1),

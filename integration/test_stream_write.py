@@ -421,7 +421,7 @@ def test_a_failing_task_shows_nothing_and_takes_the_others_files_along(
     table = Table.create(str(path), stored, keys=["k"], sequence_by=["seq"])
     # So many small runs that the tasks have some to merge, too.
     for seq in range(8):
-        table.append(pa.Table.from_pylist([{"k": 1, "v": 10 + seq, "seq": seq}], schema=stored))
+        table.upsert(pa.Table.from_pylist([{"k": 1, "v": 10 + seq, "seq": seq}], schema=stored))
     signal = tmp_path / "fail"
 
     def fail_when_told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -504,7 +504,7 @@ def overtaken_in_batch(number: int) -> type[DefaultSource]:
             assert context is not None
             batch = context.getLocalProperty("streaming.sql.batchId")
             if batch == str(number) and context.partitionId() == 0:
-                self._write.table().append(
+                self._write.table().upsert(
                     pa.table(
                         {
                             "k": pa.array([1, 2, 3]),

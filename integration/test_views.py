@@ -54,7 +54,7 @@ def _append(table: Table, schema: pa.Schema, rows: tuple[tuple[Any, ...], ...]) 
     # A row of a key alone is a delete.
     gone = [all(value is None for value in list(row.values())[1:]) for row in given]
     columns = pa.Table.from_pylist(given, schema=schema)
-    table.append(columns.append_column("gone", pa.array(gone)), deletes="gone")
+    table.upsert(columns.append_column("gone", pa.array(gone)), deletes="gone")
     # Commits of two tables are put in order by their times.
     newest = table.log.head().timestamp_ms
     while time.time_ns() // 1_000_000 <= newest:

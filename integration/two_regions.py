@@ -74,7 +74,7 @@ def add_epochs(folder: Path, seed: int, *, epochs: int) -> None:
             {"device": dice.randrange(DEVICES), "seq": head.live_rows + n, "text": f"{n % 50} C"}
             for n in range(dice.randrange(1, ROWS_MAX))
         ]
-        table.append(pa.Table.from_pylist(rows, schema=READINGS))
+        table.upsert(pa.Table.from_pylist(rows, schema=READINGS))
 
 
 def graph(folder: Path, name: str, dice: random.Random) -> Graph:

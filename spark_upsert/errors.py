@@ -259,8 +259,8 @@ class about:
             return
         begin = f"It is about the {self._kind} "
         if not any(note.startswith(begin) for note in getattr(error, "__notes__", ())):
-            place = " of the plan" if self._kind == "node" else ""
-            error.add_note(f"{begin}'{masked(self._name)}'{place}.")
+            location = " of the plan" if self._kind == "node" else ""
+            error.add_note(f"{begin}'{masked(self._name)}'{location}.")
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
@@ -268,15 +268,15 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     import difflib  # Imported here: a worker that meets no error needs none of it.
 
     by_lower = {candidate.lower(): candidate for candidate in candidates}
-    found = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.5)
-    return by_lower[found[0]] if found else None
+    matches = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.5)
+    return by_lower[matches[0]] if matches else None
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return a sentence that names the nearest candidate, else lists them all."""
-    known = list(candidates)
-    near = nearest(name, known)
-    return f"Did you mean '{near}'?" if near else f"Choose one of: {', '.join(sorted(known))}."
+    names = list(candidates)
+    near = nearest(name, names)
+    return f"Did you mean '{near}'?" if near else f"Choose one of: {', '.join(sorted(names))}."
 
 
 class OptionError(UpsertFlowError, ValueError):
@@ -300,9 +300,9 @@ class OptionError(UpsertFlowError, ValueError):
     def invalid(cls, name: str, value: object, expected: str, *, hint: str = "") -> Self:
         # An option of the storage may be given the secret of another one.
         is_shown = not name.startswith("storage.")
-        found = repr(value) if is_shown else f"a text of {len(str(value))} characters"
+        shown_value = repr(value) if is_shown else f"a text of {len(str(value))} characters"
         return cls(
-            f"option '{name}' expects {expected}, found {found}.",
+            f"option '{name}' expects {expected}, found {shown_value}.",
             hint=hint or f"give '{name}' as {expected}.",
             option=name,
         )
@@ -320,9 +320,9 @@ class OptionError(UpsertFlowError, ValueError):
     @classmethod
     def fixed(cls, name: str, value: str, own: str | None, *, why: str = "") -> Self:
         """Return the error of an option that differs from what the table is."""
-        kept = f"the table has '{own}'" if own else "the table has none"
+        current = f"the table has '{own}'" if own else "the table has none"
         return cls(
-            f"option '{name}' is '{value}', but {kept}, and its first write fixed that"
+            f"option '{name}' is '{value}', but {current}, and its first write fixed that"
             f"{why and ', because '}{why}.",
             hint="drop the option, or write into a new table.",
             option=name,
@@ -332,10 +332,10 @@ class OptionError(UpsertFlowError, ValueError):
 
     @classmethod
     def not_one_of(cls, name: str, value: str, choices: Iterable[str]) -> Self:
-        known = list(choices)
-        near = nearest(value, known)
+        names = list(choices)
+        near = nearest(value, names)
         hint = f"Did you mean '{near}'?" if near else f"give '{name}' as one of them."
-        return cls.invalid(name, value, f"one of {', '.join(known)}", hint=hint)
+        return cls.invalid(name, value, f"one of {', '.join(names)}", hint=hint)
 
 
 def require_plain(path: str, *, option: str = "path") -> None:
@@ -343,11 +343,6 @@ def require_plain(path: str, *, option: str = "path") -> None:
 
     Every location is checked where it is read, so that no later error, log line, plan or metric can
     show a secret. Local paths may contain any character.
-
-    Raises
-    ------
-    OptionError
-        The message shows no more than the part before the credentials or the query.
     """
     parts = _URL.match(path)
     if parts is None:
@@ -430,7 +425,7 @@ class PlacementError(GraphError):
             hint="take one of the two back: colocate, or exlocate and isolate.",
             one=one,
             other=other,
-            operators=tuple(dict.fromkeys(each.partition("[")[0] for each in (one, other))),
+            operators=tuple(dict.fromkeys(name.partition("[")[0] for name in (one, other))),
         )
 
 
@@ -453,13 +448,7 @@ class TableNotFoundError(UpsertFlowError, FileNotFoundError):
 
     @classmethod
     def at(cls, path: str, *, may_wait: bool = False) -> Self:
-        """Return the error of a path without a table.
-
-        Parameters
-        ----------
-        may_wait : bool
-            Whether what asks for the table could wait for it.
-        """
+        """Return the error of a path without a table."""
         wait = f" (a read waits for it with {setting('tableTimeout', '5 minutes')})"
         hint = (
             "check the 'path' option, or write to it once: the first write makes the table"
@@ -607,15 +596,7 @@ class VersionNotFoundError(DataLossError, LookupError):
     def future(
         cls, name: str, version: int, *, since: int, newest: int, last: int | None = None
     ) -> Self:
-        """Return the error of a version that does not exist yet.
-
-        Parameters
-        ----------
-        name : str
-            The caller's name for the version.
-        last : int, optional
-            The last one that could be given; by default the newest.
-        """
+        """Return the error of a version that does not exist yet."""
         return cls(
             f"{name} {version} does not exist: the newest version is {newest}.",
             hint=f"give a version from {since} to {newest if last is None else last}.",
@@ -692,24 +673,12 @@ class TableFullError(UpsertFlowError):
         consumer: str,
         version: int,
     ) -> Self:
-        """Return the error of a write for which there is no room.
-
-        Parameters
-        ----------
-        epochs, bytes : int
-            What the consumer has yet to read.
-        epochs_max, bytes_max : int, optional
-            The caps.
-        upper : int
-            The version that the write would have become.
-        consumer, version : str, int
-            The slowest consumer, and up to where it has read.
-        """
+        """Return the error of a write for which there is no room."""
         caps = (("epochs", epochs, epochs_max), ("bytes", bytes, bytes_max))
-        known = [f"{held} of {most} {what}" for what, held, most in caps if most is not None]
+        parts = [f"{held} of {most} {label}" for label, held, most in caps if most is not None]
         return cls(
             f"there is no room in '{path}' before version {upper}: the consumer '{consumer}' has "
-            f"read up to version {version}, and behind that lie {' and '.join(known)}. Nothing was "
+            f"read up to version {version}, and behind that lie {' and '.join(parts)}. Nothing was "
             "written.",
             hint=f"see why '{consumer}' does not go on, and write again; if it is no more, run "
             f"'upsertflow consumers --release {consumer}'. To hold more, raise the table's "

@@ -76,7 +76,7 @@ class FeedbackUpsert:
         Name of the source. Incarnations of one source share it; that is what fences them.
     commands : callable, optional
         Turns a batch of the source's rows into commands (`Envelope.commands`). By default rows
-        are plain columns of the table, as of `Table.append`.
+        are plain columns of the table, as of `Table.upsert`.
     deletes : str, optional
         With plain columns: the boolean column that marks deletes.
 

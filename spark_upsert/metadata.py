@@ -168,7 +168,9 @@ def _origin(commit: Commit) -> Row:
         "version": commit.version,
         "kind": commit.kind.value,
         "timestamp": commit.timestamp_ms * 1000,
-        "transactions": [(each.writer, each.number) for each in commit.transactions],
+        "transactions": [
+            (transaction.writer, transaction.number) for transaction in commit.transactions
+        ],
     }
 
 
@@ -244,36 +246,36 @@ def _pressure(table: Table) -> Iterator[Row]:
     caps = Caps.of(head.properties)
     # As for the caps: of a lease that cannot be read a warning is enough, and others are shown.
     leases = {e.consumer: e for e in readable_leases(table.store) if e.is_live(now_ms)}
-    told = {each.consumer: each for each in table.pressure()}
-    for consumer in sorted({*leases, *told}):
-        lease, said = leases.get(consumer), told.get(consumer)
-        found = lease and BacklogCounter().behind(lease, table.log, head, Caps())
+    report_by_consumer = {report.consumer: report for report in table.pressure()}
+    for consumer in sorted({*leases, *report_by_consumer}):
+        lease, report = leases.get(consumer), report_by_consumer.get(consumer)
+        backlog = lease and BacklogCounter().behind(lease, table.log, head, Caps())
         yield {
             "consumer": consumer,
-            "backlog_epochs": found and found.epochs,
-            "backlog_bytes": found and found.bytes,
+            "backlog_epochs": backlog and backlog.epochs,
+            "backlog_bytes": backlog and backlog.bytes,
             "epochs_max": caps.epochs,
             "bytes_max": caps.bytes,
-            "rung": said and said.rung,
-            "pressure": said and said.pressure,
-            "refuses": said and said.refuses,
-            "retry_after_ms": said and said.retry_after_ms,
-            "reported": said and said.reported_ms * 1000,
-            "expires": said and (said.reported_ms + said.ttl_ms) * 1000,
+            "rung": report and report.rung,
+            "pressure": report and report.pressure,
+            "refuses": report and report.refuses,
+            "retry_after_ms": report and report.retry_after_ms,
+            "reported": report and report.reported_ms * 1000,
+            "expires": report and (report.reported_ms + report.ttl_ms) * 1000,
         }
 
 
 def _indexes(table: Table) -> Iterator[Row]:
     head = table.log.head()
     for index in table.indexes():
-        own = index.log.try_head()
-        place = None if own is None else index.usable(own)
-        state = {} if own is None else _state(own)
+        index_head = index.log.try_head()
+        usable = None if index_head is None else index.usable(index_head)
+        state = {} if index_head is None else _state(index_head)
         yield {
             "column": index.column,
             "path": index.folder,
-            "shows_version": place and place.version,
-            "versions_behind": place and head.version - place.version,
+            "shows_version": usable and usable.version,
+            "versions_behind": usable and head.version - usable.version,
             "entries": state.get("live_rows"),
             "runs": state.get("runs"),
             "files": state.get("table_files"),
@@ -283,9 +285,9 @@ def _indexes(table: Table) -> Iterator[Row]:
 
 def _mirror(table: Table) -> Iterator[Row]:
     # By its name: what reads other metadata does not load the mirror.
-    found = import_module("spark_upsert.delta.follow").facts_below(table)
-    if found is not None:
-        row = asdict(found)
+    facts = import_module("spark_upsert.delta.follow").facts_below(table)
+    if facts is not None:
+        row = asdict(facts)
         yield {"shows_version": row.pop("shown"), **row}
 
 

@@ -133,35 +133,26 @@ class Progress:
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> Progress:
         """Read the JSON of a query's progress."""
-        latest = [each.get("latestOffset") for each in told.get("sources", ())]
+        latest = [source.get("latestOffset") for source in told.get("sources", ())]
         return cls(
             query=told.get("name") or told["id"],
             query_id=told["id"],
             batch=int(told["batchId"]),
             seconds=(told.get("batchDuration") or 0) / 1000,
             rows=int(told.get("numInputRows") or 0),
-            reports=tuple(each for each in latest if _is_report(each)),
+            reports=tuple(offset for offset in latest if _is_report(offset)),
         )
 
     def numbers(
         self, sink: SinkNumbers | None, *, now_ms: int, problem: str | None = None
     ) -> BatchNumbers:
-        """Return the batch in numbers, given what it did to its table.
-
-        Parameters
-        ----------
-        sink : SinkNumbers or None
-        now_ms : int
-            The time, in ms since 1970, at which waiting changes are looked at.
-        problem : str, optional
-            Why the table could not be looked at.
-        """
+        """Return the batch in numbers, given what it did to its table."""
         lags = [report["lag"] for report in self.reports if "lag" in report]
         return BatchNumbers(
             progress=self,
             sink=sink,
-            lags=tuple(lag for each in lags for lag in _lags_of(each, now_ms)),
-            lag_versions=sum(each["versions"] for each in lags) if lags else None,
+            lags=tuple(lag for lag_report in lags for lag in _lags_of(lag_report, now_ms)),
+            lag_versions=sum(lag["versions"] for lag in lags) if lags else None,
             problem=problem,
         )
 
@@ -196,8 +187,8 @@ class BatchNumbers:
         """How long the oldest change that the batch left has waited; 0 if it left none."""
         if self.lag_versions is None:
             return None
-        known = [lag.seconds for lag in self.lags if lag.seconds is not None]
-        return max(known) if known else (None if self.lag_versions else 0.0)
+        seconds = [lag.seconds for lag in self.lags if lag.seconds is not None]
+        return max(seconds) if seconds else (None if self.lag_versions else 0.0)
 
     @property
     def troubles(self) -> tuple[str, ...]:
@@ -210,11 +201,9 @@ class BatchNumbers:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form for programs: all counters, zeros included."""
-        lags = {
-            each.source: {"versions": each.versions, "seconds": each.seconds} for each in self.lags
-        }
-        known = {name: value for name, value in self._fields() if value is not None}
-        return {**known, "lags": lags, "troubles": list(self.troubles)}
+        lags = {lag.source: {"versions": lag.versions, "seconds": lag.seconds} for lag in self.lags}
+        present = {name: value for name, value in self._fields() if value is not None}
+        return {**present, "lags": lags, "troubles": list(self.troubles)}
 
     def line(self) -> str:
         """Return one line of fields; counters of 0 are left out."""
@@ -299,9 +288,9 @@ class Sinks:
         return self._groups.of(place, lambda: GroupTable(open_store(root, dict(place.storage))))
 
     def _of_table(self, place: Place, writer: str, batch: int) -> SinkNumbers:
-        known = self._batches(place)
-        commit, head, stale_epochs = known.look(writer, batch)
-        mirror = lag_below(known.table) if is_published(head.properties) else None
+        batches = self._batches(place)
+        commit, head, stale_epochs = batches.look(writer, batch)
+        mirror = lag_below(batches.table) if is_published(head.properties) else None
         return SinkNumbers(
             table=place.path,
             version=None if commit is None else commit.version,
@@ -315,17 +304,19 @@ class Sinks:
         )
 
     def _of_group(self, place: Place, writer: str, batch: int) -> SinkNumbers:
-        known = self._group(place)
-        group = known.at()
+        group_metrics = self._group(place)
+        group = group_metrics.at()
         if group.batch is not None and (group.batch.number or 0) > batch:
-            group = known.of_batch(batch)
+            group = group_metrics.of_batch(batch)
         if group.batch is None or (group.batch.writer, group.batch.number) != (writer, batch):
             return SinkNumbers(table=place.path, parked=0, tables=0)
         members = group.members.values()
-        written = [each.folder for each in members if (each.writer, each.batch) == (writer, batch)]
+        written = [
+            member.folder for member in members if (member.writer, member.batch) == (writer, batch)
+        ]
         counters: Counter[str] = Counter()
         stale_rows = 0
-        for of_table, stale in _counters_of(known, group, written[:TABLES_MAX]):
+        for of_table, stale in _counters_of(group_metrics, group, written[:TABLES_MAX]):
             counters.update(of_table)
             stale_rows += stale
         return SinkNumbers(
@@ -349,8 +340,8 @@ def _counters_of(
         # The newest version, which costs requests, says whether stale rows are usual there.
         is_all = counters.keys() <= {"stale", "superseded", "skipped", "tied"}
         is_many = is_all and counters.get("stale", 0) >= STALE_MIN
-        own = Counters.from_json(counters)
-        yield counters, count_all_stale(own, log.head().schema) if is_many else 0
+        own_counters = Counters.from_json(counters)
+        yield counters, count_all_stale(own_counters, log.head().schema) if is_many else 0
 
 
 class _Batches:
@@ -374,11 +365,13 @@ class _Batches:
                 if commit.is_epoch:
                     is_stale = _stale_rows(commit, head.schema) > 0
                     self._stale_epochs = self._stale_epochs + 1 if is_stale else 0
-                for each in commit.transactions:
-                    self._found.put((each.writer, each.number), (commit, self._stale_epochs))
+                for transaction in commit.transactions:
+                    self._found.put(
+                        (transaction.writer, transaction.number), (commit, self._stale_epochs)
+                    )
             self._upper = head.upper
-        found, stale_epochs = self._found.peek((writer, number)) or (None, 0)
-        return found, head, stale_epochs
+        counted, stale_epochs = self._found.peek((writer, number)) or (None, 0)
+        return counted, head, stale_epochs
 
 
 def _stale_rows(commit: Commit, schema: TableSchema) -> int:
@@ -403,8 +396,8 @@ class Metric:
 
 
 METRICS = {
-    each.name: each
-    for each in (
+    metric.name: metric
+    for metric in (
         Metric("batches", "counter", "", "Micro-batches that were seen."),
         Metric("read_rows", "counter", "", "Rows that the query read."),
         Metric("rows", "counter", "", "Rows that came into the table, by their outcome."),
@@ -459,10 +452,10 @@ class Totals:
         """Add a batch; False if it counts already."""
         report = batch.progress
         with self._lock:
-            known = self._queries.get(report.query_id)
-            if known is not None and report.batch <= known.newest.progress.batch:
+            record = self._queries.get(report.query_id)
+            if record is not None and report.batch <= record.newest.progress.batch:
                 return False
-            query = known or _Query(batch)
+            query = record or _Query(batch)
             query.newest = batch
             query.sums.update(batches=1, read_rows=report.rows)
             if batch.sink is not None:

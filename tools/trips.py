@@ -47,13 +47,13 @@ def _table(path: Path) -> Table:
     columns = pa.schema({"id": pa.int64(), "v": pa.int64()})
     table = Table.create(str(path), columns, keys=["id"])
     for version in range(3):
-        table.append(_rows(version))
+        table.upsert(_rows(version))
     return table
 
 
 def _append(folder: Path) -> set[str]:
     table = _table(folder / "t")
-    return modules_entered(lambda: table.append(_rows(9)))
+    return modules_entered(lambda: table.upsert(_rows(9)))
 
 
 class _Query:
@@ -86,7 +86,7 @@ def _second_batch(folder: Path) -> tuple[Table, _Query]:
     query.plan()
     query.splits()
     query.stream.commit(query.end)
-    table.append(_rows(9))
+    table.upsert(_rows(9))
     return table, query
 
 
@@ -100,7 +100,7 @@ def _split(folder: Path) -> set[str]:
     query.plan()
     [split] = query.splits()
     list(query.stream.read(split))
-    table.append(_rows(10))
+    table.upsert(_rows(10))
     query.plan()
     [split] = query.splits()
     return modules_entered(lambda: list(query.stream.read(split)))
@@ -110,18 +110,18 @@ def _view_step(folder: Path) -> set[str]:
     table = _table(folder / "t")
     plan = Plan.of_table(table.store.url).group_by("v").agg(n=agg.count())
     plan.refresh(str(folder / "kept"))
-    table.append(_rows(9))
+    table.upsert(_rows(9))
     plan.refresh(str(folder / "kept"))
-    table.append(_rows(10))
+    table.upsert(_rows(10))
     return modules_entered(lambda: plan.refresh(str(folder / "kept")))
 
 
 def _publish(folder: Path) -> set[str]:
     table = _table(folder / "t")
     table.publish()
-    table.append(_rows(9))
+    table.upsert(_rows(9))
     table.publish()
-    table.append(_rows(10))
+    table.upsert(_rows(10))
     return modules_entered(table.publish)
 
 

@@ -36,7 +36,7 @@ class Engine:
             self._path, workload.columns, keys=workload.key_names, sequence_by=["seq"]
         )
         for file in files:
-            self._table.append(pq.read_table(file))
+            self._table.upsert(pq.read_table(file))
             self._table.compact()
 
     def open(self) -> None:
@@ -54,7 +54,7 @@ class Engine:
             compact_runs(table.store, table.log.head(), job) for job in table.compaction_jobs()[:1]
         ]
         merged = time.perf_counter()
-        commit = table.append(rows, deletes=deletes)
+        commit = table.upsert(rows, deletes=deletes)
         assert commit is not None
         appended = time.perf_counter()
         changes = table.changes(commit.version, commit.version + 1)
@@ -120,7 +120,7 @@ class Engine:
             def upsert(rows: pa.Table = rows) -> Any:
                 jobs = table.compaction_jobs()[:1]
                 merges = [compact_runs(table.store, table.log.head(), job) for job in jobs]
-                commit = table.append(rows)
+                commit = table.upsert(rows)
                 table.commit_compactions(merges)
                 return commit
 
@@ -144,13 +144,13 @@ class Engine:
                 compact_runs(table.store, table.log.head(), job)
                 for job in table.compaction_jobs()[:1]
             ]
-            table.append(pq.read_table(batch))
+            table.upsert(pq.read_table(batch))
             table.commit_compactions(merges)
         rows = table.snapshot()
         once = Table.create(
             fresh, self._workload.columns, keys=self._workload.key_names, sequence_by=["seq"]
         )
-        once.append(rows)
+        once.upsert(rows)
         return {
             "rows": len(rows),
             "runs": table.log.head().run_count,

@@ -40,7 +40,7 @@ class SparkInputs(SparkUpsertflow):
         while len(self._tables) < count:
             place = str(Path(self._folder, "tables", f"t{len(self._tables):05d}"))
             table = Table.create(place, COLUMNS, keys=["k"], sequence_by=["seq"])
-            table.append(_rows(rows, 0))
+            table.upsert(_rows(rows, 0))
             assert table.log.head().upper == FIRST
             self._tables.append(table)
 
@@ -49,7 +49,7 @@ class SparkInputs(SparkUpsertflow):
         for _ in range(epochs):
             self._epoch += 1
             for index in tables:
-                self._tables[index].append(_rows(rows, self._epoch))
+                self._tables[index].upsert(_rows(rows, self._epoch))
 
     # -- two inputs against a union ------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class SparkInputs(SparkUpsertflow):
             for table in range(tables):
                 place = f"{self._feed_of(tables, way)}-lake/topic-{table}"
                 one = pa.table([[0], [0.5]], schema=columns)
-                Table.create(place, columns, keys=["id"]).append(one)
+                Table.create(place, columns, keys=["id"]).upsert(one)
         batch.unpersist()
 
     def stream_many(self, tables: int, way: str) -> dict[str, float]:

@@ -50,7 +50,7 @@ PEERS = (
         name="upsertflow",
         title="upsertflow, Python",
         runner="upsertflow_engine:UpsertflowEngine",
-        used="`Table.create(keys=, sequence_by=)`, `append(deletes=)`, `changes`",
+        used="`Table.create(keys=, sequence_by=)`, `upsert(deletes=)`, `changes`",
         source="without-spark.md",
     ),
     Peer(

@@ -51,22 +51,7 @@ def refuse_secrets(given: Mapping[str, str]) -> None:
 
 
 def with_options(shown: StructType, given: Mapping[str, str], keys: Collection[str]) -> StructType:
-    """Return the columns of a catalog table, which hold the options of its reads.
-
-    Parameters
-    ----------
-    shown : StructType
-        The columns of the read.
-    given : mapping of str to str
-        What `CREATE TABLE` was told.
-    keys : collection of str
-        Columns that are never null, whatever their type says.
-
-    Raises
-    ------
-    OptionError
-        No column can hold the options.
-    """
+    """Return the columns of a catalog table, which hold the options of its reads."""
     fields = list(shown)
     at = next((at for at, f in enumerate(fields) if not f.nullable or f.name in keys), None)
     if at is None:
@@ -82,14 +67,14 @@ def found_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, 
 
     A read that is told where to read is told all.
     """
-    said = {fold(name.partition(".")[0]) for name in given}
-    if said & {"path", "plan", "input", "inputs", "inputspattern"}:
+    given_names = {fold(name.partition(".")[0]) for name in given}
+    if given_names & {"path", "plan", "input", "inputs", "inputspattern"}:
         return given
     for field in schema:
         if _OPTIONS in field.metadata and not field.nullable:
-            kept = json.loads(field.metadata[_OPTIONS])
+            stored = json.loads(field.metadata[_OPTIONS])
             by_fold = {fold(name) for name in given}
-            return {n: text for n, text in kept.items() if fold(n) not in by_fold} | dict(given)
+            return {n: text for n, text in stored.items() if fold(n) not in by_fold} | dict(given)
     return given
 
 

@@ -64,23 +64,6 @@ def frames(
 
     Each frame that is read runs the flow once. A frame may be united with others, or coalesced to
     fewer partitions; the query of a streaming frame fails then.
-
-    Parameters
-    ----------
-    spark : pyspark.sql.SparkSession
-    plan : Graph or Fused
-        Which replicas share a task; of a graph as `Automatic` decides for the slots of the session.
-    given : mapping of str to DataFrame, optional
-        The rows of each source that is `InputRows`, by its full name.
-    is_stream : bool
-        Whether tables are read as streams.
-
-    Raises
-    ------
-    GraphError
-        The graph cannot be run; the operators are named.
-    PlanError
-        The plan of an operator cannot be run.
     """
     compiled = _compiled(spark, plan, given, is_stream=is_stream, is_woken=not is_stream)
     _require_kind(given or {}, is_stream=is_stream)
@@ -116,26 +99,6 @@ def start(
 
     The end of a micro-batch is a barrier: every operator drains. Each sink takes a batch once,
     whatever happens to the query.
-
-    Parameters
-    ----------
-    checkpoint : str
-        Where Spark keeps the progress of the query. It remembers the sources and the widths of the
-        regions that keep state, too: with others the flow does not go on. Regions without state go
-        on at any width.
-    available_now : bool
-        Whether the query ends when it has caught up.
-    every : str, optional
-        The interval of micro-batches, as ``10 seconds``.
-    storage : mapping of str to str, optional
-        Settings of the object store in which the checkpoint lies.
-
-    Raises
-    ------
-    WidthError
-        A region that keeps state has another width than before.
-    GraphError, PlanError
-        As `frames`; or an operator counts on over barriers, which on Spark nothing does.
     """
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
@@ -182,23 +145,18 @@ def _compiled(
     is_stream: bool,
     is_woken: bool = False,
 ) -> tuple[Stages, DataFrame]:
-    """Return the stages of a flow, and what the last one gives.
-
-    Parameters
-    ----------
-    is_woken : bool
-        Whether tasks are told their own numbers, because Spark may number them otherwise: no
-        stream.
-    """
+    """Return the stages of a flow, and what the last one gives."""
     if isinstance(plan, Graph):
         slots = parallelism_of(spark) or 1
         plan = fused(expanded(plan), Automatic(slots=slots))
     graph = plan.physical.graph
-    said = {name: place.operator.schema for name, place in graph.places.items()}
-    _require_carried({name: schema for name, schema in said.items() if schema is not None})
+    schema_by_name = {name: placed.operator.schema for name, placed in graph.places.items()}
+    _require_carried(
+        {name: schema for name, schema in schema_by_name.items() if schema is not None}
+    )
     sources = _sources(spark, graph, given or {}, is_stream=is_stream)
     _require_pickled(graph)
-    columns = {name: _columns(frame, said[name]) for name, frame in sources.items()}
+    columns = {name: _columns(frame, schema_by_name[name]) for name, frame in sources.items()}
     schemas = schemas_of(graph, columns)
     _require_carried(schemas)
     stages = staged(plan, schemas)
@@ -227,9 +185,9 @@ def _shown(schema: pa.Schema) -> StructType:
 
 def _columns(frame: DataFrame, said: pa.Schema | None) -> pa.Schema:
     """Return the columns of a source; those that it said, if Spark carries them as it has them."""
-    found = arrow_of(frame.schema)
-    if said is None or said.names != found.names or carried(said).types != found.types:
-        return found
+    schema = arrow_of(frame.schema)
+    if said is None or said.names != schema.names or carried(said).types != schema.types:
+        return schema
     return said
 
 
@@ -250,19 +208,19 @@ def _sources(
     spark: SparkSession, graph: Graph, given: Mapping[str, DataFrame], *, is_stream: bool
 ) -> dict[str, DataFrame]:
     """Return the rows of each source, by its full name."""
-    found: dict[str, DataFrame] = {}
-    for name, place in graph.places.items():
-        work = place.operator.work
+    source_frames: dict[str, DataFrame] = {}
+    for name, placed in graph.places.items():
+        work = placed.operator.work
         match work:
-            case _ if place.operator.kind is not OperatorKind.SOURCE:
+            case _ if placed.operator.kind is not OperatorKind.SOURCE:
                 continue
             case ArrowSource() if not is_stream:
-                found[name] = _frame_of(spark, name, work.rows)
+                source_frames[name] = _frame_of(spark, name, work.rows)
             case TableSource():
                 reader = spark.readStream if is_stream else spark.read
-                found[name] = reader.format(_FORMAT).options(**work.options).load(work.path)
+                source_frames[name] = reader.format(_FORMAT).options(**work.options).load(work.path)
             case InputRows() if isinstance(given.get(name), DataFrame):
-                found[name] = given[name]
+                source_frames[name] = given[name]
             case ArrowSource():
                 raise GraphError(
                     f"source '{name}' has rows that are given with the graph, which are no stream.",
@@ -270,9 +228,9 @@ def _sources(
                     operators=(name,),
                 )
             case InputRows():
-                other = f", but {type(given[name]).__name__}" if name in given else ""
+                actual = f", but {type(given[name]).__name__}" if name in given else ""
                 raise GraphError(
-                    f"no frame is given for the source '{name}'{other}.",
+                    f"no frame is given for the source '{name}'{actual}.",
                     hint=f"give it a frame: given={{'{name}': frame}}.",
                     operators=(name,),
                 )
@@ -282,8 +240,8 @@ def _sources(
                     hint="give it a TableSource, an ArrowSource or Given.",
                     operators=(name,),
                 )
-    require_sources(given, found)
-    return found
+    require_sources(given, source_frames)
+    return source_frames
 
 
 def _frame_of(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
@@ -311,9 +269,13 @@ def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
         # Replicas of a source share its partitions out.
         replica = F.spark_partition_id() % len(entries)
         to = _one_of([border.to(address) for address in entries], replica)
-        own = dict(zip(border.columns(entries[0]), frame.columns, strict=True))
+        column_names = dict(zip(border.columns(entries[0]), frame.columns, strict=True))
         columns = (
-            (F.col(_quoted(own[field.name])) if field.name in own else F.lit(None))
+            (
+                F.col(_quoted(column_names[field.name]))
+                if field.name in column_names
+                else F.lit(None)
+            )
             .cast(field.dataType)
             .alias(field.name)
             for field in list(_shown(border.schema))[1:]
@@ -403,9 +365,9 @@ def _require_kind(given: Mapping[str, DataFrame], *, is_stream: bool) -> None:
     """Refuse a stream where rows are read once, and what is none where they are followed."""
     for name, frame in given.items():
         if frame.isStreaming != is_stream:
-            expected, found = ("a stream", "none") if is_stream else ("no stream", "one")
+            expected, actual = ("a stream", "none") if is_stream else ("no stream", "one")
             raise GraphError(
-                f"the frame of the source '{name}' is to be {expected}, and is {found}.",
+                f"the frame of the source '{name}' is to be {expected}, and is {actual}.",
                 hint="give spark.readStream to `start`, spark.read to `run`.",
                 operators=(name,),
             )
@@ -413,8 +375,8 @@ def _require_kind(given: Mapping[str, DataFrame], *, is_stream: bool) -> None:
 
 def _require_no_counters(graph: Graph) -> None:
     """Refuse what counts on over barriers, which would begin anew with each micro-batch."""
-    for name, place in graph.places.items():
-        work = place.operator.work
+    for name, placed in graph.places.items():
+        work = placed.operator.work
         if isinstance(work, Node):
             for node in work.walk():
                 if isinstance(node, Limit | AssignUniqueId):
@@ -428,8 +390,8 @@ def _require_no_counters(graph: Graph) -> None:
 
 def _require_pickled(graph: Graph) -> None:
     """Refuse functions that cannot be sent to the tasks, before anything runs."""
-    for name, place in graph.places.items():
-        work = place.operator.work
+    for name, placed in graph.places.items():
+        work = placed.operator.work
         if isinstance(work, PythonFunction):
             try:
                 cloudpickle.dumps(work.function)  # type: ignore[no-untyped-call]

@@ -192,23 +192,23 @@ class Watch:
         """Return a batch in numbers; None if the query has nothing of ours."""
         sink, problem = None, None
         try:
-            place = self._place(progress.query_id)
-            if place is None and not progress.reports:
+            location = self._place(progress.query_id)
+            if location is None and not progress.reports:
                 return None
-            if place is not None:
-                sink = self._sinks.numbers(place, progress.query_id, progress.batch)
+            if location is not None:
+                sink = self._sinks.numbers(location, progress.query_id, progress.batch)
         except (UpsertFlowError, OSError) as error:
             problem, *_ = masked(str(error)).splitlines() or [type(error).__name__]
         return progress.numbers(sink, now_ms=int(time.time() * 1000), problem=problem)
 
     def _place(self, query_id: str) -> Place | None:
         """Return where a query writes; remembered once it is known."""
-        known = self._written.get(query_id)
-        if known is None:
-            known = self._said(query_id) or self._found(query_id)
-            if known is not None:
-                self._written.put(query_id, known)
-        return known
+        location = self._written.get(query_id)
+        if location is None:
+            location = self._said(query_id) or self._found(query_id)
+            if location is not None:
+                self._written.put(query_id, location)
+        return location
 
     def _said(self, query_id: str) -> Place | None:
         """Return what the plan of a query says of its sink, in a session with a JVM at hand."""
@@ -228,7 +228,9 @@ class Watch:
 
     def _found(self, query_id: str) -> Place | None:
         """Return the given table that names a query among its writers."""
-        return next((each for each in self._places if self._sinks.has(each, query_id)), None)
+        return next(
+            (location for location in self._places if self._sinks.has(location, query_id)), None
+        )
 
 
 _STARTED, _PROGRESS = "started", "progress"

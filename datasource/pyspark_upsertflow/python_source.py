@@ -120,17 +120,17 @@ class PythonSource:
     def schema(self) -> StructType:
         """Its columns."""
         with failing(self.named, "schema()"):
-            found = self.made.schema()
-        if isinstance(found, StructType):
-            return found
-        return spark_of(parse_schema("schema", found, bare_name="value")[0])
+            schema = self.made.schema()
+        if isinstance(schema, StructType):
+            return schema
+        return spark_of(parse_schema("schema", schema, bare_name="value")[0])
 
     @property
     def identity(self) -> str:
         """An identity that a source with the same options shares, under whatever name."""
         cls = type(self.made)
-        own = sorted((name.lower(), text) for name, text in self.options.items())
-        return f"Python source {cls.__module__}.{cls.__qualname__} {own}"
+        normalized = sorted((name.lower(), text) for name, text in self.options.items())
+        return f"Python source {cls.__module__}.{cls.__qualname__} {normalized}"
 
     def stream(self) -> ForeignStream:
         """Return a new stream reader."""
@@ -212,18 +212,12 @@ class ForeignStream:
 
 
 def find_source(named: str) -> type[DataSource]:
-    """Return the class of a source.
-
-    Raises
-    ------
-    OptionError
-        There is none, or it is no Python source.
-    """
+    """Return the class of a source."""
     module_name, colon, class_name = named.partition(":")
     if not colon:
         return _discovered(named)
     try:
-        found = getattr(importlib.import_module(module_name), class_name, None)
+        source_class = getattr(importlib.import_module(module_name), class_name, None)
     except Exception as error:
         raise OptionError(
             f"the module '{module_name}' of 'python:{named}' cannot be imported: "
@@ -231,25 +225,25 @@ def find_source(named: str) -> type[DataSource]:
             hint="install its package on the driver and on every executor.",
             option="format",
         ) from error
-    if not (isinstance(found, type) and issubclass(found, DataSource)):
+    if not (isinstance(source_class, type) and issubclass(source_class, DataSource)):
         raise OptionError(
             f"'python:{named}' is no class of a Python data source.",
             hint="write python:<module>:<Class>, for example "
             "python:pyspark_datasources:FakeDataSource.",
             option="format",
         )
-    return found
+    return source_class
 
 
 def _discovered(name: str) -> type[DataSource]:
     """Return the source that Spark would discover under a name."""
     names: dict[str, type[DataSource]] = {}
-    for each in pkgutil.iter_modules():
-        if not each.name.startswith(_PREFIX):
+    for iter_module in pkgutil.iter_modules():
+        if not iter_module.name.startswith(_PREFIX):
             continue
-        found = getattr(_imported(each.name), _DISCOVERED, None)
-        if isinstance(found, type) and issubclass(found, DataSource):
-            names.setdefault(found.name().lower(), found)
+        source_name = getattr(_imported(iter_module.name), _DISCOVERED, None)
+        if isinstance(source_name, type) and issubclass(source_name, DataSource):
+            names.setdefault(source_name.name().lower(), source_name)
     if name.lower() not in names:
         raise OptionError(
             f"no Python source is discovered under the name '{name}': such are the classes "
@@ -317,11 +311,13 @@ def _is_number(value: Any) -> bool:
 
 def projected(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     """Return the columns that are wanted, in their types."""
-    found = []
-    for wanted in columns:
-        column = batch.column(wanted.name)
-        found.append(column if column.type == wanted.type else convert(column, wanted.type))
-    return pa.RecordBatch.from_arrays(found, schema=columns)
+    selected = []
+    for wanted_name in columns:
+        column = batch.column(wanted_name.name)
+        selected.append(
+            column if column.type == wanted_name.type else convert(column, wanted_name.type)
+        )
+    return pa.RecordBatch.from_arrays(selected, schema=columns)
 
 
 _READERS_MAX = 16
@@ -460,7 +456,7 @@ class PythonInput(Input):
         held = stream.held(before, after)
         if held is not None:
             return [PythonSplit(reader, None, self._kept(held))]
-        return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions]
+        return [PythonSplit(reader, _pickled(self._source, partition)) for partition in partitions]
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
         """Yield the partitions between two positions (`SteppedInput.steps`); no batch ends there.
@@ -494,11 +490,11 @@ class PythonInput(Input):
         return _packed(text, text)
 
     def _require_forward(self, before: Any, after: Any) -> None:
-        said = shrunken(before, after)
-        if said is None:
+        message = shrunken(before, after)
+        if message is None:
             return
         error = DataLossError(
-            f"the offset of the Python source '{self._source.named}' goes back ({said}): what "
+            f"the offset of the Python source '{self._source.named}' goes back ({message}): what "
             "comes until it is where it was would be lost, or come twice.",
             hint="such a source cannot go on after a restart: give the query a new "
             f"checkpointLocation. If the number means something else, set "
@@ -552,7 +548,10 @@ class PythonBatch:
         with failing(self._source.named, "partitions()"), suppress(PySparkNotImplementedError):
             partitions = self._reader.partitions()
         reader = _pickled(self._source, self._reader)
-        return [PythonSplit(reader, _pickled(self._source, each)) for each in partitions or [None]]
+        return [
+            PythonSplit(reader, _pickled(self._source, partition))
+            for partition in partitions or [None]
+        ]
 
     def steps(self) -> list[CountedStep]:
         """Return the partitions in the order of the source; their rows cannot be counted."""
@@ -606,8 +605,8 @@ def _pickled(source: PythonSource, value: Any) -> bytes:
     """Return a value as it travels to tasks; its class may be one of a script."""
     dumps: Any = cloudpickle.dumps
     with failing(source.named, "pickling"):
-        found: bytes = dumps(value)
-    return found
+        pickled: bytes = dumps(value)
+    return pickled
 
 
 def _batches(
@@ -685,12 +684,12 @@ def _cut(rows: list[Any], bytes_max: int) -> Iterator[list[Any]]:
     held: list[Any] = []
     size = 0
     for row in rows:
-        own = _size(row)
-        if held and size + own > bytes_max:
+        row_size = _size(row)
+        if held and size + row_size > bytes_max:
             yield held
             held, size = [], 0
         held.append(row)
-        size += own
+        size += row_size
     yield held
 
 
@@ -699,7 +698,7 @@ def _size(value: Any) -> int:
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if isinstance(value, Mapping):
-        return sum(_size(key) + _size(each) for key, each in value.items())
+        return sum(_size(key) + _size(item) for key, item in value.items())
     if isinstance(value, tuple | list):
         return sum(map(_size, value))
     return 8
@@ -734,8 +733,8 @@ class _Readers:
 
     def take(self, pickled: bytes) -> ForeignStream:
         """Return a reader that no other thread has."""
-        found = self._idle.pop(_key(pickled))
-        return pickle.loads(pickled) if found is None else found
+        reader = self._idle.pop(_key(pickled))
+        return pickle.loads(pickled) if reader is None else reader
 
     def give_back(self, pickled: bytes, reader: ForeignStream) -> None:
         """Keep a reader after its rows were read to their end."""

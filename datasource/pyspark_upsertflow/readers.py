@@ -74,19 +74,11 @@ def takes_filters() -> bool:
 
 
 def pins_of_filters(filters: Iterable[Filter], columns: pa.Schema) -> Pins:
-    """Return the values to which filters, all of which are true, pin columns.
-
-    Parameters
-    ----------
-    filters : iterable of Filter
-        What is not understood pins nothing.
-    columns : pyarrow.Schema
-        The columns of the read.
-    """
-    found: Pins = {}
-    for each in filters:
-        found = both(found, _pins_of(each, columns))
-    return found
+    """Return the values to which filters, all of which are true, pin columns."""
+    pins: Pins = {}
+    for pushed in filters:
+        pins = both(pins, _pins_of(pushed, columns))
+    return pins
 
 
 def _pins_of(each: Filter, columns: pa.Schema) -> Pins:
@@ -160,11 +152,6 @@ def to_spark(
     """Yield batches in exactly the Arrow types that Spark expects, each made frugally.
 
     Behind the last one what was freed is given back.
-
-    Parameters
-    ----------
-    is_scan : bool
-        Whether the files are read through, so that what was read is not wanted again soon.
     """
     target = arrow_of(schema)
     yield from frugally(_in_types(batches, target, is_scan=is_scan))
@@ -176,9 +163,9 @@ def _in_types(
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         # By name: a batch that was to have no column of the table has one of ours.
-        found = [(batch.column(field.name), field.type) for field in target]
+        pairs = [(batch.column(field.name), field.type) for field in target]
         columns = [
-            column if column.type == type_ else column.cast(type_) for column, type_ in found
+            column if column.type == type_ else column.cast(type_) for column, type_ in pairs
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=target)
         RUNS.settle(rows=0 if is_scan else batch.num_rows)

@@ -83,14 +83,14 @@ def parallelism_of(spark: SparkSession) -> int | None:
     context = getattr(spark, "sparkContext", None)
     if context is None:
         return None
-    known = int(context.defaultParallelism)
+    parallelism = int(context.defaultParallelism)
     if context.master.startswith("local"):
-        return known
+        return parallelism
     configured = context.getConf()
     executors = int(configured.get("spark.executor.instances", "0"))
     cores = int(configured.get("spark.executor.cores", "1"))
     planned = executors * cores // int(configured.get("spark.task.cpus", "1"))
-    most = max(known, planned)
+    most = max(parallelism, planned)
     return most if most > _WITHOUT_EXECUTORS else None
 
 
@@ -102,13 +102,6 @@ def archive() -> str | None:
 
 def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSource]:
     """Build the source that carries itself to a process which cannot import this package.
-
-    Parameters
-    ----------
-    archive : str or None
-        Where the driver found the archive. None: the package is installed wherever it is used.
-    parallelism : int, optional
-        The option of that name, for reads that do not give it.
 
     Notes
     -----
@@ -129,7 +122,7 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
             import os
             import sys
 
-            places: list[str] = []
+            candidates: list[str] = []
             if archive:
                 from pyspark import SparkFiles  # A client of Spark Connect does not have it.
 
@@ -138,17 +131,17 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
                 # mode, the working folder on YARN and Kubernetes.
                 root, name = SparkFiles.getRootDirectory(), os.path.basename(archive)
                 folders = (root, os.path.dirname(root), os.path.dirname(archive), os.curdir)
-                places = [os.path.join(folder, name) for folder in folders]
-            found = next(filter(os.path.isfile, places), None)
-            if found and found not in sys.path:
+                candidates = [os.path.join(folder, name) for folder in folders]
+            path = next(filter(os.path.isfile, candidates), None)
+            if path and path not in sys.path:
                 # At 1, as Spark does: the worker's own folder stays at 0.
-                sys.path.insert(1, found)
+                sys.path.insert(1, path)
             try:
                 from pyspark_upsertflow.source import DefaultSource
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(
                     f"{sys.executable} cannot import {error.name}, which the format 'upsertflow' "
-                    f"needs; archives looked for: {', '.join(places) or 'none'}\n\n"
+                    f"needs; archives looked for: {', '.join(candidates) or 'none'}\n\n"
                     "Hint: run `pip install upsertflow` for this interpreter on every node, or "
                     "start Spark with --packages io.github.upsertflow:upsertflow:VERSION; if it is "
                     "the wrong interpreter, set PYSPARK_PYTHON before the session starts.",
@@ -159,8 +152,8 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
         def for_reads(self) -> DataSource:
             """Hand the real source the parallelism of the session, unless the user gave one."""
             source = self.real()
-            given = {name.lower().replace("-", "").replace("_", "") for name in self.options}
-            if parallelism is not None and "parallelism" not in given:
+            option_names = {name.lower().replace("-", "").replace("_", "") for name in self.options}
+            if parallelism is not None and "parallelism" not in option_names:
                 source.options = {**self.options, "parallelism": str(parallelism)}
             return source
 

@@ -46,20 +46,11 @@ class SparkView(Plan):
     """A plan over tables (`spark_upsert.views.plan_builder.Plan`) that Spark can read."""
 
     def stream(self, spark: SparkSession, *, net: bool = False, **options: str) -> DataFrame:
-        """Return the rows that there are, as inserts, and then what changes them.
-
-        Parameters
-        ----------
-        spark : pyspark.sql.SparkSession
-        net : bool
-            Whether a micro-batch is one step: at most one change per key.
-        **options : str
-            Those of a stream's read.
-        """
-        given = {"readChangeFeed": "true", **self._options(), **options}
+        """Return the rows that there are, as inserts, and then what changes them."""
+        all_options = {"readChangeFeed": "true", **self._options(), **options}
         if net:
-            given["deduplicationMode"] = "netChanges"
-        return spark.readStream.format(_FORMAT).options(**given).load()
+            all_options["deduplicationMode"] = "netChanges"
+        return spark.readStream.format(_FORMAT).options(**all_options).load()
 
     def read(self, spark: SparkSession, **options: str) -> DataFrame:
         """Return the rows that there are now, or with ``timestampAsOf`` were at some time."""
@@ -82,25 +73,6 @@ class SparkView(Plan):
         with ``raw=true``. There each batch counts once, whatever becomes of the checkpoint, and
         with a new one the query begins where the table is. For other views the table keeps their
         rows: give a query with a new checkpoint a new path, too.
-
-        Parameters
-        ----------
-        spark : pyspark.sql.SparkSession
-        path : str
-            Where the kept table lies, in the same storage as the tables of the view.
-        checkpoint : str
-            Where Spark keeps the progress of the query.
-        available_now : bool
-            Whether the query ends when it has caught up.
-        every : str, optional
-            The interval of micro-batches, as ``10 seconds``.
-        **options : str
-            Those of a stream's read, for example ``maxRowsPerTrigger``.
-
-        Raises
-        ------
-        PlanError
-            The table keeps another view.
         """
         # dropped
 
@@ -159,29 +131,22 @@ def planned(
     """Return the options of the read and of the write of the query that keeps a view.
 
     The table is made if there is none. Parameters as of `keep`.
-
-    Raises
-    ------
-    OptionError
-        The table holds rows of another query.
-    PlanError
-        It keeps another view.
     """
     table, view, text = Table(open_store(path, storage)), View(plan, storage), plan.to_json()
-    own = {f"storage.{name}": value for name, value in storage.items()}
+    storage_options = {f"storage.{name}": value for name, value in storage.items()}
     # The table shows where a batch ends and nothing between: each batch is one step.
     reads = {"plan": text, "deduplicationMode": Deduplication.NET_CHANGES.value}
-    writes = {**own, "path": path, "checkpointLocation": checkpoint}
+    writes = {**storage_options, "path": path, "checkpointLocation": checkpoint}
     if view.grouping is None:
         _require_own_checkpoint(table, checkpoint, storage)
         changes, puts = _rows(view)
         reads, writes = {**reads, **changes}, {**writes, **puts}
-        shown = arrow_of(read_schema({**reads, **own}))
+        shown = arrow_of(read_schema({**reads, **storage_options}))
         reads |= _consumer(made_for_rows(table, text, WriteOptions.parse(writes), shown))
     else:
         reads |= _groups(MaterializedView.made(table, view.grouping, text))
     reads, put_off = _put_off({**reads, **options}, text)
-    return {**own, **reads}, {**writes, **put_off}
+    return {**storage_options, **reads}, {**writes, **put_off}
 
 
 def _put_off(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:

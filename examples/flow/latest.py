@@ -109,7 +109,7 @@ class Devices:
         self.count += len(rows)
         self._latest |= {device: (device, seq, celsius) for device, seq, celsius in rows}
         named = [{"device": d, "seq": s, "text": f"{c} C"} for d, s, c in rows]
-        self._readings.append(pa.Table.from_pylist(named, schema=READINGS))
+        self._readings.upsert(pa.Table.from_pylist(named, schema=READINGS))
 
     @property
     def latest(self) -> list[Row]:

@@ -90,10 +90,10 @@ class Lake:
             {**row, "folder": folder_of(path), "gone": row["deleted"]} for path, row in last.items()
         ]
         schema = FILES.append(pa.field("gone", pa.bool_()))
-        self.files.append(pa.Table.from_pylist(named, schema=schema), deletes="gone")
+        self.files.upsert(pa.Table.from_pylist(named, schema=schema), deletes="gone")
         held = {folder_of(row["path"]): owners[row["seq"] - 1] for row in rows}
         touched = [{"folder": folder, "owner": owner} for folder, owner in held.items()]
-        self.folders.append(pa.Table.from_pylist(touched, schema=FOLDERS))
+        self.folders.upsert(pa.Table.from_pylist(touched, schema=FOLDERS))
 
     def expected(self, at: dict[str, int]) -> Groups:
         """Return what plain Python makes of both tables at a position."""

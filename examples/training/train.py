@@ -95,7 +95,7 @@ def make_table(repository: Repository, path: str) -> None:
     """Write the history of a repository as a table of its paths, in one epoch."""
     changes = repository.changes().drop_columns("seq")
     # Rows come in the order of the commits, and the last one of a path counts.
-    Table.create(path, TREE, keys=["path"]).append(changes, deletes="deleted")
+    Table.create(path, TREE, keys=["path"]).upsert(changes, deletes="deleted")
 
 
 def batches(table: Table, position: Position, *, seed: int) -> Iterator[pa.Table]:

@@ -22,6 +22,6 @@ if not TYPE_CHECKING:  # Or any name would pass for one of ours.
         if name not in __all__:
             raise AttributeError(f"module 'spark_upsert_sink' has no attribute '{name}'")
         home = "routed" if name.startswith("Routed") else "writers"
-        found = getattr(import_module(f"spark_upsert_sink.{home}"), name)
-        globals()[name] = found
-        return found
+        attribute = getattr(import_module(f"spark_upsert_sink.{home}"), name)
+        globals()[name] = attribute
+        return attribute

@@ -32,18 +32,12 @@ SPLIT = "_deferred_split"
 
 def with_split(columns: StructType) -> StructType:
     """Return the columns of a deferred read of some columns."""
-    fields = [StructField(each.name, each.dataType) for each in columns]
+    fields = [StructField(column.name, column.dataType) for column in columns]
     return StructType([*fields, StructField(SPLIT, BinaryType())])
 
 
 def without_split(columns: StructType) -> StructType:
-    """Return the columns that a deferred read is of.
-
-    Raises
-    ------
-    SchemaError
-        It is no deferred read.
-    """
+    """Return the columns that a deferred read is of."""
     if SPLIT not in columns.names:
         raise SchemaError(
             f"'deferred' is for what a deferred read gives; expected the column '{SPLIT}', found "
@@ -51,24 +45,15 @@ def without_split(columns: StructType) -> StructType:
             hint="drop the option: a view sets it where it is kept ('keep').",
             column=SPLIT,
         )
-    return StructType([each for each in columns if each.name != SPLIT])
+    return StructType([column for column in columns if column.name != SPLIT])
 
 
 def put_off(splits: Iterable[ViewSplit], plan: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows that stand for the rows of some splits.
-
-    Parameters
-    ----------
-    splits : iterable of ViewSplit
-    plan : str
-        The JSON of the plan that they are of.
-    schema : pyarrow.Schema
-        As Spark expects it, `SPLIT` included.
-    """
+    """Return the rows that stand for the rows of some splits."""
     node = plan_from_json(plan)
     records = [split_to_json(split, node) for split in splits]
-    own = {SPLIT: pa.array(records, pa.binary())}
-    arrays = [own.get(field.name, pa.nulls(len(records), field.type)) for field in schema]
+    extra = {SPLIT: pa.array(records, pa.binary())}
+    arrays = [extra.get(field.name, pa.nulls(len(records), field.type)) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -78,22 +63,7 @@ def rows_behind(
     columns: pa.Schema,
     query_id: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that were put off, split by split.
-
-    Parameters
-    ----------
-    view : ViewOptions
-        How the view is read; the storage is the writer's.
-    columns : pyarrow.Schema
-        What the batches are brought to.
-    query_id : str, optional
-        The query that writes, which must not read what it has written.
-
-    Raises
-    ------
-    DataError
-        A row holds no split of the view, or something beside it.
-    """
+    """Yield the rows that were put off, split by split."""
     reader, plan = ViewInput(view), plan_from_json(view.plan)
     for batch in batches:
         _require_nothing_else(batch)

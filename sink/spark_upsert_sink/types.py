@@ -80,13 +80,7 @@ _REMEDIES: dict[str, str] = {
 
 
 def require_kept(schema: StructType) -> None:
-    """Check that a table keeps the type of every column.
-
-    Raises
-    ------
-    SchemaError
-        A column, or something nested in it, is of a type that would be changed.
-    """
+    """Check that a table keeps the type of every column."""
     for field in schema.fields:
         # A column of nothing but nulls may be left out of the table: the plan of the write judges it.
         if not isinstance(field.dataType, NullType):
@@ -144,19 +138,13 @@ HAS_LIMITS = release(pyspark.__version__) >= _LIMITS_SINCE
 
 
 def require_spark(version: str) -> None:
-    """Refuse a release of Spark that lacks what the source is built on.
-
-    Raises
-    ------
-    ImportError
-        It is too old.
-    """
+    """Refuse a release of Spark that lacks what the source is built on."""
     if release(version) < SPARK_MIN:
         raise ImportError(
-            f"the format 'upsertflow' needs PySpark {'.'.join(map(str, SPARK_MIN))} or newer, found "
-            f"{version} in {sys.executable}.\n\nHint: install a newer PySpark, the same on the "
-            "driver and on every executor; plain Python reads and writes the same tables without "
-            "Spark (docs/without-spark.md)."
+            f"the format 'upsertflow' needs PySpark {'.'.join(map(str, SPARK_MIN))} or newer, "
+            f"found {version} in {sys.executable}.\n\nHint: install a newer PySpark, the same on "
+            "the driver and on every executor; plain Python reads and writes the same tables "
+            "without Spark (docs/without-spark.md)."
         )
 
 
@@ -184,13 +172,7 @@ def spark_of(schema: pa.Schema) -> StructType:
 
 
 def spark_type_of(type_: pa.DataType) -> DataType:
-    """Return the type that Spark has for one of Arrow.
-
-    Raises
-    ------
-    PySparkTypeError
-        It has none.
-    """
+    """Return the type that Spark has for one of Arrow."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return from_arrow_type(type_, prefer_timestamp_ntz=True)

@@ -97,13 +97,7 @@ def _told(name: str) -> str | None:
 def of_batch(
     query_id: str | None, batch_id: int, *, checkpoint: str | None, allow_missing: bool
 ) -> Transaction:
-    """Return the transaction of a batch, by what its tasks and the options say of its query.
-
-    Raises
-    ------
-    OptionError
-        They say nothing.
-    """
+    """Return the transaction of a batch, by what its tasks and the options say of its query."""
     if query_id is None and not checkpoint:
         raise OptionError.missing(
             "checkpointLocation", "this session does not tell its tasks the query id"

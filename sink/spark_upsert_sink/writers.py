@@ -94,10 +94,10 @@ def passing_pickle() -> Iterator[None]:
 
 
 def _passing(error: UpsertFlowError) -> UpsertFlowError:
-    rebuild, (cls, *told) = error.__reduce__()
-    found = rebuild(_of_pickling(cls), *told)
-    assert isinstance(found, UpsertFlowError)
-    return found
+    rebuild, (cls, *arguments) = error.__reduce__()
+    rebuilt = rebuild(_of_pickling(cls), *arguments)
+    assert isinstance(rebuilt, UpsertFlowError)
+    return rebuilt
 
 
 @cache
@@ -105,8 +105,8 @@ def _of_pickling(cls: type[UpsertFlowError]) -> type[UpsertFlowError]:
     """Return a class of errors that are of pickling, too; pickled itself, one is what it was."""
 
     def reduced(self: UpsertFlowError) -> tuple[Any, ...]:
-        rebuild, (_, *told) = cls.__reduce__(self)
-        return rebuild, (cls, *told)
+        rebuild, (_, *arguments) = cls.__reduce__(self)
+        return rebuild, (cls, *arguments)
 
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__reduce__": reduced}
     return type(cls.__name__, (cls, pickle.PickleError), names)
@@ -231,13 +231,7 @@ class _Write:
             return {**self.__dict__, "_plan": self._plan}
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage the rows of this task and do its share of the compaction.
-
-        Raises
-        ------
-        TableFullError, ThrottledError
-            There was no room when the write was planned, or no relief; nothing is staged.
-        """
+        """Stage the rows of this task and do its share of the compaction."""
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0
         plan, write = self._plan, self._plan.write
@@ -300,8 +294,8 @@ class _Write:
         """
         if any(message is None for message in messages):
             store = self.table().store
-            remove_runs(store, (file for each in _staged(messages) for file in each.files))
-            added = (slice_ for each in _compacted(messages) for slice_ in each.added)
+            remove_runs(store, (file for staged in _staged(messages) for file in staged.files))
+            added = (slice_ for compaction in _compacted(messages) for slice_ in compaction.added)
             remove_runs(store, (slice_.file for slice_ in added))
 
     def table(self) -> Table:
@@ -313,14 +307,14 @@ class _Write:
         for message in messages:
             if isinstance(message, StagedMessage) and message.unborn is not None:
                 return message.unborn
-        bases = {each.base for each in _staged(messages)}
+        bases = {staged.base for staged in _staged(messages)}
         if not bases:
             return self._plan.write.base
         newest = max(bases, key=lambda base: base.version)
-        seen = table.log.look_at(newest)
-        if seen is None:
+        snapshot = table.log.look_at(newest)
+        if snapshot is None:
             raise table.log.stored.other(newest, "no table", "the batch")
-        with seen as look:  # The bases are in it, or the table is another one.
+        with snapshot as look:  # The bases are in it, or the table is another one.
             for base in bases:
                 look.require(base, "the batch")
             return look.at(min(base.version for base in bases))
@@ -328,13 +322,15 @@ class _Write:
 
 def _staged(messages: _Messages) -> tuple[StagedRuns, ...]:
     """Return what the tasks staged, in the order of the tasks; failed tasks have no message."""
-    found = [message for message in messages if isinstance(message, StagedMessage)]
-    return tuple(m.staged for m in sorted(found, key=lambda m: m.task_index))
+    staged = [message for message in messages if isinstance(message, StagedMessage)]
+    return tuple(m.staged for m in sorted(staged, key=lambda m: m.task_index))
 
 
 def _compacted(messages: _Messages) -> list[CompactionResult]:
     """Return what the tasks compacted."""
-    return [each for m in messages if isinstance(m, StagedMessage) for each in m.compacted]
+    return [
+        compaction for m in messages if isinstance(m, StagedMessage) for compaction in m.compacted
+    ]
 
 
 @called_by_spark

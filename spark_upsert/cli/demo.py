@@ -64,12 +64,12 @@ def steps(path: str, rows: int, clock: Callable[[], float]) -> Iterator[Scene]:
         return Scene(title=title, rows=rows, seconds=took, is_right=is_right)
 
     table = Table.create(path, COLUMNS, keys=["order_id"], sequence_by=["at"])
-    table.append(orders(rows))
+    table.upsert(orders(rows))
     table.publish()
     yield step(f"{rows:,} orders came; each order_id is one row, of the newest `at`.")
     yield step("The rows of three of them:", rows=table.get(_SHOWN).to_pylist())
 
-    table.append(pa.Table.from_pylist(list(LATER)), deletes="gone")
+    table.upsert(pa.Table.from_pylist(list(LATER)), deletes="gone")
     yield step("Then four changes come, two of them late, and one that deletes:", rows=LATER)
     yield step(
         "The table: the late rows lost, and the deleted one is gone.",
@@ -87,9 +87,9 @@ def steps(path: str, rows: int, clock: Callable[[], float]) -> Iterator[Scene]:
     )
     mirror = table.publish().place
     yield step(f"A Delta table follows it, by what changed: {mirror}")
-    for name, found in answers(table, mirror):
-        text = f"{found:,}" if isinstance(found, int) else found
-        yield step(f"{name}: {text}", is_right=found == total or isinstance(found, str))
+    for name, answer in answers(table, mirror):
+        text = f"{answer:,}" if isinstance(answer, int) else answer
+        yield step(f"{name}: {text}", is_right=answer == total or isinstance(answer, str))
 
 
 def orders(count: int) -> pa.Table:
@@ -114,8 +114,8 @@ def answers(table: Table, mirror: str) -> Iterator[tuple[str, int | str]]:
         import polars as pl
 
         try:
-            found = pl.scan_delta(mirror).select(pl.col("amount").sum()).collect().item()
-            yield "Polars reads the Delta table, and finds", int(found)
+            total = pl.scan_delta(mirror).select(pl.col("amount").sum()).collect().item()
+            yield "Polars reads the Delta table, and finds", int(total)
         except OSError as error:  # Polars 2.1 finds no file below a folder with a space.
             yield "Polars cannot read the Delta table", str(error)
     else:

@@ -132,17 +132,7 @@ def requirement(extra: str) -> str:
 def examine(
     environ: Mapping[str, str], path: str | None, storage: Mapping[str, str]
 ) -> list[Check]:
-    """Look at everything, from the ground up.
-
-    Parameters
-    ----------
-    environ : mapping of str to str
-        The environment in which Spark is started.
-    path : str, optional
-        A table, or where one is to be; what is written there for the test is removed.
-    storage : mapping of str to str
-        Settings of the object store.
-    """
+    """Look at everything, from the ground up."""
     java, java_problem = find_java(dict(environ))
     here = ".".join(map(str, sys.version_info[:3]))
     checks = [
@@ -170,13 +160,13 @@ def rendered(checks: Sequence[Check]) -> Iterator[str]:
 
 def _interpreters(environ: Mapping[str, str]) -> Iterator[Check]:
     source, why = _chosen(environ, _SOURCE_RULES)
-    asked = _ask(source, environ)
-    yield _interpreter("interpreter of sources", f"{source} ({why})", asked, _SOURCE_RULES)
-    if isinstance(asked, Interpreter):
-        yield from _versions(asked)
-        yield _discovery(asked)
+    interpreter = _ask(source, environ)
+    yield _interpreter("interpreter of sources", f"{source} ({why})", interpreter, _SOURCE_RULES)
+    if isinstance(interpreter, Interpreter):
+        yield from _versions(interpreter)
+        yield _discovery(interpreter)
     worker, why = _chosen(environ, _WORKER_RULES)
-    workers = asked if worker == source else _ask(worker, environ)
+    workers = interpreter if worker == source else _ask(worker, environ)
     yield _interpreter("interpreter of workers", f"{worker} ({why})", workers, _WORKER_RULES)
 
 
@@ -185,12 +175,12 @@ def _interpreter(name: str, chosen: str, asked: Interpreter | str, rules: Sequen
     remedies = (_point_here(rules),)
     if isinstance(asked, str):
         return Check(name=name, found=chosen, problem=asked, remedies=remedies)
-    found = f"{chosen}, Python {asked.python}"
+    description = f"{chosen}, Python {asked.python}"
     major, minor = sys.version_info[:2]
     if asked.python.split(".")[:2] == [str(major), str(minor)]:
-        return Check(name=name, found=found)
+        return Check(name=name, found=description)
     problem = f"Spark refuses a Python other than the {major}.{minor} of this program."
-    return Check(name=name, found=found, problem=problem, remedies=remedies)
+    return Check(name=name, found=description, problem=problem, remedies=remedies)
 
 
 def _chosen(environ: Mapping[str, str], rules: Sequence[str]) -> tuple[str, str]:
@@ -208,12 +198,12 @@ def _point_here(names: Sequence[str]) -> str:
 
 def _ask(program: str, environ: Mapping[str, str]) -> Interpreter | str:
     """Start an interpreter and let it look around; or say why it cannot."""
-    found = shutil.which(program, path=environ.get("PATH", os.defpath))
-    if found is None:
+    path = shutil.which(program, path=environ.get("PATH", os.defpath))
+    if path is None:
         return f"There is no program {program}."
     try:
         done = subprocess.run(
-            [found, "-c", _PROBE],
+            [path, "-c", _PROBE],
             env=_as_spark_starts_it(environ),
             capture_output=True,
             text=True,
@@ -221,18 +211,18 @@ def _ask(program: str, environ: Mapping[str, str]) -> Interpreter | str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-        return f"{found} does not run: {error}."
+        return f"{path} does not run: {error}."
     try:
         return Interpreter(**json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, ValueError, TypeError):
-        return f"{found} does not run Python code: {_last_line(done.stderr)}."
+        return f"{path} does not run Python code: {_last_line(done.stderr)}."
 
 
 def _as_spark_starts_it(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which Spark's own copy of pyspark is on Python's path."""
-    found = importlib.util.find_spec("pyspark")
-    own = os.path.dirname(found.origin) if found and found.origin else None
-    home = environ.get("SPARK_HOME") or own
+    spec = importlib.util.find_spec("pyspark")
+    package_folder = os.path.dirname(spec.origin) if spec and spec.origin else None
+    home = environ.get("SPARK_HOME") or package_folder
     copies = sorted(map(str, Path(home, "python", "lib").glob("*.zip"))) if home else []
     paths = [*copies, *filter(None, [environ.get("PYTHONPATH")])]
     return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -294,7 +284,9 @@ def _can_write(path: str, storage: Mapping[str, str]) -> Check:
     except OptionError as error:
         return Check(name="write", found="refused", problem=str(error))
     root = Path(path)
-    missing = [] if is_url(path) else [each for each in (root, *root.parents) if not each.exists()]
+    missing = (
+        [] if is_url(path) else [folder for folder in (root, *root.parents) if not folder.exists()]
+    )
     name = f"_doctor-{uuid.uuid4().hex}"
     problem = None
     try:

@@ -56,20 +56,8 @@ def sightings(
     column: str | None = None,
     told: Callable[[str], object] | None = None,
 ) -> Iterator[Sighting]:
-    """Yield where a value is, file by file.
-
-    Parameters
-    ----------
-    store : Store
-        All that lies below its root is read, files of other formats and temporary ones too.
-    value : str
-        As text. Of columns of another type the values that it means.
-    column : str, optional
-        The only column, or field at any depth, that is looked at; bytes are not.
-    told : callable, optional
-        Told which file is looked at next.
-    """
-    wanted = _SearchedValue(value, column)
+    """Yield where a value is, file by file."""
+    searched = _SearchedValue(value, column)
     for number, path in enumerate(paths(store), start=1):
         if told is not None:
             told(f"file {number:,}, {path}")
@@ -78,7 +66,7 @@ def sightings(
         except FileNotFoundError:
             continue  # A temporary file that has its name by now, or a vacuum was here.
         counts: Counter[str] = Counter()
-        for name, number in _found(data, wanted):
+        for name, number in _found(data, searched):
             counts[name] += number
         for name, number in sorted(counts.items()):
             if number:
@@ -212,13 +200,13 @@ def _in_text(data: bytes, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
 
 def _in_json(name: str, record: Any, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     if isinstance(record, dict):
-        for key, each in record.items():
+        for key, item in record.items():
             if wanted.column is None and wanted.text == key:
                 yield key, 1
-            yield from _in_json(key, each, wanted)
+            yield from _in_json(key, item, wanted)
     elif isinstance(record, list):
-        for each in record:
-            yield from _in_json(name, each, wanted)
+        for item in record:
+            yield from _in_json(name, item, wanted)
     elif isinstance(record, str) and record[:1] in "{[" and record:
         try:  # Delta's log has the statistics of a file as JSON within JSON.
             inner = json.loads(record)
@@ -238,9 +226,9 @@ def _is_in_bytes(data: bytes, text: str) -> bool:
     }
     if any(form in data for form in forms):
         return True
-    for found in _ENCODED.finditer(data):
+    for encoded in _ENCODED.finditer(data):
         try:
-            inner = base64.b64decode(found[0], validate=True)
+            inner = base64.b64decode(encoded[0], validate=True)
         except (binascii.Error, ValueError):
             continue
         if any(form in inner for form in forms):

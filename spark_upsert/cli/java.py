@@ -42,12 +42,12 @@ def find_java(environ: "dict[str, str] | os._Environ[str]") -> "tuple[str, str |
         ).stdout.decode(errors="replace")
     except (OSError, subprocess.TimeoutExpired) as error:
         return java, f"{java} does not run ({error}): {remedy}"
-    found = java_version(output)
-    if found is None:
+    version = java_version(output)
+    if version is None:
         return java, f"{java} does not say which version it is: {remedy}"
-    if found < JAVA_MIN:
-        return java, f"Spark needs Java {JAVA_MIN} or newer and {java} is Java {found}: {remedy}"
-    return f"{java} (Java {found})", None
+    if version < JAVA_MIN:
+        return java, f"Spark needs Java {JAVA_MIN} or newer and {java} is Java {version}: {remedy}"
+    return f"{java} (Java {version})", None
 
 
 def java_version(output: str) -> "int | None":

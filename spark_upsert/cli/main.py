@@ -54,11 +54,11 @@ def as_code(ctx: click.Context, param: click.Parameter, text: str) -> str:
 @json_option
 def explain_error(code: str, as_json: bool) -> None:
     """Say what the CODE in the brackets of an error means, and what to do."""
-    told = {"code": code, **asdict(ENTRIES[code])}
+    entry = {"code": code, **asdict(ENTRIES[code])}
     if as_json:
-        print_rows([told], told, as_json=True)
+        print_rows([entry], entry, as_json=True)
     else:
-        click.echo(f"[{code}] {told['means']}\n\nDo: {told['do']}")
+        click.echo(f"[{code}] {entry['means']}\n\nDo: {entry['do']}")
 
 
 @upsertflow.command()
@@ -128,11 +128,11 @@ def as_new_folder(ctx: click.Context, param: click.Parameter, folder: Path | Non
         return folder
     if not folder.is_dir():
         raise click.BadParameter(f"expected a new or an empty folder, found the file {folder}.")
-    found = sorted(each.name for each in folder.iterdir())
-    if found:
+    names = sorted(child.name for child in folder.iterdir())
+    if names:
         raise click.BadParameter(
-            f"expected a new or an empty folder, found {len(found)} files or folders in "
-            f"{folder}, such as {found[0]!r}. Nothing is overwritten: name another one."
+            f"expected a new or an empty folder, found {len(names)} files or folders in "
+            f"{folder}, such as {names[0]!r}. Nothing is overwritten: name another one."
         )
     return folder
 
@@ -149,11 +149,11 @@ def filled(folder: Path | None) -> Iterator[Path]:
     try:
         yield at
     except BaseException:
-        for each in at.iterdir() if at.is_dir() else ():
-            if each.is_dir():
-                shutil.rmtree(each, ignore_errors=True)
+        for child in at.iterdir() if at.is_dir() else ():
+            if child.is_dir():
+                shutil.rmtree(child, ignore_errors=True)
             else:
-                each.unlink(missing_ok=True)
+                child.unlink(missing_ok=True)
         if not was_there and at.is_dir():
             at.rmdir()
         raise
@@ -173,13 +173,7 @@ _MADE = {"__pycache__", ".pytest_cache", ".venv", "lake", "spark-warehouse"}
 
 
 def write_project(kind: str, directory: Path) -> list[str]:
-    """Write a project into a folder that is empty, or not there; return the names of its files.
-
-    Raises
-    ------
-    StorageError
-        The file system refused. What was written is gone again: the command can be repeated.
-    """
+    """Write a project into a folder that is empty, or not there; return the names of its files."""
     texts = sorted(_texts(_home() / kind))
     with filled(directory):
         for name, text in texts:
@@ -198,13 +192,13 @@ def _home() -> Traversable:
 
 
 def _texts(folder: Traversable, below: str = "") -> Iterator[tuple[str, str]]:
-    for each in folder.iterdir():
-        if each.name in _MADE:
+    for child in folder.iterdir():
+        if child.name in _MADE:
             continue
-        if each.is_dir():
-            yield from _texts(each, f"{below}{each.name}/")
+        if child.is_dir():
+            yield from _texts(child, f"{below}{child.name}/")
         else:
-            yield f"{below}{each.name}", each.read_text(encoding="utf-8")
+            yield f"{below}{child.name}", child.read_text(encoding="utf-8")
 
 
 def _own(text: str, target: Path, directory: Path) -> str:
@@ -287,7 +281,7 @@ Type once:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print what lets SHELL complete commands, options and paths by TAB."""
-    made = get_completion_class(shell)
-    assert made is not None, shell
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None, shell
     # It asks the command itself at each TAB, so that it is never older than what is installed.
-    click.echo(made(upsertflow, {}, "upsertflow", "_UPSERTFLOW_COMPLETE").source())
+    click.echo(completion_class(upsertflow, {}, "upsertflow", "_UPSERTFLOW_COMPLETE").source())

@@ -72,22 +72,12 @@ def _keep_in_order(
     quiet: str = "unchanged",
     threads: int = 1,
 ) -> None:
-    """Work on a table, or on each below a root, and print what was done; exit with 1 on failures.
-
-    Parameters
-    ----------
-    doing : str
-        What a terminal shows meanwhile.
-    is_news : callable
-        Takes what `work` returned; says whether anything was done, so that the table is shown.
-    quiet : str
-        The word for the tables that are not shown.
-    """
+    """Work on a table, or on each table below a root; print the results; exit 1 on failures."""
     if of_root:
         failed = _work_on_all(path, storage, work, doing, as_json, is_news, quiet, threads)
     else:
-        with progress(doing, as_json=as_json) as told:
-            facts = work(open_in(path, storage), told)
+        with progress(doing, as_json=as_json) as notify:
+            facts = work(open_in(path, storage), notify)
         failed = not facts.get("is_sound", True)
         print_facts(facts, as_json=as_json)
     if failed:
@@ -108,12 +98,12 @@ def _work_on_all(
     count = failed = 0
     shown: list[dict[str, Any]] = []
     kept_by = Counter[str]()
-    with progress(doing, as_json=as_json) as told:
+    with progress(doing, as_json=as_json) as notify:
         # Several are at work at once, so that only those that are done are told.
-        found = for_each_table(root, storage, lambda each: work(each, _untold), threads=threads)
-        for done in found:
+        results = for_each_table(root, storage, lambda each: work(each, _untold), threads=threads)
+        for done in results:
             count += 1
-            told(f"{count:,} tables")
+            notify(f"{count:,} tables")
             failed += done.problem is not None or not done.facts.get("is_sound", True)
             if done.problem is None and not is_news(done.facts):
                 if (reason := done.facts.get("bound_by")) is not None:
@@ -125,8 +115,8 @@ def _work_on_all(
     if shown and not as_json:
         names = list(dict.fromkeys(name for line in shown for name in line))
         print_rows([dict.fromkeys(names) | line for line in shown], names, as_json=False)
-    rest = {"shown": len(shown)} if as_json else {quiet: count - len(shown)}
-    total: dict[str, Any] = {"tables": count, **rest, "failed": failed}
+    left_out = {"shown": len(shown)} if as_json else {quiet: count - len(shown)}
+    total: dict[str, Any] = {"tables": count, **left_out, "failed": failed}
     if kept_by:  # Else the user would not know why nothing was done.
         few = kept_by.most_common(_REASONS)
         total["bound_by"] = "; ".join(f"{why} ({tables} tables)" for why, tables in few)
@@ -143,8 +133,12 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
 
     def work(table: Table, told: Told) -> dict[str, Any]:
         report = table.check(lambda done, files: told(f"file {done + 1:,} of {files:,}"))
-        found = (*report.findings, *check_settled(table), *check_mirror(default_mirror(table)))
-        findings = [str(finding) for finding in found]
+        all_findings = (
+            *report.findings,
+            *check_settled(table),
+            *check_mirror(default_mirror(table)),
+        )
+        findings = [str(finding) for finding in all_findings]
         return {"is_sound": not findings, **asdict(report), "findings": findings}
 
     _keep_in_order(
@@ -364,10 +358,10 @@ def alter(
     if columns is not None or properties:
         schema = upon = table.schema
         if columns is not None:
-            given, _ = parse_schema("column", columns, bare_name="column")
-            named = {name.lower() for name in given.names}
-            kept = [field for field in schema.columns if field.name.lower() not in named]
-            schema = schema.accept(pa.schema([*kept, *given]), merge=True)
+            declared, _ = parse_schema("column", columns, bare_name="column")
+            named = {name.lower() for name in declared.names}
+            remaining = [field for field in schema.columns if field.name.lower() not in named]
+            schema = schema.accept(pa.schema([*remaining, *declared]), merge=True)
         try:
             table.alter(schema, dict(properties), upon=upon)
         except UpsertFlowError as error:
@@ -463,7 +457,7 @@ def publish(
 @click.option("--in", "place", required=True, help="Where the table lies that keeps it.")
 @click.option(
     "--by",
-    type=click.Choice([each.value for each in ValidBy]),
+    type=click.Choice([choice.value for choice in ValidBy]),
     default=ValidBy.TIME.value,
     show_default=True,
     help="What valid_from and valid_to are.",
@@ -485,17 +479,17 @@ def keep_history(
     as_json: bool,
 ) -> None:
     """Bring the table that keeps the history of another one up to date, or make it."""
-    table, kept = open_in(path, storage), Table(open_store(place, storage))
+    table, history_table = open_in(path, storage), Table(open_store(place, storage))
     with progress("keep history", as_json=as_json):
         done = keep(
             table,
-            kept,
+            history_table,
             columns=None if columns is None else split_names("--columns", columns),
             by=ValidBy(by),
             tracked=() if track is None else split_names("--track", track),
             untracked=() if no_track is None else split_names("--no-track", no_track),
         )
-    head = kept.log.head() if done is None else kept.log.at(done.version)
+    head = history_table.log.head() if done is None else history_table.log.at(done.version)
     facts = {"history": place, "version": head.version, "rows": head.live_rows}
     print_facts({**facts, "has_changed": done is not None}, as_json=as_json)
 

@@ -57,14 +57,14 @@ class ValuesCommand(click.Command):
         }
         options: list[str] = []
         values: list[str] = []
-        rest = iter(args)
-        for arg in rest:
+        remaining = iter(args)
+        for arg in remaining:
             if arg == "--":
-                values += rest
+                values += remaining
             elif not arg.startswith("-") or arg == "-" or _NEGATIVE.match(arg):
                 values.append(arg)
             else:
-                options += [arg, *islice(rest, int(arg in with_value))]
+                options += [arg, *islice(remaining, int(arg in with_value))]
         return super().parse_args(ctx, [*options, "--", *values])
 
 
@@ -80,7 +80,7 @@ def as_pairs(
     ctx: click.Context, param: click.Parameter, pairs: Iterable[str]
 ) -> list[tuple[str, str]]:
     """Return names and values."""
-    found: list[tuple[str, str]] = []
+    split_pairs: list[tuple[str, str]] = []
     for number, pair in enumerate(pairs, start=1):
         name, _, value = pair.partition("=")
         # A secret alone may end with '=', as base64 does.
@@ -90,18 +90,18 @@ def as_pairs(
                 f"number {number} of them, of {len(pair)} characters, is not of the form "
                 f"{param.metavar}."
             )
-        found.append((name, value))
-    return found
+        split_pairs.append((name, value))
+    return split_pairs
 
 
 def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    storage: dict[str, str] = {}
     for name, value in as_pairs(ctx, param, pairs):
         key = name.lower().removeprefix(STORAGE_PREFIX)
-        if key in found:
+        if key in storage:
             raise click.BadParameter(f"'{key}' is given twice.")
-        found[key] = value
-    return found
+        storage[key] = value
+    return storage
 
 
 def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -188,9 +188,9 @@ def pretty(name: str, value: Any) -> str:
     if isinstance(value, int):
         return str(value) if name in _POSITIONS else f"{value:,}"
     if isinstance(value, Mapping):
-        return "\n".join(escaped(f"{key}: {each}") for key, each in value.items())
+        return "\n".join(escaped(f"{key}: {item}") for key, item in value.items())
     if isinstance(value, list | tuple):
-        return "\n".join(escaped(str(each)) for each in value)
+        return "\n".join(escaped(str(item)) for item in value)
     return escaped(str(_plain(value)))
 
 

@@ -148,29 +148,18 @@ class Listing:
 
 
 def list_tables(path: str, storage: Mapping[str, str]) -> Listing:
-    """Return the tables below a root.
-
-    Parameters
-    ----------
-    path : str
-        The root, or the template: of a root that has no whole batch yet only this finds them.
-
-    Raises
-    ------
-    TableNotFoundError
-        The root has no group table, and the path names no columns.
-    """
+    """Return the tables below a root."""
     template = Template.parse(path) if is_routed(path) else None
     root = open_store(template.root if template else path, storage)
     group = GroupTable(root).at()
     if template is None:
         template = _recorded(path, group)
     parked = ParkedTable(root).counts()
-    known = (
+    members = (
         RoutedLine.of_member(member, parked.get(folder, 0))
         for folder, member in group.members.items()
     )
-    lines = [*known, *_strangers(root, template, group, parked)]
+    lines = [*members, *_strangers(root, template, group, parked)]
     return Listing(
         template=template.relative,
         batch=group.batch,
@@ -200,8 +189,10 @@ def _strangers(
 ) -> Iterator[RoutedLine]:
     """Yield the tables that the group does not know, and those of which there are but rows."""
     pattern = Pattern(tuple("*" for _ in template.segments))
-    below = Discovery(root, pattern, threads=THREADS)
-    there = below.tables(each for each in below.folders() if each not in group.members)
+    discovery = Discovery(root, pattern, threads=THREADS)
+    there = discovery.tables(
+        folder for folder in discovery.folders() if folder not in group.members
+    )
     for folder in there:
         yield RoutedLine.of_stranger(folder, template, parked=parked.get(folder, 0))
     for folder in parked.keys() - group.members.keys() - {*there, NAMELESS}:
@@ -228,11 +219,6 @@ def for_each_table(
     """Work on each table of a group and on its own ones; one that fails does not stop the others.
 
     One that is gone, or that is not the table of the group any more, has failed.
-
-    Raises
-    ------
-    TableNotFoundError
-        The root has no group table.
     """
     store = open_store(root, storage)
     group_table = GroupTable(store)
@@ -240,8 +226,8 @@ def for_each_table(
     if group.batch is None or newest is None:
         raise _no_group(root)
     names = {folder: member.name for folder, member in sorted(group.members.items())}
-    places = {folder: member.place for folder, member in group.members.items()}
-    own = [folder for folder in (FOLDER, PARKED) if Discovery(store, _ANY).is_table(folder)]
+    table_refs = {folder: member.place for folder, member in group.members.items()}
+    own_tables = [folder for folder in (FOLDER, PARKED) if Discovery(store, _ANY).is_table(folder)]
 
     def one(folder: str) -> TableWorkResult:
         name = names.get(folder, folder)
@@ -251,26 +237,20 @@ def for_each_table(
             if head is None:
                 raise TableNotFoundError.at(table.store.url)
             if folder in names:
-                require_same(places, folder, name, head, table.store.url)
+                require_same(table_refs, folder, name, head, table.store.url)
             lost = never_whole(head, newest) if folder in names else {}
-            told = {NEVER_WHOLE: [f"batch {n} of '{writer}'" for writer, n in lost.items()]}
-            return TableWorkResult(table=name, facts={**work(table), **(told if lost else {})})
+            messages = {NEVER_WHOLE: [f"batch {n} of '{writer}'" for writer, n in lost.items()]}
+            return TableWorkResult(table=name, facts={**work(table), **(messages if lost else {})})
         except (UpsertFlowError, OSError) as error:
             return TableWorkResult(
                 table=name, facts={}, problem=masked(str(error)).partition("\n")[0]
             )
 
-    yield from in_order(one, [*names, *own], threads)
+    yield from in_order(one, [*names, *own_tables], threads)
 
 
 def open_in(path: str, storage: Mapping[str, str]) -> Table:
-    """Open a table for a command.
-
-    Raises
-    ------
-    TableNotFoundError
-        There is none; where the path is the root of many, it says so.
-    """
+    """Open a table for a command."""
     try:
         return Table.open(path, storage=storage)
     except TableNotFoundError:
@@ -317,9 +297,9 @@ def for_people(parked: DeadLetterRows, now_ms: int) -> dict[str, Any]:
 def advice_of(parked: Iterable[DeadLetterRows], root: str) -> Iterator[str]:
     """Yield what to do, once for each table: the hint of the first error that has one."""
     hints: dict[str, str] = {}
-    for each in parked:
-        if each.hint:
-            hints.setdefault(each.name, each.hint)
+    for dead_letter in parked:
+        if dead_letter.hint:
+            hints.setdefault(dead_letter.name, dead_letter.hint)
     for name, hint in hints.items():
         yield f"{name or 'rows without a table'}: {hint}"
     if any(hints):
@@ -337,13 +317,13 @@ def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
     '/lake/{topic}', where no batch is in all tables yet. JSON begins with a line about all tables,
     with an empty folder.
     """
-    found = list_tables(root, storage)
+    lines = list_tables(root, storage)
     if as_json:
-        print_rows([found.facts(), *(line.to_json() for line in found.lines)], (), as_json=True)
+        print_rows([lines.facts(), *(line.to_json() for line in lines.lines)], (), as_json=True)
         return
-    print_facts({k: v for k, v in found.facts().items() if v not in (None, "", [])}, as_json=False)
-    if found.lines:
-        rows = [line.for_people() for line in found.lines]
+    print_facts({k: v for k, v in lines.facts().items() if v not in (None, "", [])}, as_json=False)
+    if lines.lines:
+        rows = [line.for_people() for line in lines.lines]
         print_rows(rows, rows[0], as_json=False)
 
 
@@ -356,14 +336,14 @@ def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
 
     ROOT is the folder before the first column of the stream's path, or the whole path.
     """
-    found = ParkedTable(open_root(root, storage)).parked()
+    dead_letters = ParkedTable(open_root(root, storage)).parked()
     now_ms = round(time.time() * 1000)
     if as_json:
-        print_rows([line_of(each, now_ms) for each in found], (), as_json=True)
+        print_rows([line_of(dead_letter, now_ms) for dead_letter in dead_letters], (), as_json=True)
         return
-    rows = [for_people(each, now_ms) for each in found]
+    rows = [for_people(dead_letter, now_ms) for dead_letter in dead_letters]
     print_rows(rows, SHOWN, as_json=False)
-    for advice in advice_of(found, root):
+    for advice in advice_of(dead_letters, root):
         click.echo(escaped(advice))
 
 
@@ -415,16 +395,16 @@ def unpark_rows(
         if drops:
             done = drop(store, names, nameless=nameless)
         else:
-            told = {**dict.fromkeys(taken_back, ""), **dict(given)}
+            options = {**dict.fromkeys(taken_back, ""), **dict(given)}
             with progress("unpark", as_json=as_json) as shown:
 
                 def note(batch: ReplayResult) -> None:
                     done.append(batch)
                     shown(f"{len(done):,} batches")
 
-                unpark(store, names, given=told, told=note)
+                unpark(store, names, given=options, told=note)
     except UpsertFlowError as error:
         error.name_settings(as_flag)
         raise
     finally:  # What was done is told beside what failed.
-        print_rows([asdict(each) for each in done], UNPARKED, as_json=as_json)
+        print_rows([asdict(outcome) for outcome in done], UNPARKED, as_json=as_json)

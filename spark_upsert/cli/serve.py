@@ -185,12 +185,12 @@ class TableLines:
         return self._tables[name]
 
     def _discover(self) -> None:
-        found = {url: store for path in self._paths for url, store in self._below(path)}
-        self._found = frozenset(found)
-        self.left_out = max(0, len(found) - self._limit)
-        known = self._tables
-        names = sorted(found)[: self._limit]
-        self._tables = {name: known.get(name) or Table(found[name]) for name in names}
+        stores = {url: store for path in self._paths for url, store in self._below(path)}
+        self._found = frozenset(stores)
+        self.left_out = max(0, len(stores) - self._limit)
+        tables = self._tables
+        names = sorted(stores)[: self._limit]
+        self._tables = {name: tables.get(name) or Table(stores[name]) for name in names}
 
     def _below(self, path: str) -> Iterator[tuple[str, Store]]:
         """Yield the table at a path, or those below it."""
@@ -287,7 +287,7 @@ def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
 def _pressure(store: Store, head: Manifest, now_ms: int) -> float | None:
     if not heeds_pressure(head.properties):
         return None
-    return max((said.pressure for said in reports(store, now_ms)), default=0.0)
+    return max((report.pressure for report in reports(store, now_ms)), default=0.0)
 
 
 EPOCHS_SHOWN = 60
@@ -326,18 +326,18 @@ class Looks:
         with self._lock:
             if self._told is None or self._clock() >= self._told[0] + REST_S:
                 lines = [self._shown(line) for line in self._lines.look()]
-                told = {"tables": lines, "left_out": self._lines.left_out}
-                self._told = self._clock(), json.dumps(told).encode()
+                payload = {"tables": lines, "left_out": self._lines.left_out}
+                self._told = self._clock(), json.dumps(payload).encode()
             return self._told[1]
 
     def _shown(self, line: TableLine) -> dict[str, Any]:
-        told = line.to_json()
+        fields = line.to_json()
         if line.problem is not None:
-            return told
+            return fields
         try:
-            return told | _more(self._lines.table(line.table))
+            return fields | _more(self._lines.table(line.table))
         except (UpsertFlowError, OSError) as error:
-            return told | {"problem": str(error).partition("\n")[0]}
+            return fields | {"problem": str(error).partition("\n")[0]}
 
 
 def _more(table: Table) -> dict[str, Any]:
@@ -345,9 +345,9 @@ def _more(table: Table) -> dict[str, Any]:
     with table.log.last_look() as look:
         head = look.head()
         lower = max(head.since, head.upper - EPOCHS_SHOWN)
-        epochs = [each for each in look.commits(lower, head.upper) if each.is_epoch]
+        epochs = [commit for commit in look.commits(lower, head.upper) if commit.is_epoch]
         debt = len(due_jobs(look, table.log.now_ms()))
-    history = [{"version": each.version, **each.counters} for each in epochs]
+    history = [{"version": epoch.version, **epoch.counters} for epoch in epochs]
     return {"since": head.since, "debt": debt, "history": history}
 
 

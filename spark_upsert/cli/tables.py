@@ -98,15 +98,17 @@ def _told(at: int | None, newest: int | None) -> str:
     there = "not found from here" if newest is None else f"newest version {newest}"
     if at is None:
         return there
-    behind = f", {newest - at} behind" if newest is not None and newest > at else ""
-    return f"at version {at}, {there}{behind}"
+    lag = f", {newest - at} behind" if newest is not None and newest > at else ""
+    return f"at version {at}, {there}{lag}"
 
 
 def _reached(table: Table) -> dict[str, int]:
     recorded = recorded_position(table.at())
     if recorded == NOTHING:
         return {}
-    return {path: place.version for path, place in KeptPosition.read(recorded).at.items()}
+    return {
+        path: version_ref.version for path, version_ref in KeptPosition.read(recorded).at.items()
+    }
 
 
 def _newest(path: str, storage: Mapping[str, str]) -> int | None:
@@ -117,8 +119,8 @@ def _newest(path: str, storage: Mapping[str, str]) -> int | None:
 
 
 def _scans(node: Node) -> list[Scan]:
-    below = [scan for each in node.inputs for scan in _scans(each)]
-    return [node, *below] if isinstance(node, Scan) else below
+    scans = [scan for child in node.inputs for scan in _scans(child)]
+    return [node, *scans] if isinstance(node, Scan) else scans
 
 
 @upsertflow.command()
@@ -129,13 +131,13 @@ def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     table = open_in(path, storage)
     facts, mirror = summary(table), facts_below(table)
     schema, properties = table.log.head().schema, dict(table.log.head().properties)
-    kept = kept_facts(table, storage)
-    if kept is not None and not as_json:
+    view_facts = kept_facts(table, storage)
+    if view_facts is not None and not as_json:
         # The plan stands there in words.
         properties = {
             name: text for name, text in properties.items() if name not in VIEW_PROPERTIES
         }
-        kept = told(kept)
+        view_facts = told(view_facts)
     print_facts(
         {
             **asdict(facts),
@@ -145,7 +147,7 @@ def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
             "scope": schema.scope.value,
             "columns": {field.name: str(field.type) for field in schema.columns},
             "properties": properties,
-            **(kept or {}),
+            **(view_facts or {}),
             **({} if mirror is None else {"mirror": _nested(asdict(mirror), as_json=as_json)}),
         },
         as_json=as_json,
@@ -288,7 +290,7 @@ def explain(
     if consumer is not None and starting_version is not None:
         raise click.UsageError("Say where changes begin once: --consumer or --starting-version.")
     of_changes = (starting_version, ending_version, mode, consumer)
-    given = {
+    read_options = {
         "path": path,
         "inputs": ",".join(name for name, _ in inputs) or None,
         **{f"input.{name}.path": text for name, text in inputs},
@@ -302,7 +304,7 @@ def explain(
         "splits": splits,
         **{f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()},
     }
-    options = {name: text for name, text in given.items() if text is not None}
+    options = {name: text for name, text in read_options.items() if text is not None}
     for name, text in settings:
         if name in options:  # Alike but for case is for the parser to see.
             raise click.UsageError(f"'{name}' is given twice.")
@@ -318,22 +320,28 @@ def explain(
 def _sections(text: str) -> Iterator[dict[str, Any]]:
     """Yield each line at the margin, with the facts and the other lines that stand below it."""
     for section in re.split(r"\n(?! )", text):
-        title, *below = section.splitlines()
-        named = [_FACT.fullmatch(line) for line in below]
-        facts = {found["name"]: found["value"] for found in named if found is not None}
-        lines = [line.strip() for line, found in zip(below, named, strict=True) if found is None]
+        title, *body = section.splitlines()
+        named = [_FACT.fullmatch(line) for line in body]
+        facts = {
+            named_fact["name"]: named_fact["value"]
+            for named_fact in named
+            if named_fact is not None
+        }
+        lines = [
+            line.strip() for line, named_fact in zip(body, named, strict=True) if named_fact is None
+        ]
         yield {"title": title, "facts": facts, "lines": lines}
 
 
 def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:
     """Return a plan of tables that begin where a consumer has yet to read."""
     inputs: list[InputOptions] = []
-    for each in with_found_inputs(plan).inputs:
-        with about("input", each.name):
-            behind = {
-                "startingVersion": str(_version_behind(open_table(each.of_table()), consumer))
+    for source in with_found_inputs(plan).inputs:
+        with about("input", source.name):
+            options = {
+                "startingVersion": str(_version_behind(open_table(source.of_table()), consumer))
             }
-        inputs.append(replace(each, own={**each.own, **behind}))
+        inputs.append(replace(source, own={**source.own, **options}))
     return replace(plan, inputs=tuple(inputs))
 
 
@@ -392,8 +400,8 @@ def snapshot(
     as_json: bool,
 ) -> None:
     """Show some rows of the table, in no particular order."""
-    found = open_in(path, storage).scan(filter=condition, version=version)
-    print_data(list(islice(_rows(found), limit)), found.schema.names, as_json=as_json)
+    rows = open_in(path, storage).scan(filter=condition, version=version)
+    print_data(list(islice(_rows(rows), limit)), rows.schema.names, as_json=as_json)
 
 
 @upsertflow.command(cls=ValuesCommand)
@@ -416,8 +424,8 @@ def get(
     """
     table = open_in(path, storage)
     keys = _keys(table.schema.keys, values)
-    found = table.get(keys, version=version)
-    print_data(list(_rows(found.to_batches())), found.column_names, as_json=as_json)
+    rows = table.get(keys, version=version)
+    print_data(list(_rows(rows.to_batches())), rows.column_names, as_json=as_json)
 
 
 @upsertflow.command(cls=ValuesCommand)
@@ -463,8 +471,10 @@ def changes(
     first = first_wanted(table.log, version=EARLIEST if lower is None else lower, name="--from")
     upper = upper_wanted(table.log, version=last, name="--to")
     require_ordered(first or 0, upper, name="--to", may_be_empty=last is None)
-    found = table.scan_changes(first or 0, upper)
-    print_data(list(islice(_rows(found), limit)), found.schema.names, as_json=as_json)
+    change_reader = table.scan_changes(first or 0, upper)
+    print_data(
+        list(islice(_rows(change_reader), limit)), change_reader.schema.names, as_json=as_json
+    )
 
 
 @upsertflow.command(cls=ValuesCommand)
@@ -481,12 +491,14 @@ def find(
     PATH is a table, the root of many, or any other folder. Every file is read. Texts are found
     within longer ones, all other values where they are equal.
     """
-    with progress("find", as_json=as_json) as told:
+    with progress("find", as_json=as_json) as notify:
         store = open_store(path, storage)
-        found = [asdict(each) for each in sightings(store, value, column=column, told=told)]
-    if found or as_json:
-        print_rows(found, ("path", "column", "values"), as_json=as_json)
-    if found:
+        matches = [
+            asdict(sighting) for sighting in sightings(store, value, column=column, told=notify)
+        ]
+    if matches or as_json:
+        print_rows(matches, ("path", "column", "values"), as_json=as_json)
+    if matches:
         click.get_current_context().exit(1)
     if not as_json:
         print_facts({"files_with_it": 0}, as_json=False)

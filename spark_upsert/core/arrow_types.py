@@ -27,22 +27,16 @@ def type_text(type_: pa.DataType) -> str:
 
 
 def type_of(text: str) -> pa.DataType:
-    """Return the type that a text means.
-
-    Raises
-    ------
-    PlanError
-        It means none, or one that tables do not have.
-    """
+    """Return the type that a text means."""
     tokens = _TOKEN.findall(text)
     try:
-        found = _Parser(tokens).whole()
+        parsed_type = _Parser(tokens).whole()
     except (ValueError, IndexError, KeyError, pa.ArrowInvalid) as error:
         raise PlanError(
             f"'{text}' is no type of a column.",
             hint="write types as Arrow shows them: int64, decimal128(10, 2), list<item: string>.",
         ) from error
-    return found
+    return parsed_type
 
 
 class _Parser:
@@ -53,10 +47,10 @@ class _Parser:
         self._at = 0
 
     def whole(self) -> pa.DataType:
-        found = self._type()
+        parsed_type = self._type()
         if self._at != len(self._tokens):
             raise ValueError("something is left")
-        return found
+        return parsed_type
 
     def _next(self) -> str:
         self._at += 1
@@ -158,9 +152,9 @@ class _Parser:
 
     def _of_unit(self, make: Callable[[str], pa.DataType]) -> pa.DataType:
         self._skip("[")
-        made = make(self._unit())
+        parsed_type = make(self._unit())
         self._skip("]")
-        return made
+        return parsed_type
 
     def _unit(self) -> str:
         unit = self._next()

@@ -71,10 +71,13 @@ def converted(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple
         return pc.cast(days, type_), bad
     if pa.types.is_date(type_) and getattr(values.type, "tz", None) not in (None, "UTC"):
         values = pc.local_timestamp(values)
-    own, other = _per_day(values.type), _per_day(type_)
-    least, most = max(DAYS_MIN * own, _LEAST), min((DAYS_MAX + 1) * own - 1, _MOST)
-    if other > own:  # In nanoseconds there are no other years than 1677 to 2262.
-        least, most = max(least, -(_MOST // (other // own))), min(most, _MOST // (other // own))
+    per_day, other_per_day = _per_day(values.type), _per_day(type_)
+    least, most = max(DAYS_MIN * per_day, _LEAST), min((DAYS_MAX + 1) * per_day - 1, _MOST)
+    if other_per_day > per_day:  # In nanoseconds there are no other years than 1677 to 2262.
+        least, most = (
+            max(least, -(_MOST // (other_per_day // per_day))),
+            min(most, _MOST // (other_per_day // per_day)),
+        )
     numbers = values.view(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
     bad = np.zeros(len(values), dtype=np.bool_)
     bounds = pc.min_max(numbers)
@@ -86,13 +89,13 @@ def converted(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple
     if not is_inside:
         bad = (ints < least) | (ints > most)
         ints = np.where(bad, 0, ints)
-    if other >= own:
-        ints = ints * (other // own)
+    if other_per_day >= per_day:
+        ints = ints * (other_per_day // per_day)
     else:
-        whole = ints // (own // other)
+        converted_ints = ints // (per_day // other_per_day)
         if rounding is Rounding.EXACT:
-            bad |= whole * (own // other) != ints
-        ints = whole
+            bad |= converted_ints * (per_day // other_per_day) != ints
+        ints = converted_ints
     kind = pa.int32() if pa.types.is_date32(type_) else pa.int64()
     mask = ~np.asarray(values.is_valid()) | bad
     return pa.array(ints.astype(kind.to_pandas_dtype()), kind, mask=mask).view(type_), bad
@@ -116,69 +119,37 @@ class UnfitError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped.
 
 
 def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXACT) -> Datum:
-    """Return values in another type: an array, several chunks or a scalar, as given.
-
-    Raises
-    ------
-    UnfitError
-        One of them is no value of the type; says which.
-    pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError
-        As Arrow's cast, for types that the table above leaves to it.
-    """
+    """Return values in another type: an array, several chunks or a scalar, as given."""
     if isinstance(values, pa.Scalar):
         return convert(pa.repeat(values, 1), type_, rounding)[0]
     if isinstance(values, pa.ChunkedArray):
         chunks = [convert(chunk, type_, rounding) for chunk in values.chunks]
         return pa.chunked_array(chunks, type_)
-    found, bad = try_convert(values, type_, rounding)
+    result, bad = try_convert(values, type_, rounding)
     if bad.any():
         raise UnfitError(_reason(values, type_, int(np.argmax(bad))))
-    return found
+    return result
 
 
 def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -> Datum:
-    """Return decimals rounded to some digits behind the point, in the type that Spark gives them.
-
-    Parameters
-    ----------
-    values : pyarrow.Array, ChunkedArray or Scalar
-        Decimals.
-    places : int
-        Negative: before the point.
-    rounding : Rounding
-
-    Raises
-    ------
-    UnfitError
-        One then has more digits than 38.
-    """
+    """Return decimals rounded to some fraction digits, in Spark's result type."""
     if isinstance(values, pa.Scalar):
         return rounded(pa.repeat(values, 1), places, rounding)[0]
     type_ = decimals.rounded_type(values.type, places)
     if isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([rounded(each, places, rounding) for each in values.chunks], type_)
-    found, bad = decimals.round_at(values, places, type_, rounding)
+        return pa.chunked_array(
+            [rounded(chunk, places, rounding) for chunk in values.chunks], type_
+        )
+    result, bad = decimals.round_at(values, places, type_, rounding)
     if bad.any():
         raise UnfitError(_reason(values, type_, int(np.argmax(bad))))
-    return found
+    return result
 
 
 def try_convert(
     values: pa.Array, type_: pa.DataType, rounding: Rounding = Rounding.EXACT
 ) -> tuple[pa.Array, Mask]:
     """Return an array in another type, and which of its values are none of that type.
-
-    Parameters
-    ----------
-    values : pyarrow.Array, shape (n,)
-        What stands under nulls counts for nothing.
-    type_ : pyarrow.DataType
-    rounding : Rounding
-
-    Returns
-    -------
-    tuple of (pyarrow.Array, numpy.ndarray of bool)
-        Null where the value is bad; a nested value may be null inside only.
 
     Notes
     -----
@@ -203,15 +174,15 @@ def try_convert(
         return nested(values, type_, rounding)
     if not sound:
         unsound = unsound_rows(values)
-        found, bad = try_convert(_without(values, unsound), type_, rounding)
-        return found, bad | unsound
+        result, bad = try_convert(_without(values, unsound), type_, rounding)
+        return result, bad | unsound
     rule = _RULES.get((kind_of(values.type), kind_of(type_)))
     if rule is not None:
         return rule(values, type_, rounding)
     _require_unit(values.type, type_)
-    found = pc.cast(values, type_)
+    result = pc.cast(values, type_)
     is_examined = kind_of(type_) in _EXAMINED
-    return try_convert(found, type_) if is_examined else (found, _none(values))
+    return try_convert(result, type_) if is_examined else (result, _none(values))
 
 
 def _without(values: pa.Array, rows: Mask) -> pa.Array:
@@ -253,8 +224,8 @@ def shown_value(value: pa.Scalar) -> str:
 def range_of(type_: pa.DataType) -> str:
     """Return what values a type has, in brackets; nothing if all are alike."""
     if pa.types.is_decimal(type_):
-        whole = type_.precision - type_.scale
-        return f" ({whole} digits before the point, {type_.scale} behind it)"
+        integer_digits = type_.precision - type_.scale
+        return f" ({integer_digits} digits before the point, {type_.scale} behind it)"
     if pa.types.is_integer(type_):
         least, most = decimals.bounds_of(type_)
         return f" (a whole number from {least} to {most})"
@@ -279,20 +250,20 @@ def _struct(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[p
     if not pa.types.is_struct(values.type):
         raise pa.ArrowTypeError(f"{values.type} is no {type_}")
     names = [field.name for field in values.type]
-    places = {name: index for index, name in enumerate(names)}
+    index_by_name = {name: index for index, name in enumerate(names)}
     is_same = names == [field.name for field in type_]
-    if len(places) < len(names) and not is_same:
+    if len(index_by_name) < len(names) and not is_same:
         raise pa.ArrowTypeError(f"{values.type} has two fields of one name")
-    extra = places.keys() - {field.name for field in type_}
+    extra = index_by_name.keys() - {field.name for field in type_}
     if extra:
         raise pa.ArrowTypeError(f"{type_} has no field '{min(extra)}' of {values.type}")
     # Without what stands under a struct that is null.
-    given = values.flatten()
+    children = values.flatten()
     parts, bad = [], _none(values)
     for index, field in enumerate(type_):
-        if field.name in places:
-            place = index if is_same else places[field.name]  # A name may be there twice.
-            part, bad_part = try_convert(given[place], field.type, rounding)
+        if field.name in index_by_name:
+            position = index if is_same else index_by_name[field.name]  # A name may be there twice.
+            part, bad_part = try_convert(children[position], field.type, rounding)
             bad |= bad_part
         else:
             part = pa.nulls(len(values), field.type)
@@ -315,10 +286,10 @@ def _list(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.
     items, bad_items = try_convert(_items(values), type_.value_type, rounding)
     offsets = _offsets(values)
     mask = values.is_null() if values.null_count else None
-    found = pa.ListArray.from_arrays(
+    result = pa.ListArray.from_arrays(
         pa.array(offsets), items, type=pa.list_(type_.value_field), mask=mask
     )
-    return found if found.type == type_ else pc.cast(found, type_), _holding(bad_items, offsets)
+    return result if result.type == type_ else pc.cast(result, type_), _holding(bad_items, offsets)
 
 
 def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
@@ -326,8 +297,8 @@ def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.A
         raise pa.ArrowTypeError(f"{values.type} is no {type_}")
     pairs = _as_pairs(values)
     (keys, bad), (items, bad_items) = (
-        try_convert(part, wanted, rounding)
-        for part, wanted in zip(
+        try_convert(part, wanted_type, rounding)
+        for part, wanted_type in zip(
             _items(pairs).flatten(), (type_.key_type, type_.item_type), strict=True
         )
     )
@@ -358,8 +329,8 @@ def _items(lists: pa.Array) -> pa.Array:
 
 def _without_maps(maps: pa.Array, lost: Mask) -> pa.Array:
     """Return maps, null where they are lost. Arrow chooses no rows of an extension type."""
-    kept = ~lost & maps.is_valid().to_numpy(zero_copy_only=False)
-    bits = pa.array(np.concatenate([np.zeros(maps.offset, np.bool_), kept])).buffers()[1]
+    remaining = ~lost & maps.is_valid().to_numpy(zero_copy_only=False)
+    bits = pa.array(np.concatenate([np.zeros(maps.offset, np.bool_), remaining])).buffers()[1]
     return pa.Array.from_buffers(
         maps.type, len(maps), [bits, maps.buffers()[1]], offset=maps.offset, children=[maps.values]
     )
@@ -409,20 +380,20 @@ def _integers_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tupl
     wide, bad = decimals.from_texts(
         pc.if_else(is_integer, texts, None), pa.decimal128(20, 0), Rounding.EXACT
     )
-    found, bad_range = decimals.to_integers(wide, type_, Rounding.EXACT)
-    return found, bad | bad_range | ~_filled(is_integer)
+    result, bad_range = decimals.to_integers(wide, type_, Rounding.EXACT)
+    return result, bad | bad_range | ~_filled(is_integer)
 
 
 def _floats_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
     is_number = pc.match_substring_regex(texts, _FLOAT)
-    found = pc.cast(pc.if_else(is_number, texts, None), type_)
+    result = pc.cast(pc.if_else(is_number, texts, None), type_)
     bad = ~_filled(is_number)
-    is_large = pc.is_inf(found).fill_null(False)
+    is_large = pc.is_inf(result).fill_null(False)
     if pc.any(is_large, min_count=0).as_py():
         is_large = pc.and_not(is_large, pc.match_substring_regex(texts, _INFINITE))
         bad |= np.asarray(is_large.fill_null(False))
-        found = pc.if_else(pa.array(bad), None, found)
-    return found, bad
+        result = pc.if_else(pa.array(bad), None, result)
+    return result, bad
 
 
 def _booleans_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
@@ -445,9 +416,9 @@ def _times_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[p
         between = pa.date32()
     else:
         between = pa.timestamp("us", None if type_.tz is None else "UTC")
-    found, bad = times(texts, between)
-    found, unfit = try_convert(found, type_)
-    return found, bad | unfit
+    result, bad = times(texts, between)
+    result, unfit = try_convert(result, type_)
+    return result, bad | unfit
 
 
 def _of_text(rule: _Rule) -> _Rule:
@@ -476,8 +447,8 @@ def _texts_of_uuids(values: pa.Array) -> pa.Array:
     texts[:, _PLACES] = _DIGITS[digits]
     offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int64) * 36)
     buffers = [None, offsets, pa.py_buffer(texts)]
-    found = pc.cast(pa.Array.from_buffers(pa.large_string(), count, buffers), pa.string())
-    return pc.if_else(values.is_valid(), found, None) if values.null_count else found
+    uuid_texts = pc.cast(pa.Array.from_buffers(pa.large_string(), count, buffers), pa.string())
+    return pc.if_else(values.is_valid(), uuid_texts, None) if values.null_count else uuid_texts
 
 
 def _of_bytes(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
@@ -494,8 +465,8 @@ def _integers_of_integers(
     fits = [pc.less_equal(numbers, pa.scalar(most, numbers.type))] if high > most else []
     fits += [pc.greater_equal(numbers, pa.scalar(least, numbers.type))] if low < least else []
     bad = _none(numbers)
-    for each in fits:
-        bad |= ~_filled(each)
+    for fit in fits:
+        bad |= ~_filled(fit)
     if bad.any():
         numbers = pc.if_else(pa.array(bad), None, numbers)
     return pc.cast(numbers, type_), bad
@@ -537,20 +508,20 @@ def _integers_of_floats(
     numbers: pa.Array, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
     valid = np.asarray(numbers.is_valid())
-    given = np.where(valid, numbers.to_numpy(zero_copy_only=False), 0).astype(np.float64)
-    whole = _WHOLE[rounding](given)
+    floats = np.where(valid, numbers.to_numpy(zero_copy_only=False), 0).astype(np.float64)
+    integers = _WHOLE[rounding](floats)
     least, most = decimals.bounds_of(type_)
     # Floats that are powers of two, which the greatest integer need not be.
-    bad = ~((whole >= float(least)) & (whole < float(most + 1)))
+    bad = ~((integers >= float(least)) & (integers < float(most + 1)))
     if rounding is Rounding.EXACT:
-        bad |= whole != given
-    found = np.where(bad, 0, whole).astype(type_.to_pandas_dtype())
-    return pa.array(found, type_, mask=~valid | bad), bad
+        bad |= integers != floats
+    result = np.where(bad, 0, integers).astype(type_.to_pandas_dtype())
+    return pa.array(result, type_, mask=~valid | bad), bad
 
 
 def _half_up(numbers: np.ndarray) -> np.ndarray:
-    whole = np.trunc(numbers)
-    return whole + np.copysign(np.abs(numbers - whole) >= 0.5, numbers)
+    integers = np.trunc(numbers)
+    return integers + np.copysign(np.abs(numbers - integers) >= 0.5, numbers)
 
 
 _WHOLE: dict[Rounding, Callable[[np.ndarray], np.ndarray]] = {
@@ -565,12 +536,12 @@ _WHOLE: dict[Rounding, Callable[[np.ndarray], np.ndarray]] = {
 def _floats_of_floats(
     numbers: pa.Array, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
-    found = _with_one_nan(pc.cast(numbers, type_, safe=False))
+    result = _with_one_nan(pc.cast(numbers, type_, safe=False))
     if type_.bit_width >= numbers.type.bit_width or rounding is not Rounding.EXACT:
-        return found, _none(numbers)
-    is_lost = pc.and_not(pc.is_inf(found), pc.is_inf(numbers))
+        return result, _none(numbers)
+    is_lost = pc.and_not(pc.is_inf(result), pc.is_inf(numbers))
     bad = np.array(is_lost.fill_null(False))
-    return pc.if_else(pa.array(bad), None, found) if bad.any() else found, bad
+    return pc.if_else(pa.array(bad), None, result) if bad.any() else result, bad
 
 
 def _with_one_nan(numbers: pa.Array) -> pa.Array:
@@ -643,8 +614,8 @@ _TIMES = frozenset({"date", "time", "time of day", "duration"})
 
 def _require_unit(given: pa.DataType, type_: pa.DataType) -> None:
     """Refuse pairs that Arrow casts by a unit that nobody named, or by dropping the date."""
-    one, other = kind_of(given), kind_of(type_)
-    if one != other and {one, other} <= _NUMBERS | _TIMES:
+    one, other_kind = kind_of(given), kind_of(type_)
+    if one != other_kind and {one, other_kind} <= _NUMBERS | _TIMES:
         raise pa.ArrowTypeError(f"{given} is no {type_}")
 
 

@@ -55,10 +55,10 @@ def taken_apart(column: pa.Array) -> tuple[Limbs, Mask]:
 def put_together(limbs: Limbs, negative: Mask, valid: Mask, type_: pa.DataType) -> pa.Array:
     """Return decimals, given numbers that fit; null where they are not valid."""
     width = type_.bit_width // 32
-    own = np.zeros((width, limbs.shape[1]), dtype=np.uint64)
-    own[: len(limbs)] = limbs[:width]
-    _negate(own, negative)
-    words = np.ascontiguousarray(own.astype("<u4").T)
+    limb = np.zeros((width, limbs.shape[1]), dtype=np.uint64)
+    limb[: len(limbs)] = limbs[:width]
+    _negate(limb, negative)
+    words = np.ascontiguousarray(limb.astype("<u4").T)
     bits = None if valid.all() else pa.array(valid).buffers()[1]
     return pa.Array.from_buffers(type_, limbs.shape[1], [bits, pa.py_buffer(words)])
 
@@ -108,25 +108,19 @@ def scale_up(limbs: Limbs, digits: int) -> None:
 
 
 def scale_down(limbs: Limbs, digits: int) -> tuple[Mask, Mask]:
-    """Divide by a power of ten, in place.
-
-    Returns
-    -------
-    tuple of (numpy.ndarray of bool, numpy.ndarray of bool)
-        Where something is left, and where that is half of the power or more.
-    """
+    """Divide by a power of ten, in place."""
     is_left = np.zeros(limbs.shape[1], dtype=np.bool_)
     is_half = is_left
     for step in _steps(digits):
         divisor = np.uint64(10**step)
-        rest = np.zeros(limbs.shape[1], dtype=np.uint64)
+        remainder = np.zeros(limbs.shape[1], dtype=np.uint64)
         for limb in limbs[::-1]:
-            total = (rest << _BITS) | limb
+            total = (remainder << _BITS) | limb
             limb[:] = total // divisor
-            rest = total - limb * divisor
-        is_left = is_left | (rest != 0)
+            remainder = total - limb * divisor
+        is_left = is_left | (remainder != 0)
         # The highest digits that are cut off decide: the power is even.
-        is_half = rest >= np.uint64(10**step // 2)
+        is_half = remainder >= np.uint64(10**step // 2)
     return is_left, is_half
 
 
@@ -134,11 +128,11 @@ def at_least(limbs: Limbs, bound: int) -> Mask:
     """Return which numbers are not below a bound."""
     if bound >> 32 * len(limbs):
         return np.zeros(limbs.shape[1], dtype=np.bool_)
-    found = np.ones(limbs.shape[1], dtype=np.bool_)
+    result = np.ones(limbs.shape[1], dtype=np.bool_)
     for index, limb in enumerate(limbs):
         word = np.uint64(bound >> 32 * index & 0xFFFFFFFF)
-        found = (limb > word) | ((limb == word) & found)
-    return found
+        result = (limb > word) | ((limb == word) & result)
+    return result
 
 
 def widened(limbs: Limbs, count: int) -> Limbs:
@@ -151,8 +145,8 @@ def widened(limbs: Limbs, count: int) -> Limbs:
 
 def _steps(digits: int) -> list[int]:
     """Return powers of ten below 2**32 that make up one: those of the lowest digits first."""
-    whole, rest = divmod(digits, _STEP_DIGITS)
-    return [_STEP_DIGITS] * whole + [rest] * (rest > 0)
+    step_count, remainder = divmod(digits, _STEP_DIGITS)
+    return [_STEP_DIGITS] * step_count + [remainder] * (remainder > 0)
 
 
 _NUMBER = (
@@ -179,41 +173,28 @@ _FLAT = np.array([10**n for n in range(_STEP_DIGITS)], dtype=np.float64)
 
 
 def from_texts(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
-    """Return the numbers that texts write, ``[+-] digits [. digits] [e [+-] digits]`` in ASCII.
-
-    Parameters
-    ----------
-    texts : pyarrow.Array of string, shape (n,)
-    type_ : pyarrow.DataType
-        A decimal.
-    rounding : Rounding
-
-    Returns
-    -------
-    tuple of (pyarrow.Array, numpy.ndarray of bool)
-        Null where the text is null or bad, and which are bad.
-    """
+    """Return the numbers that texts write, ``[+-] digits [. digits] [e [+-] digits]`` in ASCII."""
     is_plain = pc.match_substring_regex(texts, _plain(type_)).fill_null(True)
     bad = np.zeros(len(texts), dtype=np.bool_)
     if pc.all(is_plain, min_count=0).as_py():
         return pc.cast(texts, type_), bad
-    found = pc.cast(pc.if_else(is_plain, texts, None), type_)
-    places = np.flatnonzero(~is_plain.to_numpy(zero_copy_only=False))
-    others = texts.take(pa.array(places))
-    pieces = [found]
+    result = pc.cast(pc.if_else(is_plain, texts, None), type_)
+    row_indices = np.flatnonzero(~is_plain.to_numpy(zero_copy_only=False))
+    others = texts.take(pa.array(row_indices))
+    pieces = [result]
     for block in _blocks(others):
-        column, bad[places[block]] = _written(others[block], type_, rounding)
+        column, bad[row_indices[block]] = _written(others[block], type_, rounding)
         pieces.append(column)
     order = np.arange(len(texts))
-    order[places] = len(texts) + np.arange(len(places))
+    order[row_indices] = len(texts) + np.arange(len(row_indices))
     return pa.concat_arrays(pieces).take(pa.array(order)), bad
 
 
 def _plain(type_: pa.DataType) -> str:
     """Return what texts look like that fit whatever their digits are."""
-    whole, fraction = type_.precision - type_.scale, type_.scale
+    integer_digits, fraction = type_.precision - type_.scale, type_.scale
     # Arrow wants a digit before the point, and there may be no room for one but zero.
-    before = f"[0-9]{{1,{whole}}}" if whole > 0 and fraction >= 0 else "0"
+    before = f"[0-9]{{1,{integer_digits}}}" if integer_digits > 0 and fraction >= 0 else "0"
     return rf"\A-?{before}" + (rf"(?:\.[0-9]{{1,{fraction}}})?\z" if fraction > 0 else r"\z")
 
 
@@ -229,13 +210,15 @@ def _written(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[p
     """Return what texts write, whatever their form; those that write no number are bad."""
     is_long = pc.greater(pc.binary_length(texts), _SHORT_CHARS)
     if pc.any(is_long).as_py():
-        kept = [_shortened(text) for text in texts.filter(is_long).to_pylist()]
-        texts = pc.replace_with_mask(texts, is_long, pa.array(kept, texts.type))
+        shortened = [_shortened(text) for text in texts.filter(is_long).to_pylist()]
+        texts = pc.replace_with_mask(texts, is_long, pa.array(shortened, texts.type))
     parts = pc.extract_regex(texts, _NUMBER)
-    sign, whole, fraction, exponent = (pc.struct_field(parts, i).fill_null("") for i in range(4))
-    digits = pc.binary_join_element_wise(whole, fraction, "")
+    sign, integer_part, fraction, exponent = (
+        pc.struct_field(parts, i).fill_null("") for i in range(4)
+    )
+    digits = pc.binary_join_element_wise(integer_part, fraction, "")
     bad = ~np.asarray(pc.and_(parts.is_valid(), pc.greater(pc.binary_length(digits), 0)))
-    point = pc.binary_length(whole).to_numpy() + _exponents(exponent) + type_.scale
+    point = pc.binary_length(integer_part).to_numpy() + _exponents(exponent) + type_.scale
     numbers, is_left, is_half, beyond = _digits(digits, point, type_.precision)
     negative = np.asarray(pc.equal(sign, "-"))
     bad |= beyond | _rounded(numbers, negative, is_left, is_half, rounding)
@@ -256,31 +239,16 @@ def _exponents(texts: pa.Array) -> npt.NDArray[np.int64]:
 def _digits(
     texts: pa.Array, point: npt.NDArray[np.int64], precision: int
 ) -> tuple[Limbs, Mask, Mask, Mask]:
-    """Return the numbers that digits before a point are, and what stands behind it.
-
-    Parameters
-    ----------
-    texts : pyarrow.Array of string, shape (n,)
-        Nothing but digits.
-    point : numpy.ndarray of int64, shape (n,)
-        How many of them stand before the point; may be beyond either end.
-    precision : int
-
-    Returns
-    -------
-    tuple of (numpy.ndarray, three numpy.ndarray of bool)
-        The numbers; where something stands behind the point; where that is a half or more; and
-        where the number surely has more digits than the precision (else it still may).
-    """
+    """Return the numbers that digits before a point are, and what stands behind it."""
     count, steps = len(texts), precision // _STEP_DIGITS + 1
     offsets = np.frombuffer(texts.buffers()[1], np.int32, count + 1, texts.offset * 4)
     chars = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     digits = chars - np.uint8(ord("0"))
     rows = np.repeat(np.arange(count), np.diff(offsets))
-    places = np.flatnonzero(digits)
-    rows, digits = rows[places], digits[places]
+    row_indices = np.flatnonzero(digits)
+    rows, digits = rows[row_indices], digits[row_indices]
     # The power of ten that a digit stands for.
-    powers = point[rows] - 1 - (places - (offsets[:-1] - offsets[0])[rows])
+    powers = point[rows] - 1 - (row_indices - (offsets[:-1] - offsets[0])[rows])
     masks = np.zeros((3, count), dtype=np.bool_)
     masks[0][rows[powers < 0]] = True
     masks[1][rows[(powers == -1) & (digits >= 5)]] = True
@@ -304,15 +272,17 @@ def _shortened(text: str) -> str:
     match = re.fullmatch(_NUMBER.removeprefix(r"\A").removesuffix(r"\z"), text, re.ASCII)
     if match is None:
         return ""
-    sign, whole, fraction, exponent = match.groups(default="")
-    written = (whole + fraction).lstrip("0")
+    sign, integer_part, fraction, exponent = match.groups(default="")
+    written = (integer_part + fraction).lstrip("0")
     if not written:
-        return "0" if whole or fraction else ""
+        return "0" if integer_part or fraction else ""
     # One more digit stands for all that are cut off: they decide whether something is left.
-    kept = written[: _SHORT_CHARS // 2] + ("1" if written[_SHORT_CHARS // 2 :].strip("0") else "")
+    shown_digits = written[: _SHORT_CHARS // 2] + (
+        "1" if written[_SHORT_CHARS // 2 :].strip("0") else ""
+    )
     digits = exponent.lstrip("+-0")[: _EXPONENT_DIGITS + 1] or "0"
     power = -int(digits) if exponent.startswith("-") else int(digits)
-    return f"{sign}0.{kept}e{power + len(written) - len(fraction)}"
+    return f"{sign}0.{shown_digits}e{power + len(written) - len(fraction)}"
 
 
 def from_decimals(
@@ -338,14 +308,18 @@ def to_texts(numbers: pa.Array) -> pa.Array:
     if scale <= _PLAIN_SCALE:
         return pc.cast(numbers, pa.string())
     # The same bytes without a point, which is put in by hand.
-    whole = pa.decimal128(DIGITS_MAX, 0) if numbers.type.bit_width == 128 else pa.decimal256(76, 0)
-    unscaled = pa.Array.from_buffers(whole, len(numbers), numbers.buffers(), offset=numbers.offset)
+    integer_type = (
+        pa.decimal128(DIGITS_MAX, 0) if numbers.type.bit_width == 128 else pa.decimal256(76, 0)
+    )
+    unscaled = pa.Array.from_buffers(
+        integer_type, len(numbers), numbers.buffers(), offset=numbers.offset
+    )
     text = pc.cast(unscaled, pa.string())
     sign = pc.if_else(pc.starts_with(text, "-"), "-", "")
     digits = pc.utf8_lpad(pc.utf8_ltrim(text, "-"), scale + 1, "0")
     before = pc.utf8_slice_codeunits(digits, 0, -scale)
-    behind = pc.utf8_slice_codeunits(digits, -scale)
-    return pc.binary_join_element_wise(sign, before, ".", behind, "")
+    fraction = pc.utf8_slice_codeunits(digits, -scale)
+    return pc.binary_join_element_wise(sign, before, ".", fraction, "")
 
 
 def from_integers(numbers: pa.Array, type_: pa.DataType) -> tuple[pa.Array, Mask]:
@@ -365,8 +339,8 @@ def to_integers(numbers: pa.Array, type_: pa.DataType, rounding: Rounding) -> tu
     bad |= np.where(negative, at_least(limbs, 1 - least), at_least(limbs, most + 1))
     limbs[:, bad] = 0
     words = integers_of_limbs(widened(limbs, 2), negative & ~bad)
-    found = words.astype(type_.to_pandas_dtype())
-    return pa.array(found, type_, mask=~_is_valid(numbers) | bad), bad
+    result = words.astype(type_.to_pandas_dtype())
+    return pa.array(result, type_, mask=~_is_valid(numbers) | bad), bad
 
 
 def rounded_type(type_: pa.DataType, places: int) -> pa.DataType:
@@ -374,31 +348,17 @@ def rounded_type(type_: pa.DataType, places: int) -> pa.DataType:
 
     Source: Spark, ``RoundBase.dataType`` (mathExpressions.scala).
     """
-    whole = type_.precision - type_.scale + 1
+    integer_digits = type_.precision - type_.scale + 1
     if places < 0:
-        return pa.decimal128(min(max(whole, 1 - places), DIGITS_MAX), 0)
+        return pa.decimal128(min(max(integer_digits, 1 - places), DIGITS_MAX), 0)
     scale = min(type_.scale, places)
-    return pa.decimal128(min(whole + scale, DIGITS_MAX), scale)
+    return pa.decimal128(min(integer_digits + scale, DIGITS_MAX), scale)
 
 
 def round_at(
     numbers: pa.Array, places: int, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
-    """Return decimals rounded to some digits behind the point, or if negative before it.
-
-    Parameters
-    ----------
-    numbers : pyarrow.Array
-    places : int
-    type_ : pyarrow.DataType
-        Decimals of a scale of ``max(places, 0)`` or less, as `rounded_type` or narrower.
-    rounding : Rounding
-
-    Returns
-    -------
-    tuple of (pyarrow.Array, numpy.ndarray of bool)
-        As `from_texts`: bad is what then has too many digits.
-    """
+    """Return decimals rounded to some digits behind the point, or if negative before it."""
     limbs, negative = taken_apart(numbers)
     # Beyond the digits that there are, more places change nothing.
     places = max(places, -2 * DIGITS_MAX)

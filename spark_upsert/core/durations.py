@@ -63,8 +63,8 @@ def render_ms(milliseconds: int) -> str:
     ('7 days', '90 minutes')
     """
     for unit in ("day", "hour", "minute", "second"):
-        count, rest = divmod(milliseconds, _MS_BY_UNIT[unit])
-        if count and not rest:
+        count, remainder = divmod(milliseconds, _MS_BY_UNIT[unit])
+        if count and not remainder:
             return f"{count} {unit}{'s' if count > 1 else ''}"
     return f"{milliseconds} ms"
 

@@ -56,15 +56,7 @@ _LOW_HALF = np.uint64(0xFFFF_FFFF)
 
 
 def raw_numbers(state: int, count: int) -> tuple[Words, int]:
-    """Return the next raw numbers, and the state behind them.
-
-    Parameters
-    ----------
-    state : int
-        From 0 up to 2**64 - 1.
-    count : int
-        How many numbers.
-    """
+    """Return the next raw numbers, and the state behind them."""
     # Arrays wrap around silently, where numbers of numpy would warn.
     states = np.arange(1, count + 1, dtype=np.uint64)
     states *= _STEPS
@@ -78,15 +70,6 @@ def draws(state: int, bound: int, count: int) -> tuple[Words, int]:
     """Return the next draws, and the state behind the last one.
 
     A draw consumes at least one raw number, also below the bound 1, where the outcome is certain.
-
-    Parameters
-    ----------
-    state : int
-        From 0 up to 2**64 - 1.
-    bound : int
-        From 1 up to 2**64 - 1; draws are below it.
-    count : int
-        How many draws.
     """
     if not 0 < bound < SEED_END:
         raise ValueError(f"no draw is below {bound}")
@@ -272,9 +255,9 @@ def spend(
     It is what a plan needs of `advance`, in bounded memory.
     """
     taken = np.zeros(len(remaining), dtype=np.int64)
-    for picks, behind in iter_picks(order, remaining, limit):
+    for picks, next_state in iter_picks(order, remaining, limit):
         taken += rows_of_inputs(picks, len(taken))
-        order = behind
+        order = next_state
     return taken, order
 
 
@@ -310,27 +293,27 @@ def _seeded(order: Seeded, counts: Counts, rows: int) -> tuple[Picks, Order]:
     while rows > 0:
         # As long as no input runs dry, the bound stays, and draws are made many at once.
         count = min(rows, at_once if len(ready) > 1 else rows)
-        words, behind = draws(state, len(ready), count)
+        words, next_state = draws(state, len(ready), count)
         drawn = words.astype(np.int64)
-        given = np.bincount(drawn, minlength=len(ready))
+        rows_by_input = np.bincount(drawn, minlength=len(ready))
         at_once *= 2
-        if (given >= left).any():
-            length = _until_one_is_dry(drawn, given, left)
+        if (rows_by_input >= left).any():
+            length = _until_one_is_dry(drawn, rows_by_input, left)
             if length < count:
                 drawn, at_once = drawn[:length], max(_FEWEST_DRAWS, length)
-                given = np.bincount(drawn, minlength=len(ready))
-                behind = draws(state, len(ready), length)[1]
-        state = behind
+                rows_by_input = np.bincount(drawn, minlength=len(ready))
+                next_state = draws(state, len(ready), length)[1]
+        state = next_state
         picked.append(ready[drawn])
         rows -= len(drawn)
-        left = left - given
+        left = left - rows_by_input
         ready, left = ready[left > 0], left[left > 0]
     return np.concatenate(picked), Seeded(state=state)
 
 
 def _until_one_is_dry(drawn: Picks, given: Counts, left: Counts) -> int:
     """Return how many of some draws are made until the first input has no row left."""
-    places = np.argsort(drawn, kind="stable")
+    draw_order = np.argsort(drawn, kind="stable")
     begins = np.cumsum(given) - given
     dry = np.flatnonzero(given >= left)
-    return int(places[begins[dry] + left[dry] - 1].min()) + 1
+    return int(draw_order[begins[dry] + left[dry] - 1].min()) + 1

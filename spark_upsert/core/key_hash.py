@@ -124,21 +124,7 @@ def _word_key(column_key: int, index: int) -> int:
 
 
 def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Words:
-    """Return the 64-bit hash of each composite key.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array, each of length n
-        The key columns in the order of the table's key; types as `words.is_hashable` allows.
-    seed : int
-        The table's seed, 0 <= seed < 2**64.
-    prefix : int
-        How many leading columns, fewer than all, the upper half of the hash is made of; 0 for all.
-
-    Returns
-    -------
-    numpy.ndarray of uint64, shape (n,)
-    """
+    """Return the 64-bit hash of each composite key."""
     count = len(columns[0])
     hashes = np.empty(count, dtype=np.uint64)
     for begin in range(0, count, _BLOCK_ROWS):
@@ -160,14 +146,7 @@ def order_of(hashes: Words) -> Positions:
 
 
 def prefix_ends(columns: Sequence[pa.Array], *, seed: int) -> tuple[Words, Words]:
-    """Return the first and the last hash that keys may have that begin with some values.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array, each of length n
-        The values of the leading key columns, as many as the hash has its upper half from.
-    seed : int
-    """
+    """Return the first and the last hash that keys may have that begin with some values."""
     upper = hash_keys(columns, seed=seed) & ~_LOWER
     return upper, upper | _LOWER
 
@@ -193,8 +172,8 @@ def _hash_block(columns: Sequence[pa.Array], seed: int, prefix: int) -> Words:
         if valid is not None:
             part = np.where(valid, part, np.uint64(_mix_one(~column_key)))
         total += part
-    whole = mix(total)
-    return whole if upper is None else (upper & ~_LOWER) | (whole & _LOWER)
+    mixed = mix(total)
+    return mixed if upper is None else (upper & ~_LOWER) | (mixed & _LOWER)
 
 
 def _fixed_part(column: pa.Array, column_key: int) -> Words:
@@ -309,9 +288,9 @@ class HashRange:
         """Return what is left when another range is taken away: up to two pieces, none empty."""
         if not self.overlaps(other):
             return () if self.is_empty else (self,)
-        below = HashRange(self.first, max(self.first, other.first))
+        lower_part = HashRange(self.first, max(self.first, other.first))
         above = HashRange(min(self.end, other.end), self.end)
-        return tuple(piece for piece in (below, above) if not piece.is_empty)
+        return tuple(piece for piece in (lower_part, above) if not piece.is_empty)
 
     def split_at(self, hash_: int) -> tuple[HashRange, HashRange]:
         """Return the hashes below ``first <= hash_ <= end``, and those from there on."""

@@ -141,11 +141,11 @@ def text_of(array: pa.Array) -> Text:
 
 def keep_low_bytes(words: Words, counts: npt.NDArray[np.int64]) -> Words:
     """Zero all but the first ``counts`` (0 to 8) bytes of little-endian words."""
-    kept = np.clip(counts, 0, _WORD_BYTES).astype(np.uint64)
-    shift = (np.uint64(_WORD_BYTES) - kept) * np.uint64(8)
+    byte_counts = np.clip(counts, 0, _WORD_BYTES).astype(np.uint64)
+    shift = (np.uint64(_WORD_BYTES) - byte_counts) * np.uint64(8)
     ones = np.uint64(0xFFFFFFFFFFFFFFFF)
     # A shift by 64 is undefined; a count of zero is masked apart.
-    mask = np.where(kept == 0, np.uint64(0), ones >> np.minimum(shift, np.uint64(63)))
+    mask = np.where(byte_counts == 0, np.uint64(0), ones >> np.minimum(shift, np.uint64(63)))
     return words & mask
 
 
@@ -175,19 +175,14 @@ def _ordered_text(array: pa.Array) -> list[Words]:
 
 def compare(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Signs:
     """Compare two tables row by row, column after column; columns of equal types, without nulls."""
-    pairs = chain.from_iterable(_paired(one, other) for one, other in zip(left, right, strict=True))
+    pairs = chain.from_iterable(
+        _paired(one, other_word) for one, other_word in zip(left, right, strict=True)
+    )
     return compare_words(pairs, len(left[0]) if left else 0)
 
 
 def compare_words(pairs: Iterable[tuple[Words, Words]], count: int) -> Signs:
-    """Compare sequences of ``count`` words each, the first word that differs deciding.
-
-    Parameters
-    ----------
-    pairs : iterable of (Words, Words)
-        A word of the left sequences and that of the right ones, most significant first. Those
-        behind the word that decides everything are not asked for.
-    """
+    """Compare sequences of ``count`` words each, the first word that differs deciding."""
     result: Signs | None = None
     for a, b in pairs:
         step = (a > b).view(np.int8) - (a < b).view(np.int8)
@@ -198,18 +193,7 @@ def compare_words(pairs: Iterable[tuple[Words, Words]], count: int) -> Signs:
 
 
 def keep_greatest(words: Iterable[Words], firsts: Positions, candidate: Mask | None = None) -> Mask:
-    """Return which members of each group have its greatest sequence of words.
-
-    Parameters
-    ----------
-    words : iterable of Words
-        A word of each member, most significant first. Those behind the word that decides
-        everything are not asked for, where all members are candidates.
-    firsts : numpy.ndarray of int64
-        Where each group begins among the members.
-    candidate : numpy.ndarray of bool, optional
-        Which members may be chosen; all by default. A group may be without.
-    """
+    """Return which members of each group have its greatest sequence of words."""
     best = candidate
     for word in words:
         masked = word if best is None else np.where(best, word, np.uint64(0))
@@ -265,8 +249,8 @@ def identical_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
 
 def _equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array], *, by_sign: bool) -> Mask:
     result = np.ones(len(left[0]) if left else 0, dtype=np.bool_)
-    for one, other in zip(left, right, strict=True):
-        result &= _equal(one, other, by_sign)
+    for one, other_word in zip(left, right, strict=True):
+        result &= _equal(one, other_word, by_sign)
     return result
 
 

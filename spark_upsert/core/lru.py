@@ -81,12 +81,12 @@ class LruMap(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return the value of a key, which counts as its use; None if there is none."""
-        found = self._entries.get(key)
-        if found is not None:
+        value = self._entries.get(key)
+        if value is not None:
             self._entries.move_to_end(key)
             if self.rest_s is not None:
                 self._used_s[key] = self._clock()
-        return found
+        return value
 
     def peek(self, key: K) -> V | None:
         """Return the value of a key, which does not count as its use; None if there is none."""
@@ -94,11 +94,11 @@ class LruMap(Generic[K, V]):
 
     def of(self, key: K, make: Callable[[], V]) -> V:
         """Return the value of a key, or make it; what `make` raises is not kept."""
-        found = self.get(key)
-        if found is None:
-            found = make()
-            self.put(key, found)
-        return found
+        value = self.get(key)
+        if value is None:
+            value = make()
+            self.put(key, value)
+        return value
 
     def put(self, key: K, value: V) -> list[V]:
         """Keep a value as the one that was used last, and return the values that go for it.
@@ -121,10 +121,10 @@ class LruMap(Generic[K, V]):
 
     def pop(self, key: K) -> V | None:
         """Take an entry out, and return its value; None if there is none."""
-        found = self._entries.pop(key, None)
-        if found is not None:
-            self._forget(key, found)
-        return found
+        value = self._entries.pop(key, None)
+        if value is not None:
+            self._forget(key, value)
+        return value
 
     def values(self) -> list[V]:
         """Return all values, the least recently used first."""

@@ -119,7 +119,9 @@ class MergeEngine:
     def __str__(self) -> str:
         """The options that ask for it: ``aggregation aggregate.n=sum``."""
         rules = [f"aggregate.{column}={rule.value}" for column, rule in self.rules.items()]
-        order = [f"sequenceBy.{column}={other}" for column, other in self.column_order.items()]
+        order = [
+            f"sequenceBy.{column}={order_name}" for column, order_name in self.column_order.items()
+        ]
         counted = [f"multiplicity={self.multiplicity}"] if self.multiplicity else []
         return " ".join([self.kind.value, *rules, *order, *counted])
 
@@ -185,15 +187,15 @@ class MergeEngine:
         cls, kind: Engine, rules: Mapping[str, Rule], order: Mapping[str, str]
     ) -> MergeEngine:
         """Build an engine from the options ``mergeEngine``, ``aggregate.*``, ``sequenceBy.*``."""
-        for given, option, own in (
+        for rule, option, rule_engine in (
             (rules, "aggregate", Engine.AGGREGATION),
             (order, "sequenceBy", Engine.PARTIAL_UPDATE),
         ):
-            if given and kind is not own:
+            if rule and kind is not rule_engine:
                 raise OptionError.conflict(
-                    f"{option}.{next(iter(given))}",
+                    f"{option}.{next(iter(rule))}",
                     f"mergeEngine={kind.value}",
-                    hint=f"use mergeEngine={own.value}, or drop the option.",
+                    hint=f"use mergeEngine={rule_engine.value}, or drop the option.",
                 )
         return cls(kind, dict(rules), dict(order))
 

@@ -27,18 +27,13 @@ def names_of(names: object, argument: str) -> tuple[str, ...]:
 
     >>> names_of("id", "keys"), names_of(["id", "day"], "keys")
     (('id',), ('id', 'day'))
-
-    Raises
-    ------
-    OptionError
-        It is no name and no list of names.
     """
     if isinstance(names, str):
         return (str(names),)
     if isinstance(names, Iterable) and not isinstance(names, bytes | Mapping | set | frozenset):
-        found = tuple(names)
-        if all(isinstance(each, str) for each in found):
-            return tuple(map(str, found))
+        listed = tuple(names)
+        if all(isinstance(item, str) for item in listed):
+            return tuple(map(str, listed))
     kind = type(names).__name__
     raise OptionError(
         f"'{argument}' must be a name or a list of names, found {kind} {names!r:.80}.",
@@ -51,7 +46,7 @@ def find_columns(names: Iterable[str], available: Sequence[str], *, role: str) -
     """Return the columns that several names mean (`find_column`), in one pass over the columns."""
     exact = set(available)
     alike: dict[str, list[str]] = {}
-    found = []
+    columns = []
     for name in names:
         if name not in exact:
             if not alike:
@@ -61,8 +56,8 @@ def find_columns(names: Iterable[str], available: Sequence[str], *, role: str) -
             if len(others) != 1:
                 raise SchemaError.missing_column(name, available, role=role)
             name = others[0]
-        found.append(name)
-    return tuple(found)
+        columns.append(name)
+    return tuple(columns)
 
 
 def find_in_schema(name: str, schema: pa.Schema, *, role: str) -> str:
@@ -82,20 +77,13 @@ def has_column(schema: pa.Schema, name: str) -> bool:
 
 
 def find_repeated(names: Iterable[str], *, is_exact: bool = False) -> tuple[str, str] | None:
-    """Return the first two equal names, or None if all differ.
-
-    Parameters
-    ----------
-    names : iterable of str
-    is_exact : bool
-        Whether names that differ in case only count as different.
-    """
-    seen: dict[str, str] = {}
+    """Return the first two equal names, or None if all differ."""
+    first_spellings: dict[str, str] = {}
     for name in names:
         key = name if is_exact else name.lower()
-        if key in seen:
-            return seen[key], name
-        seen[key] = name
+        if key in first_spellings:
+            return first_spellings[key], name
+        first_spellings[key] = name
     return None
 
 
@@ -103,22 +91,16 @@ def refuse_repeated(names: Iterable[str], *, is_exact: bool = False) -> None:
     """Raise `SchemaError` if two columns have equal names (`find_repeated`)."""
     repeated = find_repeated(names, is_exact=is_exact)
     if repeated is not None:
-        one, other = repeated
+        one, second = repeated
         raise SchemaError(
-            f"column names must differ, also without regard to case: found '{one}' and '{other}'.",
+            f"column names must differ, also without regard to case: found '{one}' and '{second}'.",
             hint="rename or drop the others.",
-            column=other,
+            column=second,
         )
 
 
 def split_names(option: str, text: str) -> tuple[str, ...]:
-    """Return the column names in a text, separated by commas; backticks hold a name together.
-
-    Raises
-    ------
-    OptionError
-        A name is missing, or a backtick.
-    """
+    """Return the column names in a text, separated by commas; backticks hold a name together."""
     names, current, quoted = [], "", False
     for char in text:
         if char == "`":

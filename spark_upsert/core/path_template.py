@@ -45,7 +45,7 @@ class Segment:
     columns: tuple[str, ...]
 
     def __str__(self) -> str:
-        doubled = tuple(each.replace("{", "{{").replace("}", "}}") for each in self.literals)
+        doubled = tuple(literal.replace("{", "{{").replace("}", "}}") for literal in self.literals)
         return Segment(doubled, ()).joined([f"{{{column}}}" for column in self.columns])
 
     @cached_property
@@ -64,13 +64,7 @@ class Segment:
         return self.literals[0] + "".join(text + literal for text, literal in following)
 
     def encode(self, values: Sequence[str]) -> str:
-        """Return the name that values make.
-
-        Raises
-        ------
-        DataError
-            It would be empty, hidden, or longer than `SEGMENT_BYTES_MAX`.
-        """
+        """Return the name that values make."""
         texts = [self._other.sub(_escaped, value) for value in values]
         if not self.literals[0] and texts and texts[0].startswith(_HIDDEN):
             texts[0] = f"{_escape(texts[0][0])}{texts[0][1:]}"
@@ -94,9 +88,9 @@ class Segment:
 
     def _unnameable(self, values: Sequence[str], what: str, told: str = "") -> DataError:
         pairs = zip(self.columns, values, strict=True)
-        said = ", ".join(f"{column}={_shown(value)}" for column, value in pairs)
+        described = ", ".join(f"{column}={_shown(value)}" for column, value in pairs)
         return DataError(
-            f"{said} makes {what}.",
+            f"{described} makes {what}.",
             hint="give such rows another value, or filter them out before the write. With "
             f"{setting('onTableError', 'park')} or {setting('onError', 'quarantine')} they are "
             "kept apart, and counted.",
@@ -115,15 +109,7 @@ class Template:
 
     @classmethod
     def parse(cls, path: str) -> Template:
-        """Check a path.
-
-        Raises
-        ------
-        OptionError
-            The path contains a secret; it names no column, or one without a name or twice; its
-            braces do not match, or are in the name of a bucket or in a scheme; columns touch, or
-            the values of two cannot be separated; or a name is empty, hidden or leads elsewhere.
-        """
+        """Check a path."""
         require_plain(path)
         parts = list(_split(path, _pieces(path)))
         first = next((at for at, part in enumerate(parts) if _columns_of(part)), None)
@@ -131,7 +117,7 @@ class Template:
             raise _invalid(path, "names no column", hint=f"{_EXAMPLE}.")
         root = _root(path, parts[:first])
         segments = tuple(_segment(path, part) for part in parts[first:])
-        _require_each_once(path, [column for each in segments for column in each.columns])
+        _require_each_once(path, [column for segment in segments for column in segment.columns])
         return cls(root=root, segments=segments)
 
     def __str__(self) -> str:
@@ -148,32 +134,26 @@ class Template:
         return tuple(column for segment in self.segments for column in segment.columns)
 
     def folder(self, values: Sequence[str]) -> str:
-        """Return the folder of values, one for each column, relative to the root.
-
-        Raises
-        ------
-        DataError
-            There is none.
-        """
+        """Return the folder of values, one for each column, relative to the root."""
         return "/".join(
-            segment.encode(own)
-            for segment, own in zip(self.segments, self._cut(values), strict=True)
+            segment.encode(part)
+            for segment, part in zip(self.segments, self._cut(values), strict=True)
         )
 
     def name(self, values: Sequence[str]) -> str:
         """Return what people call the table of values: the template with the values as they are."""
         return "/".join(
-            segment.joined(own)
-            for segment, own in zip(self.segments, self._cut(values), strict=True)
+            segment.joined(part)
+            for segment, part in zip(self.segments, self._cut(values), strict=True)
         )
 
     def try_values(self, folder: str) -> tuple[str, ...] | None:
         """Return the values that a folder stands for; None if it is no folder of the template."""
-        found = self._pattern.fullmatch(folder)
-        if found is None:
+        pieces = self._pattern.fullmatch(folder)
+        if pieces is None:
             return None
         try:
-            values = tuple(_unescape(text) for text in found.groups())
+            values = tuple(_unescape(text) for text in pieces.groups())
             return values if self.folder(values) == folder else None
         except (UnicodeDecodeError, DataError):
             return None
@@ -209,14 +189,14 @@ def _shown(value: str) -> str:
 
 def _pieces(path: str) -> Iterator[str]:
     """Yield texts, ``/``, columns in braces, and doubled braces."""
-    for found in _PIECE.finditer(path.strip()):
-        if found[0] in ("{", "}"):
+    for piece in _PIECE.finditer(path.strip()):
+        if piece[0] in ("{", "}"):
             raise _invalid(
                 path,
-                f"has a '{found[0]}' without its counterpart at character {found.start() + 1}",
+                f"has a '{piece[0]}' without its counterpart at character {piece.start() + 1}",
                 hint=f"{_EXAMPLE}; a brace that is meant as such is doubled: '{{{{' and '}}}}'.",
             )
-        yield found[0]
+        yield piece[0]
 
 
 def _split(path: str, pieces: Iterator[str]) -> Iterator[list[str]]:
@@ -260,12 +240,12 @@ def _segment(path: str, part: Sequence[str]) -> Segment:
                 f"has {literal!r} among the names that hold columns, or below them",
                 hint="write letters, digits and '_-.=+@,' there.",
             )
-    for between, one, other in zip(literals[1:-1], columns, columns[1:], strict=False):
+    for between, one, next_column in zip(literals[1:-1], columns, columns[1:], strict=False):
         if _separator(between) is None:
             raise _invalid(
                 path,
-                f"has {repr(between) if between else 'nothing'} between {{{one}}} and {{{other}}}, "
-                "so that their values could not be told apart",
+                f"has {repr(between) if between else 'nothing'} between {{{one}}} and "
+                f"{{{next_column}}}, so that their values could not be told apart",
                 hint="put a '.', '-' or '_' between them, or a '/'.",
             )
     name = "".join(part)

@@ -157,22 +157,7 @@ class Precedence:
         epochs: EpochOf | None = None,
         contents: ContentOf | None = None,
     ) -> Positions:
-        """Return the winner of each group of entries.
-
-        Parameters
-        ----------
-        members : numpy.ndarray of int64
-            The entries' places, group by group, in any order within a group.
-        firsts : numpy.ndarray of int64
-            Where each group begins among the members.
-        order : callable
-            Gives their order keys.
-        epochs : callable, optional
-            Gives their epochs; needed where a group is of several.
-        contents : callable, optional
-            Gives what breaks the ties of one epoch. None if the entries are of one task: then
-            their places do.
-        """
+        """Return the winner of each group of entries."""
         best = keep_greatest(self._ranks(members, order, epochs), firsts)
         if np.count_nonzero(best) == len(firsts):
             decided: Positions = members[best]
@@ -198,14 +183,7 @@ class Precedence:
     # -- two entries -------------------------------------------------------------------
 
     def compare(self, *, order: Signs, epoch: Signs | int, place: Signs | int) -> Signs:
-        """Return +1 where the first of two entries wins, -1 where the other does, 0 in a tie.
-
-        Parameters
-        ----------
-        order, epoch, place : array of int8, or one number
-            How the first compares with the other in each of them: -1, 0 or +1. Only the `criteria`
-            are looked at.
-        """
+        """Return +1 where the first of two entries wins, -1 where the other does, 0 in a tie."""
         signs = {Criterion.ORDER: order, Criterion.EPOCH: epoch, Criterion.PLACE: place}
         result = np.zeros(len(order), dtype=np.int8)
         for by, greater_wins in self.criteria:
@@ -214,15 +192,7 @@ class Precedence:
         return result
 
     def against_older(self, order: Signs, same: Same, arrived: Same | None = None) -> Standing:
-        """Return how entries stand against ones of earlier epochs.
-
-        Parameters
-        ----------
-        order : numpy.ndarray of int8
-            How their order keys compare; looked at only if these reach back.
-        same, arrived : callable
-            As of `equals`.
-        """
+        """Return how entries stand against ones of earlier epochs."""
         win = self.compare(order=order, epoch=1, place=1) > 0
         if not self.order_reaches_back:
             nothing = np.zeros(len(order), dtype=np.bool_)
@@ -231,19 +201,7 @@ class Precedence:
         return Standing(win & ~duplicates, duplicates, tied)
 
     def equals(self, order: Signs, same: Same, arrived: Same | None = None) -> Equals:
-        """Tell duplicates from ties, where order keys are equal.
-
-        Parameters
-        ----------
-        order : numpy.ndarray of int8
-            How the order keys of each pair compare.
-        same : callable
-            Tells which pairs have equal contents; it is asked about those of equal order keys.
-        arrived : callable
-            Tells in which pairs one stands where it arrived, as errors do: it is tied with nothing.
-            It is asked about those of equal order keys and other contents. None if ties are not
-            wanted.
-        """
+        """Tell duplicates from ties, where order keys are equal."""
         duplicates, tied = (np.zeros(len(order), dtype=np.bool_) for _ in range(2))
         equal = np.flatnonzero(order == 0)
         if self.has_order and len(equal):

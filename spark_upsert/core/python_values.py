@@ -58,22 +58,7 @@ def is_many(given: Any) -> bool:
 
 
 def array_of(values: Any, type_: pa.DataType) -> pa.Array:
-    """Return several values as one Arrow array.
-
-    Parameters
-    ----------
-    values : pyarrow.Array, pyarrow.ChunkedArray, numpy.ndarray, column of a frame, or iterable
-        None and the missing values of pandas become null.
-    type_ : pyarrow.DataType
-        The type of a column without nested values.
-
-    Raises
-    ------
-    UnfitError
-        A value equals none of the type, or has no type in Arrow.
-    pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, pyarrow.ArrowTypeError
-        As `convert`.
-    """
+    """Return several values as one Arrow array."""
     if _is_column(values):
         return _equal_to(_checked(_array_of_column, values, type(values).__name__), type_)
     listed = list(values)
@@ -82,12 +67,14 @@ def array_of(values: Any, type_: pa.DataType) -> pa.Array:
         return _array_of_plain(listed, type_)
     if kinds == {int} and max(map(abs, listed)) < _INT64_END:
         return _array_of_plain(listed, type_)
-    places: dict[_Group, list[int]] = {}
-    for place, value in enumerate(listed):
-        places.setdefault(_group_of(value), []).append(place)
+    row_indices: dict[_Group, list[int]] = {}
+    for index, value in enumerate(listed):
+        row_indices.setdefault(_group_of(value), []).append(index)
     arrays = [pa.nulls(0, type_)]
-    arrays += [rule([listed[at] for at in group], type_) for (rule, _), group in places.items()]
-    order = np.argsort(np.array([at for group in places.values() for at in group], np.int64))
+    arrays += [
+        rule([listed[at] for at in group], type_) for (rule, _), group in row_indices.items()
+    ]
+    order = np.argsort(np.array([at for group in row_indices.values() for at in group], np.int64))
     return pa.concat_arrays(arrays).take(pa.array(order))
 
 
@@ -140,17 +127,17 @@ _ROUNDED = frozenset({("float", "float"), ("float", "decimal"), ("decimal", "flo
 
 def _equal_to(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return the values of a type that equal values of another type, or raise `UnfitError`."""
-    given = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    kinds = kind_of(given), kind_of(type_)
+    value_type = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    kinds = kind_of(value_type), kind_of(type_)
     if kinds in _UNEQUAL:
-        raise UnfitError(f"{given} is no {type_}")
-    found = convert(values, type_)
-    if kinds in _ROUNDED and given != type_:
-        values = convert(values, given)  # Without a dictionary.
-        rounded = pc.and_not(pc.invert(_is_same(values, found)), pc.is_null(values))
+        raise UnfitError(f"{value_type} is no {type_}")
+    converted = convert(values, type_)
+    if kinds in _ROUNDED and value_type != type_:
+        values = convert(values, value_type)  # Without a dictionary.
+        rounded = pc.and_not(pc.invert(_is_same(values, converted)), pc.is_null(values))
         if pc.any(rounded).as_py():
             _refuse(values.filter(rounded).slice(0, 1).to_pylist(), type_)
-    return found
+    return converted
 
 
 def _is_same(values: pa.Array, found: pa.Array) -> pa.Array:
@@ -216,7 +203,9 @@ def _array_of_numpy(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 def _array_of_times(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if hasattr(values[0], "to_pydatetime"):  # Of pandas, whose units Arrow does not read.
-        times = _checked(lambda given: [each.to_pydatetime() for each in given], values, values[0])
+        times = _checked(
+            lambda given: [moment.to_pydatetime() for moment in given], values, values[0]
+        )
         return _array_of_plain(times, type_)
     return _array_of_plain(values, type_)
 
@@ -239,13 +228,13 @@ def _array_of_decimals(values: Sequence[Decimal], type_: pa.DataType) -> pa.Arra
     texts = [format(value, "f") for value in values]
     if is_whole:
         texts = [text.rstrip("0").rstrip(".") if "." in text else text for text in texts]
-    found = convert(pa.array(texts, pa.string()), type_)
+    decimals = convert(pa.array(texts, pa.string()), type_)
     if pa.types.is_floating(type_):
-        shortest = convert(found, pa.string()).to_pylist()
+        shortest = convert(decimals, pa.string()).to_pylist()
         for value, text in zip(values, shortest, strict=True):
             if Decimal(text) != value:
                 _refuse([value], type_)
-    return found
+    return decimals
 
 
 def _array_of_large_integers(values: Sequence[int], type_: pa.DataType) -> pa.Array:
@@ -267,22 +256,7 @@ DURATION_MS_MAX: Final = 253_402_300_800_000
 
 
 def whole_argument(name: str, value: Any, *, least: int = 0, most: int = WHOLE_MAX) -> int:
-    """Return an argument as an integer within bounds.
-
-    Parameters
-    ----------
-    name : str
-        The name of the argument, for the error.
-    value : object
-        The argument as the caller passed it.
-    least, most : int
-        The bounds, both included.
-
-    Raises
-    ------
-    OptionError
-        The value is no integer, or out of bounds.
-    """
+    """Return an argument as an integer within bounds."""
     number = _integer(value)
     if number is None or not least <= number <= most:
         raise _unfit(name, value, f"a whole number from {least} to {most}", least, most)

@@ -308,7 +308,7 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
     if pa.types.is_struct(source) and pa.types.is_struct(target):
         pairs = zip(source.fields, target.fields, strict=False)
         is_alike = [f.name for f in source.fields] == [f.name for f in target.fields]
-        return is_alike and all(widens(one.type, other.type) for one, other in pairs)
+        return is_alike and all(widens(one.type, other_field.type) for one, other_field in pairs)
     if pa.types.is_list(source) and pa.types.is_list(target):
         return widens(source.value_type, target.value_type)
     return False
@@ -326,14 +326,14 @@ def _widened_order(
 
     A column with an order of its own compares it with the order of deletes: one type holds both.
     """
-    own = {name.lower() for name in engine.column_order.values()}
+    order_columns = {name.lower() for name in engine.column_order.values()}
     types = [(field.name.lower(), storage_type(field.type)) for field in fields]
-    found = []
-    for each in order:
-        names = {each.name.lower(), *own}
+    widened = []
+    for order_field in order:
+        names = {order_field.name.lower(), *order_columns}
         alike = (type_ for name, type_ in types if name in names)
-        found.append(each.with_type(reduce(wider, alike, each.type)))
-    return tuple(found)
+        widened.append(order_field.with_type(reduce(wider, alike, order_field.type)))
+    return tuple(widened)
 
 
 @dataclass(frozen=True)
@@ -508,12 +508,12 @@ class TableSchema:
     @cached_property
     def order_fields(self) -> tuple[pa.Field, ...]:
         """The stored order columns; never null."""
-        known = (pa.field(ORDER_KNOWN, pa.bool_(), nullable=False),)
+        lateness = (pa.field(ORDER_KNOWN, pa.bool_(), nullable=False),)
         fields = tuple(
             pa.field(f"{_ORDER}{index}", field.type, nullable=False)
             for index, field in enumerate(self.order)
         )
-        return known + fields if fields and self.has_quarantine else fields
+        return lateness + fields if fields and self.has_quarantine else fields
 
     @cached_property
     def order_columns(self) -> tuple[str, ...]:
@@ -601,8 +601,8 @@ class TableSchema:
         types = {field.name: field.type for field in other.columns}
         columns = [f.with_type(wider(f.type, types.get(f.name, f.type))) for f in self.columns]
         order = tuple(
-            own.with_type(wider(own.type, theirs.type))
-            for own, theirs in zip(self.order, other.order, strict=True)
+            order_field.with_type(wider(order_field.type, theirs.type))
+            for order_field, theirs in zip(self.order, other.order, strict=True)
         )
         return replace(self, columns=pa.schema(columns), order=order)
 
@@ -613,9 +613,9 @@ class TableSchema:
         The rule for ties is the newer one, unless the schema changes it.
         """
         dropped = {f.name: f for f in upon.columns if not has_column(newer.columns, f.name)}
-        kept = [f for f in self.columns if f.name not in dropped or f != dropped[f.name]]
+        remaining = [f for f in self.columns if f.name not in dropped or f != dropped[f.name]]
         ties = newer.ties if self.ties is upon.ties else self.ties
-        return replace(self, columns=pa.schema(kept), ties=ties)
+        return replace(self, columns=pa.schema(remaining), ties=ties)
 
     def accept(
         self,
@@ -651,11 +651,11 @@ class TableSchema:
             raise unreadable_column(first, self.columns.field(first).type)
         refuse_repeated(incoming.names)
         incoming = stored(incoming)
-        own = {name.lower(): name for name in self.columns.names}
+        name_by_fold = {name.lower(): name for name in self.columns.names}
         fields = {field.name: field for field in self.columns}
-        given = set()
+        given_names = set()
         for field in incoming:
-            name = own.get(field.name.lower())
+            name = name_by_fold.get(field.name.lower())
             if name is None:
                 if field.name == DELETED_FIELD:
                     raise unread_deletes()
@@ -668,9 +668,9 @@ class TableSchema:
                     )
                 fields[field.name] = field
                 continue
-            given.add(name)
+            given_names.add(name)
             fields[name] = self._accept_type(fields[name], field, merge=merge)
-        missing = [name for name in self.columns.names if name not in given]
+        missing = [name for name in self.columns.names if name not in given_names]
         for name in missing:
             if name == self.error_column:
                 continue
@@ -779,7 +779,7 @@ def _hash_prefix(record: dict[str, Any]) -> int:
 
 
 def _with_error_column(columns: pa.Schema, name: str) -> pa.Schema:
-    if name.lower() in (own.lower() for own in columns.names):
+    if name.lower() in (column_name.lower() for column_name in columns.names):
         raise SchemaError(
             f"the rows have a column '{name}' of their own, and errors are to stand in a column "
             "of that name.",
@@ -835,18 +835,7 @@ def unread_deletes() -> SchemaError:
 
 
 def require_storable(fields: Iterable[pa.Field]) -> None:
-    """Refuse columns of a type that no table can store.
-
-    Parameters
-    ----------
-    fields : iterable of pyarrow.Field
-        In storage types.
-
-    Raises
-    ------
-    SchemaError
-        Names the column, the nested place and the type.
-    """
+    """Refuse columns of a type that no table can store."""
     for field in fields:
         part = find_unstorable_part(field.name, field.type)
         if part is None:
@@ -872,13 +861,7 @@ def require_storable(fields: Iterable[pa.Field]) -> None:
 
 
 def unreadable_column(name: str, type_: object, where: str = "") -> SchemaError:
-    """Return the error for a column that an earlier release stored in a type without a reader.
-
-    Parameters
-    ----------
-    where : str, optional
-        The file that holds the column.
-    """
+    """Return the error for a column that an earlier release stored in a type without a reader."""
     return SchemaError(
         f"the column '{name}' has the type {type_}{where and ' in '}{where}, which an earlier "
         "release stored and no release can read.",
@@ -904,12 +887,12 @@ def _remedy(type_: pa.DataType) -> str:
 
 def _distinct_keys(keys: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
     """Return the key columns as they are written; a table of before may name one twice."""
-    found = find_columns(keys, columns, role="key column")
-    if len(set(found)) < len(found):
+    key_names = find_columns(keys, columns, role="key column")
+    if len(set(key_names)) < len(key_names):
         raise OptionError.invalid(
             "keys", ",".join(keys), "each column once", hint="leave the second name of it out."
         )
-    return found
+    return key_names
 
 
 def _require_hashable(field: pa.Field, role: str) -> None:

@@ -37,13 +37,7 @@ def is_plain(type_: pa.DataType) -> bool:
 
 
 def require_sound(array: pa.Array) -> None:
-    """Raise unless Arrow may use an array; its buffers are known to be long enough.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        Offsets lead elsewhere, a text is not UTF-8, a decimal exceeds its precision, ...
-    """
+    """Raise unless Arrow may use an array; its buffers are known to be long enough."""
     type_ = array.type
     if is_plain(type_):
         return
@@ -127,9 +121,9 @@ def _is_sound_text(array: pa.Array) -> bool:
     if data_bytes[first:last].min() >= 0:
         return True
     ends = pa.py_buffer(np.array([0, last - first], dtype=np.int32))
-    whole = pa.Array.from_buffers(pa.string(), 1, [None, ends, data.slice(first, last - first)])
+    value = pa.Array.from_buffers(pa.string(), 1, [None, ends, data.slice(first, last - first)])
     try:
-        whole.validate(full=True)
+        value.validate(full=True)
     except pa.ArrowInvalid:
         return False
     begins = offsets[: np.searchsorted(offsets, np.uint32(last))]

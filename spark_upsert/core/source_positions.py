@@ -95,20 +95,7 @@ def _source_field(name: str) -> str | None:
 
 
 def require_ordered(fields: Iterable[pa.Field], *, is_new: bool) -> None:
-    """Refuse order columns whose text is in another order than the log.
-
-    Parameters
-    ----------
-    fields : iterable of pyarrow.Field
-        The order columns, as the rows have them.
-    is_new : bool
-        Whether the table is still to be created.
-
-    Raises
-    ------
-    OptionError
-        Names the column and the order to give instead.
-    """
+    """Refuse order columns whose text is in another order than the log."""
     for field in fields:
         position, name = position_of(field), _source_field(field.name) or ""
         if position is LogPosition.UNORDERED or (position and is_new and name == "change_lsn"):
@@ -128,25 +115,6 @@ def order_keys(
     """Return order columns in which positions compare as in the log.
 
     Keys of positions stay as they are.
-
-    Parameters
-    ----------
-    fields : sequence of pyarrow.Field
-        The order columns of the table.
-    columns : sequence of pyarrow.Array, each of length n
-        Their values, in the types of the table.
-    names : sequence of str
-        The base names of the table's binlogs; empty if no epoch has set them.
-
-    Returns
-    -------
-    tuple of (list of pyarrow.Array, pyarrow.Array or None)
-        The keys, null where a text is no position, and there the reason as text.
-
-    Raises
-    ------
-    DataError
-        A binlog has another base name.
     """
     keys, reasons = [], None
     for field, column in zip(fields, columns, strict=True):
@@ -184,11 +152,11 @@ def _file_key(text: str, names: Sequence[str]) -> str | None:
     digits = digits.lstrip("0").rjust(_DIGITS, "0")
     if beyond and len(beyond) != len(digits) - _DIGITS:
         return None
-    known = log_names(names)
-    if base in known.values():
+    log_bases = log_names(names)
+    if base in log_bases.values():
         log = base
-    elif base in known or not known:
-        log = known.get(base, base)
+    elif base in log_bases or not log_bases:
+        log = log_bases.get(base, base)
     else:
         raise unknown_log(base, names)
     return f"{log}.{':' * (len(digits) - _DIGITS)}{digits}"
@@ -200,13 +168,7 @@ def log_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def parse_binlog_names(text: str) -> tuple[str, ...]:
-    """Return the base names of binlogs, the oldest first.
-
-    Raises
-    ------
-    OptionError
-        The text has no name, an empty one, or one twice.
-    """
+    """Return the base names of binlogs, the oldest first."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names) or len(names) > _NAMES_MAX:
         raise OptionError.invalid(
@@ -231,23 +193,15 @@ def logs_in(columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> frozense
 
 
 def with_logs(properties: Mapping[str, str], logs: frozenset[str]) -> dict[str, str] | None:
-    """Return the properties of a table after an epoch with some logs; None if they stay.
-
-    Raises
-    ------
-    DataError
-        The epoch has a log that the table does not have.
-    ContentionError
-        The table got base names after the epoch was planned.
-    """
+    """Return the properties of a table after an epoch with some logs; None if they stay."""
     if not logs:
         return None
     text = properties.get(BINLOG_NAMES)
     if text is not None:
         names = parse_binlog_names(text)
-        known = log_names(names)
-        for log in sorted(logs - set(known.values())):
-            if log in known:
+        log_bases = log_names(names)
+        for log in sorted(logs - set(log_bases.values())):
+            if log in log_bases:
                 raise ContentionError(
                     f"the table got {BINLOG_NAMES}={text} while rows of '{log}' were written. "
                     "Nothing was committed.",
@@ -266,13 +220,7 @@ def with_logs(properties: Mapping[str, str], logs: frozenset[str]) -> dict[str, 
 
 
 def require_extended(old: str | None, new: str | None) -> None:
-    """Refuse base names that do not continue those of a table: their order keys are stored.
-
-    Raises
-    ------
-    OptionError
-        Names the base names of the table.
-    """
+    """Refuse base names that do not continue those of a table: their order keys are stored."""
     if old is None or new is None:
         return
     names = parse_binlog_names(old)
@@ -287,11 +235,11 @@ def require_extended(old: str | None, new: str | None) -> None:
 
 def unknown_log(base: str, names: Sequence[str]) -> DataError:
     """Return the error of a binlog that the table's order does not cover."""
-    known = ",".join(names)
+    log_bases = ",".join(names)
     return DataError(
-        f"the events name a binlog '{base}', and the table is ordered by the binlogs '{known}'. "
-        "Numbers of other binlogs begin again at 1. Nothing was committed.",
+        f"the events name a binlog '{base}', and the table is ordered by the binlogs "
+        f"'{log_bases}'. Numbers of other binlogs begin again at 1. Nothing was committed.",
         hint=f"if the same server continues its log under this name, give "
-        f"{setting(BINLOG_NAMES, f'{known},{base}')}; if it is another server, write into a new "
-        "table, or leave 'sequenceBy' out there.",
+        f"{setting(BINLOG_NAMES, f'{log_bases},{base}')}; if it is another server, write into a "
+        "new table, or leave 'sequenceBy' out there.",
     )

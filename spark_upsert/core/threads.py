@@ -57,14 +57,7 @@ def useful_threads(rows: int, threads: int) -> int:
 
 
 def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
-    """Yield what a function makes of each item, in the order of the items.
-
-    Parameters
-    ----------
-    threads : int
-        How many items are worked upon at once, and how many outcomes wait at most. Each works
-        in the context of the caller.
-    """
+    """Yield what a function makes of each item, in the order of the items."""
     if threads <= 1:
         yield from map(function, items)
         return
@@ -103,15 +96,7 @@ BATCH_BYTES = 1 << 20
 def portions(
     batch: Any, *, rows_max: int = HAND_OFF_ROWS, bytes_max: int = BATCH_BYTES
 ) -> Iterator[Any]:
-    """Yield a batch in portions within both bounds, without a copy; an empty one has none.
-
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        Or what measures and is cut like one.
-    rows_max, bytes_max : int
-        Bounds of a portion; one of a single row may have more bytes.
-    """
+    """Yield a batch in portions within both bounds, without a copy; an empty one has none."""
     rows, size = batch.num_rows, batch.nbytes
     most = rows_within(bytes_max, size, rows, rows_max=rows_max)
     if rows <= most:
@@ -198,13 +183,7 @@ class SharedCalls(Generic[In, Out]):
         return len(self._waiting)
 
     def call(self, call: In) -> Out:
-        """Have a call carried out, by this thread or by one that came before.
-
-        Raises
-        ------
-        ContentionError
-            The thread that led was interrupted; whether the call took effect is not known.
-        """
+        """Have a call carried out, by this thread or by one that came before."""
         if self._leader == threading.get_ident():  # From within a round: no other thread will.
             return self._carry_out([call])[0]
         ticket: _Ticket[In, Out] = _Ticket(call)
@@ -301,11 +280,11 @@ def told_to_another(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception):
         try:
-            told = copy.copy(error)
+            copied = copy.copy(error)
         except Exception:  # noqa: BLE001 - an error of others may not be made to be copied
             return error
-        told.__cause__ = error
-        return told
+        copied.__cause__ = error
+        return copied
     unknown = ContentionError(
         "the thread that carried out this call for others was interrupted "
         f"({type(error).__name__}); whether it took effect cannot be told from here.",

@@ -59,49 +59,37 @@ _DATE_CHARS = len("2024-02-29")
 def times(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     """Return texts as dates or times, and which of them are bad.
 
-    Parameters
-    ----------
-    texts : pyarrow.Array of string, shape (n,)
-    type_ : pyarrow.DataType
-        ``date32``, or a timestamp in microseconds with the zone UTC or none.
-
-    Returns
-    -------
-    tuple of (pyarrow.Array, numpy.ndarray of bool)
-        Of the declared type, null where the text is null or bad. `days_of` and `micros_of` give
-        the reason.
-
     Notes
     -----
     The usual forms are converted at once; others (a zone without minutes, zeros beyond the
     microsecond) one by one, at some 3 us each.
     """
-    found = _usual(texts, type_)
-    if found is not None:
-        return found, np.zeros(len(texts), dtype=np.bool_)
+    moments = _usual(texts, type_)
+    if moments is not None:
+        return moments, np.zeros(len(texts), dtype=np.bool_)
     if pa.types.is_date32(type_):
         is_plain = pc.match_substring_regex(texts, rf"\A{_DAY}\z").fill_null(True)
-        found = _kept(texts, is_plain).cast(type_)
+        moments = _kept(texts, is_plain).cast(type_)
     else:
         zone = "" if type_.tz is None else f"{_ZONE}?"
         is_plain = pc.match_substring_regex(texts, rf"\A{_DAY}(?:{_CLOCK}{zone})?\z")
         is_plain = is_plain.fill_null(True)
-        found = _instants(_kept(texts, is_plain), type_)
+        moments = _instants(_kept(texts, is_plain), type_)
         # A zone may lead out of the calendar.
-        micros = found.view(pa.int64())
+        micros = moments.view(pa.int64())
         is_inside = pc.and_(pc.greater_equal(micros, MICROS_MIN), pc.less_equal(micros, MICROS_MAX))
         is_plain = pc.and_(is_plain, is_inside.fill_null(True))
-        found = _kept(found, is_plain)
+        moments = _kept(moments, is_plain)
     bad = np.zeros(len(texts), dtype=np.bool_)
     others = np.flatnonzero(~is_plain.to_numpy(zero_copy_only=False))
     if not len(others):
-        return found, bad
+        return moments, bad
     values = [_value_or_none(text, type_) for text in texts.take(pa.array(others)).to_pylist()]
     bad[others] = [value is None for value in values]
-    places = np.arange(len(texts))
-    places[others] = len(texts) + np.arange(len(others))
+    row_indices = np.arange(len(texts))
+    row_indices[others] = len(texts) + np.arange(len(others))
     mended = pa.array(values, pa.int32() if pa.types.is_date32(type_) else pa.int64()).view(type_)
-    return pa.concat_arrays([found, mended]).take(pa.array(places)), bad
+    return pa.concat_arrays([moments, mended]).take(pa.array(row_indices)), bad
 
 
 def _usual(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
@@ -114,16 +102,16 @@ def _usual(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
     if not pc.all(pc.match_substring_regex(texts, rf"\A{form}\z"), min_count=0).as_py():
         return None
     try:
-        found = texts.cast(type_)
+        moments = texts.cast(type_)
     except pa.ArrowInvalid:  # The 30th of February, perhaps.
         return None
     if is_date:
         least, most = DAYS_MIN, DAYS_MAX
     else:
         least, most = MICROS_MIN, MICROS_MAX
-    bounds = pc.min_max(found.view(pa.int32() if is_date else pa.int64()))
+    bounds = pc.min_max(moments.view(pa.int32() if is_date else pa.int64()))
     lowest, highest = bounds["min"].as_py(), bounds["max"].as_py()
-    return found if lowest is None or least <= lowest <= highest <= most else None
+    return moments if lowest is None or least <= lowest <= highest <= most else None
 
 
 def _kept(array: pa.Array, mask: pa.Array) -> pa.Array:
@@ -144,13 +132,7 @@ def _instants(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def days_of(text: str) -> int:
-    """Return the days since 1970 of a date.
-
-    Raises
-    ------
-    Undecodable
-        The text is no date.
-    """
+    """Return the days since 1970 of a date."""
     match = _DATE.fullmatch(text)
     if match is None:
         raise Undecodable(f"'{shown(text)}' is no date")
@@ -161,19 +143,7 @@ def days_of(text: str) -> int:
 
 
 def micros_of(text: str, *, has_zone: bool) -> int:
-    """Return the microseconds since 1970 of a time.
-
-    Parameters
-    ----------
-    text : str
-    has_zone : bool
-        Whether it is an instant, and UTC unless it says otherwise. If not, it may not say.
-
-    Raises
-    ------
-    Undecodable
-        The text is no such time, or too fine.
-    """
+    """Return the microseconds since 1970 of a time."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise Undecodable(f"'{shown(text)}' is no time")

@@ -91,20 +91,14 @@ class DeltaState:
 
 
 def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaAction]) -> DeltaState:
-    """Return the state behind one more commit; pure.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError, AttributeError
-        The commit is none.
-    """
-    found = state or DeltaState(version=-1)
-    if version != found.version + 1:
-        raise ValueError(f"version {version} behind version {found.version}")
-    live, numbers, tokens = dict(found.live), dict[str, int](), dict[str, int]()
-    protocol, metadata = found.protocol, found.metadata
-    time_ms, last_id, operation = found.time_ms, "", "a commit without a name"
-    touches, removed = False, list(found.removed)
+    """Return the state behind one more commit; pure."""
+    new_state = state or DeltaState(version=-1)
+    if version != new_state.version + 1:
+        raise ValueError(f"version {version} behind version {new_state.version}")
+    live, numbers, tokens = dict(new_state.live), dict[str, int](), dict[str, int]()
+    protocol, metadata = new_state.protocol, new_state.metadata
+    time_ms, last_id, operation = new_state.time_ms, "", "a commit without a name"
+    touches, removed = False, list(new_state.removed)
     for action in actions:
         [(name, fields)] = action.items()
         touches |= name in _TOUCHES
@@ -129,7 +123,7 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
             case "add":
                 live.pop(fields["path"], None)
                 live[fields["path"]] = fields
-    shown, foreign = found.shown, found.foreign
+    shown, foreign = new_state.shown, new_state.foreign
     if numbers:
         # Who takes a place over is the only one shown there from then on.
         [(table_id, number)] = numbers.items()
@@ -146,7 +140,7 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
         time_ms=time_ms,
         last_id=last_id,
         foreign=foreign,
-        checkpoint=found.checkpoint,
+        checkpoint=new_state.checkpoint,
         removed=tuple(removed),
     )
 
@@ -158,7 +152,7 @@ def parsed(data: bytes) -> list[DeltaAction]:
 
 def rendered(actions: Iterable[DeltaAction]) -> bytes:
     """Return actions as a commit, one line each."""
-    lines = (json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in actions)
+    lines = (json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
     return "\n".join(lines).encode() + b"\n"
 
 
@@ -173,15 +167,7 @@ def commit_info(
     operation: str,
     id_: str,
 ) -> DeltaAction:
-    """Return the first action of a commit; times stand here, because in-commit timestamps are on.
-
-    Parameters
-    ----------
-    before : int, optional
-        The version that was shown before.
-    place : TableVersion
-        The version that is shown behind it.
-    """
+    """Return the first action of a commit, with the commit's in-commit timestamp."""
     parameters = {"to": str(place.version), "token": place.token}
     if before is not None:
         parameters = {"from": str(before), **parameters}
@@ -212,12 +198,12 @@ def protocol_of(columns: pa.Schema, *, guard: bool) -> DeltaAction:
     The features that readers must know are as few as can be: each more closes the mirror to some.
     """
     plain_times = ["timestampNtz"] if any(has_plain_times(f.type) for f in columns) else []
-    own = ["deletionVectors", "inCommitTimestamp", "changeDataFeed", *plain_times]
+    features = ["deletionVectors", "inCommitTimestamp", "changeDataFeed", *plain_times]
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
         "readerFeatures": ["deletionVectors", *plain_times],
-        "writerFeatures": [*own, *([GUARD] if guard else [])],
+        "writerFeatures": [*features, *([GUARD] if guard else [])],
     }
 
 
@@ -264,8 +250,8 @@ def removal(add: DeltaAction, *, now_ms: int, data_change: bool) -> DeltaAction:
         "partitionValues": add.get("partitionValues") or {},
         "size": add["size"],
     }
-    kept = {name: add[name] for name in ("stats", "deletionVector") if add.get(name) is not None}
-    return {"remove": {**fields, **kept}}
+    carried = {name: add[name] for name in ("stats", "deletionVector") if add.get(name) is not None}
+    return {"remove": {**fields, **carried}}
 
 
 def addition(

@@ -83,8 +83,8 @@ def _written(
     if first is None:
         return WrittenFeed(has_changes=False, action=None)
     path = f"{FEED_FOLDER}/cdc-{secrets.token_hex(16)}.parquet"
-    told = {"upsertflow.versions": f"{before + 1} to {head.version}"}
-    size, _ = write_parquet(target, path, first.schema, chain([first], changes), told)
+    metadata = {"upsertflow.versions": f"{before + 1} to {head.version}"}
+    size, _ = write_parquet(target, path, first.schema, chain([first], changes), metadata)
     fields = {"path": path, "partitionValues": {}, "size": size, "dataChange": False}
     return WrittenFeed(has_changes=True, action={"cdc": fields})
 
@@ -133,19 +133,8 @@ class RowsOfFile(NamedTuple):
 def compared(
     target: Store, schema: TableSchema, gone: Sequence[RowsOfFile], come: Sequence[RowsOfFile]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes from some rows to others, with their types, no key twice.
-
-    Parameters
-    ----------
-    target : Store
-        Where the files lie.
-    schema : TableSchema
-        The table's, behind the changes.
-    gone, come : sequence of RowsOfFile
-        The rows that were live before alone, and those that are live behind alone; a key may be
-        once among each.
-    """
-    shares = 1 + sum(each.row_count for each in (*gone, *come)) // ROWS_MAX
+    """Yield the changes from some rows to others, with their types, no key twice."""
+    shares = 1 + sum(file.row_count for file in (*gone, *come)) // ROWS_MAX
     for share in range(shares):
         old, new = (
             _read(target, schema, files, share=share, shares=shares) for files in (gone, come)
@@ -159,7 +148,7 @@ def _read(
     target: Store, schema: TableSchema, files: Sequence[RowsOfFile], *, share: int, shares: int
 ) -> pa.Table:
     """Return the chosen rows of files whose keys belong to a share of all keys."""
-    found = []
+    batches = []
     for file in files:
         at = 0
         twin = pq.ParquetFile(pa.BufferReader(target.map(file.path)))
@@ -169,10 +158,10 @@ def _read(
             rows = in_columns(batch.filter(pa.array(chosen)), _nullable(schema.columns))
             if shares > 1 and rows.num_rows:
                 keys = [rows.column(name) for name in schema.keys]
-                own = hash_keys(keys, seed=schema.hash_seed) % np.uint64(shares) == share
-                rows = rows.filter(pa.array(own))
-            found.append(rows)
-    return pa.Table.from_batches(found, schema=_nullable(schema.columns)).combine_chunks()
+                is_in_share = hash_keys(keys, seed=schema.hash_seed) % np.uint64(shares) == share
+                rows = rows.filter(pa.array(is_in_share))
+            batches.append(rows)
+    return pa.Table.from_batches(batches, schema=_nullable(schema.columns)).combine_chunks()
 
 
 def _nullable(columns: pa.Schema) -> pa.Schema:
@@ -180,23 +169,23 @@ def _nullable(columns: pa.Schema) -> pa.Schema:
 
 
 def _difference(schema: TableSchema, old: pa.Table, new: pa.Table) -> pa.Table:
-    before, behind = _pairs(schema, old, new)
+    before, after_images = _pairs(schema, old, new)
     columns = [
         [_whole(side.column(name)).take(pa.array(at)) for name in schema.columns.names]
-        for side, at in ((old, before), (new, behind))
+        for side, at in ((old, before), (new, after_images))
     ]
     differ = ~identical_rows(*columns)
     parts = (
         ("delete", old, _others(before, old.num_rows)),
         ("update_preimage", old, before[differ]),
-        ("update_postimage", new, behind[differ]),
-        ("insert", new, _others(behind, new.num_rows)),
+        ("update_postimage", new, after_images[differ]),
+        ("insert", new, _others(after_images, new.num_rows)),
     )
-    found = []
+    differences = []
     for kind, side, at in parts:
         rows = side.take(pa.array(at))
-        found.append(rows.append_column(CHANGE_TYPE, pa.repeat(kind, len(at))))
-    return pa.concat_tables(found)
+        differences.append(rows.append_column(CHANGE_TYPE, pa.repeat(kind, len(at))))
+    return pa.concat_tables(differences)
 
 
 def _pairs(schema: TableSchema, old: pa.Table, new: pa.Table) -> tuple[Positions, Positions]:

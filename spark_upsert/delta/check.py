@@ -61,18 +61,18 @@ def _check_checksum(mirror: Mirror, state: DeltaState) -> Iterator[Finding]:
     """Yield whether readers that trust the checksum of the newest version see another table."""
     path = checksum_path(state.version)
     try:
-        found = json.loads(mirror.target.read(path))
+        contents = json.loads(mirror.target.read(path))
     except FileNotFoundError:
         return
     except ValueError as error:
-        found = {"": repr(error)}
+        contents = {"": repr(error)}
     for name, value in checksum_of(state).items():
-        told = found.get(name) if isinstance(found, dict) else found
-        if name != "txnId" and told != value:
+        recorded = contents.get(name) if isinstance(contents, dict) else contents
+        if name != "txnId" and recorded != value:
             yield Finding(
                 place=f"{mirror.place}/{path}",
                 expected=f"{name} as the log has it: {value!r:.200}",
-                found=f"{told!r:.200} (remove the file: readers do without)",
+                found=f"{recorded!r:.200} (remove the file: readers do without)",
             )
 
 
@@ -98,28 +98,28 @@ def _check_files(mirror: Mirror, manifest: Manifest, state: DeltaState) -> Itera
 def _check_twin(
     mirror: Mirror, manifest: Manifest, file: RunFile, vector: Vector, add: DeltaAction
 ) -> Iterator[Finding]:
-    place = f"{mirror.place}/{add['path']}"
+    location = f"{mirror.place}/{add['path']}"
     try:
-        own = mirror.vector_of(add)
+        add_vector = mirror.vector_of(add)
     except CorruptionError as error:
-        yield Finding(place=place, expected="its deletion vector", found=error.message)
+        yield Finding(place=location, expected="its deletion vector", found=error.message)
         return
-    if own != vector:
+    if add_vector != vector:
         yield Finding(
-            place=place,
+            place=location,
             expected=f"{vector.count} dead rows, those of the manifest",
-            found=f"{own.count}, or others (publish with --rebuild)",
+            found=f"{add_vector.count}, or others (publish with --rebuild)",
         )
         return
     try:
-        found = _differing(mirror, manifest, file, vector, add)
+        finding = _differing(mirror, manifest, file, vector, add)
     except FileNotFoundError:
-        yield Finding(place=place, expected=f"{add['size']} bytes", found="no such file")
+        yield Finding(place=location, expected=f"{add['size']} bytes", found="no such file")
     except (pa.ArrowException, OSError) as error:
-        yield Finding(place=place, expected="a Parquet file", found=str(error))
+        yield Finding(place=location, expected="a Parquet file", found=str(error))
     else:
-        if found is not None:
-            yield Finding(place=place, expected="the rows of its run", found=found)
+        if finding is not None:
+            yield Finding(place=location, expected="the rows of its run", found=finding)
 
 
 def _differing(

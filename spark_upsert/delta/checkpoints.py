@@ -101,18 +101,12 @@ def checkpoint_path(version: int) -> str:
 
 
 def write_checkpoint(store: Store, state: DeltaState, tombstones: pa.Array, *, now_ms: int) -> None:
-    """Write the checkpoint of a state, and the hint to it.
-
-    Parameters
-    ----------
-    tombstones : pyarrow.Array
-        Of the last commits (`younger_tombstones`).
-    """
+    """Write the checkpoint of a state, and the hint to it."""
     pieces = {
         "protocol": pa.array([state.protocol], _PROTOCOL),
         "metaData": pa.array([_with_pairs(state.metadata)], _METADATA),
         "txn": pa.array(_transactions(state.shown, now_ms), _TXN),
-        "add": pa.array([_added(each) for each in state.live.values()], _ADD),
+        "add": pa.array([_added(action) for action in state.live.values()], _ADD),
         "remove": tombstones,
     }
     table = _one_below_the_other(pieces)
@@ -203,27 +197,17 @@ def write_checksum(store: Store, state: DeltaState) -> None:
 def younger_tombstones(
     store: Store, checkpoint: int | None, removed: Sequence[DeltaAction], *, since_ms: int
 ) -> pa.Array:
-    """Return the tombstones that are to stand in the next checkpoint.
-
-    Parameters
-    ----------
-    checkpoint : int, optional
-        The version of the last checkpoint.
-    removed : sequence of DeltaAction
-        The fields of the removals since.
-    since_ms : int
-        Older ones are left out.
-    """
+    """Return the tombstones that are to stand in the next checkpoint."""
     fields = [field.name for field in _REMOVE]
-    own = [{name: each.get(name) for name in fields} for each in removed]
-    for each in own:
-        each["partitionValues"] = list((each["partitionValues"] or {}).items())
-    found = [pa.array(own, _REMOVE)]
+    records = [{name: action.get(name) for name in fields} for action in removed]
+    for record in records:
+        record["partitionValues"] = list((record["partitionValues"] or {}).items())
+    columns = [pa.array(records, _REMOVE)]
     if checkpoint is not None:
         [old] = _read(store.read(checkpoint_path(checkpoint)), ["remove"]).columns
         held = pa.concat_arrays(old.chunks) if old.num_chunks else pa.array([], _REMOVE)
-        found.insert(0, _cast(held.drop_null(), _REMOVE))
-    both = pa.concat_arrays(found)
+        columns.insert(0, _cast(held.drop_null(), _REMOVE))
+    both = pa.concat_arrays(columns)
     return both.filter(pc.greater_equal(both.field("deletionTimestamp"), since_ms))
 
 
@@ -231,20 +215,12 @@ def vectors_of(tombstones: pa.Array) -> list[DeltaAction]:
     """Return the vectors of tombstones that lie in files."""
     vectors = tombstones.field("deletionVector")
     in_files = pc.fill_null(pc.equal(vectors.field("storageType"), "u"), False)
-    found: list[DeltaAction] = vectors.filter(in_files).to_pylist()
-    return found
+    actions: list[DeltaAction] = vectors.filter(in_files).to_pylist()
+    return actions
 
 
 def read_checkpoint(store: Store, version: int) -> DeltaState:
-    """Return the state that a checkpoint holds; times and what is foreign are not in it.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is none.
-    CorruptionError
-        It cannot be read.
-    """
+    """Return the state that a checkpoint holds; times and what is foreign are not in it."""
     data = store.read(checkpoint_path(version))  # Storage that fails is no damage.
     try:
         return _state_of(_read(data, ["protocol", "metaData", "txn", "add"]), version)
@@ -258,11 +234,11 @@ def _state_of(actions: pa.Table, version: int) -> DeltaState:
     """Return the state that the actions of a checkpoint make."""
     rows = {name: _rows(actions[name]) for name in ("protocol", "metaData", "txn", "add")}
     [protocol], [metadata] = rows["protocol"], rows["metaData"]
-    live = [_plain(each) for each in rows["add"]]
+    live = [_plain(action) for action in rows["add"]]
     return DeltaState(
         version=version,
         shown=_shown(rows["txn"]),
-        live={each["path"]: each for each in live},
+        live={action["path"]: action for action in live},
         protocol={name: value for name, value in protocol.items() if value is not None},
         metadata=_of_maps(metadata),
         checkpoint=version,
@@ -283,8 +259,8 @@ def _one_below_the_other(pieces: Mapping[str, pa.Array]) -> pa.Table:
     """Return one row for each action, in which the columns of the others are null."""
     count, at, columns = sum(map(len, pieces.values())), 0, {}
     for name, piece in pieces.items():
-        before, behind = pa.nulls(at, piece.type), pa.nulls(count - at - len(piece), piece.type)
-        columns[name] = pa.concat_arrays([before, piece, behind])
+        before, after_part = pa.nulls(at, piece.type), pa.nulls(count - at - len(piece), piece.type)
+        columns[name] = pa.concat_arrays([before, piece, after_part])
         at += len(piece)
     return pa.table(columns)
 
@@ -301,11 +277,13 @@ def _transactions(shown: MirroredVersion | None, now_ms: int) -> list[dict[str, 
 
 def _shown(transactions: Iterable[Mapping[str, Any]]) -> MirroredVersion | None:
     """Return which version is shown: that of the last table that was said to be."""
-    numbers = {each["appId"]: each["version"] for each in transactions}
-    own = [each for each in transactions if each["appId"].startswith(APP)]
-    if not own:
+    numbers = {transaction["appId"]: transaction["version"] for transaction in transactions}
+    own_transactions = [
+        transaction for transaction in transactions if transaction["appId"].startswith(APP)
+    ]
+    if not own_transactions:
         return None
-    last = max(own, key=lambda each: each["lastUpdated"] or 0)
+    last = max(own_transactions, key=lambda each: each["lastUpdated"] or 0)
     table_id = last["appId"].removeprefix(APP)
     token = numbers.get(f"{TOKEN_APP}{table_id}")
     return MirroredVersion(table_id=table_id, version=last["version"], token=token)
@@ -326,14 +304,14 @@ def _plain(add: dict[str, Any]) -> dict[str, Any]:
 
     A map of nothing reads as an empty list, and a vector that is not there perhaps as one of nulls.
     """
-    found = {name: value for name, value in add.items() if value is not None}
-    found["partitionValues"] = dict(add.get("partitionValues") or {})
+    present = {name: value for name, value in add.items() if value is not None}
+    present["partitionValues"] = dict(add.get("partitionValues") or {})
     vector = add.get("deletionVector") or {}
-    found.pop("deletionVector", None)
+    present.pop("deletionVector", None)
     if vector.get("storageType") is not None:
-        own = {name: value for name, value in vector.items() if value is not None}
-        found["deletionVector"] = own
-    return found
+        vector_fields = {name: value for name, value in vector.items() if value is not None}
+        present["deletionVector"] = vector_fields
+    return present
 
 
 def _with_pairs(metadata: DeltaAction) -> dict[str, Any]:
@@ -350,22 +328,22 @@ def _with_pairs(metadata: DeltaAction) -> dict[str, Any]:
 
 def _of_maps(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return metadata of a checkpoint as it stands in a commit."""
-    found = {name: value for name, value in metadata.items() if value is not None}
-    form = found.get("format") or {}
-    found["format"] = {
+    present = {name: value for name, value in metadata.items() if value is not None}
+    form = present.get("format") or {}
+    present["format"] = {
         "provider": form.get("provider"),
         "options": dict(form.get("options") or {}),
     }
-    found["configuration"] = dict(found.get("configuration") or {})
-    return found
+    present["configuration"] = dict(present.get("configuration") or {})
+    return present
 
 
 def _cast(column: pa.Array, type_: pa.StructType) -> pa.Array:
     """Return a struct with the fields of a type, nulls where it lacks one."""
-    own = {column.type.field(i).name: i for i in range(column.type.num_fields)}
+    index_by_name = {column.type.field(i).name: i for i in range(column.type.num_fields)}
     parts = [
-        _member(column.field(own[field.name]), field.type)
-        if field.name in own
+        _member(column.field(index_by_name[field.name]), field.type)
+        if field.name in index_by_name
         else pa.nulls(len(column), field.type)
         for field in type_
     ]

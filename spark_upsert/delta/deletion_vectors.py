@@ -118,9 +118,9 @@ class Vector:
 
     def copy(self) -> Vector:
         """Return a vector of its own with the same bits."""
-        made = Vector(self.rows)
-        made._bits[:] = self._bits
-        return made
+        copied = Vector(self.rows)
+        copied._bits[:] = self._bits
+        return copied
 
     def mark(self, positions: Positions) -> None:
         """Let the rows at some positions be dead; any order, and any number of times."""
@@ -134,10 +134,10 @@ class Vector:
             self._bits |= np.packbits(mask, bitorder="little")
             return
         positions = np.sort(positions)
-        places = positions >> 3
+        byte_indices = positions >> 3
         bits = np.left_shift(1, positions & 7).astype(np.uint8)
-        begins = np.flatnonzero(np.append(True, places[1:] != places[:-1]))
-        self._bits[places[begins]] |= np.bitwise_or.reduceat(bits, begins)
+        begins = np.flatnonzero(np.append(True, byte_indices[1:] != byte_indices[:-1]))
+        self._bits[byte_indices[begins]] |= np.bitwise_or.reduceat(bits, begins)
 
     def mark_range(self, start: int, stop: int) -> None:
         """Let the rows ``start <= i < stop`` be dead."""
@@ -160,19 +160,19 @@ class Vector:
     def positions(self) -> Positions:
         """Return the positions of the dead rows, ascending."""
         step = _GROUP * _CONTAINER_ROWS
-        found = [
+        position_parts = [
             np.flatnonzero(self.is_dead(start, min(start + step, self.rows))) + start
             for start in range(0, self.rows, step)
         ]
-        return np.concatenate([np.empty(0, dtype=np.int64), *found])
+        return np.concatenate([np.empty(0, dtype=np.int64), *position_parts])
 
     def _take_over(self, first: int, bits: _Bytes) -> None:
         """Let the rows be dead that a bitmap says, which stands for the bytes from one on."""
-        own = self._bits[first : first + len(bits)]
+        target_bits = self._bits[first : first + len(bits)]
         beyond = np.unpackbits(bits, bitorder="little")[max(0, self.rows - 8 * first) :]
         if bool(beyond.any()):
             raise ValueError(f"a position beyond {self.rows} rows")
-        own |= bits[: len(own)]
+        target_bits |= bits[: len(target_bits)]
 
     # -- bytes ---------------------------------------------------------------------------
 
@@ -203,14 +203,8 @@ class Vector:
 
     @classmethod
     def decoded(cls, data: bytes, rows: int) -> Vector:
-        """Return the vector that some bytes are.
-
-        Raises
-        ------
-        ValueError
-            They are none, or one of more rows.
-        """
-        made = cls(rows)
+        """Return the vector that some bytes are."""
+        vector = cls(rows)
         try:
             magic, buckets = struct.unpack_from("<IQ", data)
             if magic != _MAGIC or buckets > 1:
@@ -220,14 +214,14 @@ class Vector:
                     base = key * _CONTAINER_ROWS
                     if kind == "runs":
                         for begin, more in values.reshape(-1, 2).tolist():
-                            made.mark_range(base + begin, base + begin + more + 1)
+                            vector.mark_range(base + begin, base + begin + more + 1)
                     elif kind == "bitmap":
-                        made._take_over(base // 8, values)
+                        vector._take_over(base // 8, values)
                     else:
-                        made.mark(values.astype(np.int64) + base)
+                        vector.mark(values.astype(np.int64) + base)
         except struct.error as error:
             raise ValueError(f"a vector that ends after {len(data)} bytes") from error
-        return made
+        return vector
 
 
 def _popcount(words: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -244,28 +238,28 @@ def _run_ends(words: _Words) -> tuple[_Words, _Words]:
     top = np.uint64(63)
     before = words << one
     before[:, 1:] |= words[:, :-1] >> top
-    behind = words >> one
-    behind[:, :-1] |= words[:, 1:] << top
-    return words & ~before, words & ~behind
+    after_run = words >> one
+    after_run[:, :-1] |= words[:, 1:] << top
+    return words & ~before, words & ~after_run
 
 
 def _lows(words: _Words) -> npt.NDArray[np.uint16]:
     """Return the places of all set bits, container by container, each within its own."""
     data = words.view(np.uint8).reshape(-1)
     # Most bytes of such containers are zero: only the others are unpacked.
-    places = np.flatnonzero(data.view(np.bool_))
-    at = np.flatnonzero(np.unpackbits(data[places], bitorder="little").view(np.bool_))
+    byte_indices = np.flatnonzero(data.view(np.bool_))
+    at = np.flatnonzero(np.unpackbits(data[byte_indices], bitorder="little").view(np.bool_))
     # A number of 16 bits is the place within a container, whatever stands above.
-    return (places.astype("<u2")[at >> 3] << 3 | (at & 7).astype("<u2")).astype("<u2")
+    return (byte_indices.astype("<u2")[at >> 3] << 3 | (at & 7).astype("<u2")).astype("<u2")
 
 
 def _fill(pieces: dict[int, bytes], chosen: Positions, keys: Positions, words: _Words) -> None:
     """Make arrays of some containers."""
     for first in range(0, len(chosen), _GROUP):
         some = chosen[first : first + _GROUP]
-        own = words[keys[some]]
-        ends = np.cumsum(_popcount(own).sum(axis=1, dtype=np.int64)).tolist()
-        values = _lows(own)
+        selected = words[keys[some]]
+        ends = np.cumsum(_popcount(selected).sum(axis=1, dtype=np.int64)).tolist()
+        values = _lows(selected)
         for at, start, stop in zip(some.tolist(), [0, *ends], ends, strict=False):
             pieces[at] = values[start:stop].tobytes()
 
@@ -276,9 +270,9 @@ def _fill_runs(
     """Make runs of some containers: their number, then where each begins and how much follows."""
     for first in range(0, len(chosen), _GROUP):
         some = chosen[first : first + _GROUP]
-        own = begins[keys[some]]
-        stops = np.cumsum(_popcount(own).sum(axis=1, dtype=np.int64)).tolist()
-        low, high = _lows(own), _lows(ends[keys[some]])
+        run_starts = begins[keys[some]]
+        stops = np.cumsum(_popcount(run_starts).sum(axis=1, dtype=np.int64)).tolist()
+        low, high = _lows(run_starts), _lows(ends[keys[some]])
         runs = np.column_stack([low, high - low]).astype("<u2")
         for at, start, stop in zip(some.tolist(), [0, *stops], stops, strict=False):
             pieces[at] = struct.pack("<H", stop - start) + runs[start:stop].tobytes()
@@ -347,13 +341,7 @@ def file_of(vectors: Iterable[bytes]) -> tuple[bytes, list[int]]:
 
 
 def in_file(data: bytes, offset: int, size: int) -> bytes:
-    """Return the encoded vector at an offset of a file of vectors.
-
-    Raises
-    ------
-    ValueError
-        There is none of that length and checksum.
-    """
+    """Return the encoded vector at an offset of a file of vectors."""
     vector = data[offset + 4 : offset + 4 + size]
     framed = struct.pack(">I", size) + vector + struct.pack(">I", zlib.crc32(vector))
     if data[:1] != b"\1" or data[offset : offset + size + 8] != framed:
@@ -373,17 +361,17 @@ def from_text(text: str, size: int) -> bytes:
     """Return the bytes that a Z85 text begins with; raises ValueError."""
     if len(text) % 5 or not set(text) <= _Z85_DIGITS.keys():
         raise ValueError(f"{text!r:.80} is no Z85")
-    found = b""
+    packed = b""
     for at in range(0, len(text), 5):
         word = 0
         for digit in text[at : at + 5]:
             word = word * 85 + _Z85_DIGITS[digit]
         if word >= 1 << 32:
             raise ValueError(f"{text!r:.80} is no Z85")
-        found += struct.pack(">I", word)
-    if not 0 <= size <= len(found):
-        raise ValueError(f"{size} bytes of {len(found)}")
-    return found[:size]
+        packed += struct.pack(">I", word)
+    if not 0 <= size <= len(packed):
+        raise ValueError(f"{size} bytes of {len(packed)}")
+    return packed[:size]
 
 
 def name_of(id_: uuid.UUID) -> str:
@@ -409,8 +397,8 @@ class _AlignedEntries(NamedTuple):
             span = self.spans[index]
             vector = vectors.get(span.run.file.path)
             if vector is not None:
-                own = dead[owners == index]
-                vector.mark(own - self.rows.starts[index] + span.start)
+                positions = dead[owners == index]
+                vector.mark(positions - self.rows.starts[index] + span.start)
 
 
 def files_of(manifest: Manifest) -> dict[str, RunFile]:
@@ -434,18 +422,7 @@ def by_manifest(store: Store, manifest: Manifest) -> Vectors:
 def by_change(
     store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
 ) -> Vectors:
-    """Return the dead entries of runs, from those that were dead and the keys of new runs.
-
-    Parameters
-    ----------
-    manifest : Manifest
-        The version that is wanted. No overwrite lies between it and what is known.
-    known : mapping of str to Vector
-        The vectors of runs at an older version. Runs of the manifest that are neither here nor new
-        are all dead, and stay so.
-    new : collection of str
-        Paths of the runs that the manifest gained since.
-    """
+    """Return the dead entries of runs, from those that were dead and the keys of new runs."""
     vectors = _begun(store, manifest, known, new)
     for path in new:
         for span in _spans_of(store, manifest, path):
@@ -463,24 +440,11 @@ def by_deaths(
     new: Collection[str],
     deaths: Sequence[Deaths],
 ) -> Vectors | None:
-    """Return the dead entries of runs, from those that were dead and what writers told.
-
-    Parameters
-    ----------
-    manifest, known, new
-        As of `by_change`.
-    deaths : sequence of Deaths
-        What the writers of the versions since told.
-
-    Returns
-    -------
-    Vectors or None
-        None if deaths are missing: as many rows would live as the table does not have.
-    """
+    """Return the dead entries of runs, from those that were dead and what writers told."""
     vectors = _begun(store, manifest, known, new)
-    for told in deaths:
-        for path in told.keys() & vectors.keys():
-            vectors[path].mark(told[path].astype(np.int64))
+    for superseded in deaths:
+        for path in superseded.keys() & vectors.keys():
+            vectors[path].mark(superseded[path].astype(np.int64))
     live = sum(vector.rows - vector.count for vector in vectors.values())
     return vectors if live == manifest.live_rows else None
 
@@ -508,8 +472,10 @@ def _mark_cut(store: Store, manifest: Manifest, vectors: Vectors) -> None:
 
 def _spans_of(store: Store, manifest: Manifest, path: str) -> list[Span]:
     """Return the live rows of a run, ascending."""
-    own = [slice_ for slice_ in manifest.slices if slice_.file.path == path]
-    spans = [Span.within(RUNS.open(store, each.file), each.live) for each in own]
+    slices = [slice_ for slice_ in manifest.slices if slice_.file.path == path]
+    spans = [
+        Span.within(RUNS.open(store, owned_slice.file), owned_slice.live) for owned_slice in slices
+    ]
     return sorted((span for span in spans if len(span)), key=lambda span: span.start)
 
 
@@ -533,8 +499,8 @@ def _settled(schema: TableSchema, lined: _AlignedEntries) -> Mask:
     if schema.engine.folds:
         order, begins = arrange(rows, None, lambda _: [])
         lasts = order[np.flatnonzero(np.append(begins[1:], True))]
-        made = fold(rows, epochs=epochs_by_part(rows, lined.epochs)).rows
-        [diffs] = made.take([DIFF], np.arange(len(made)))
+        folded = fold(rows, epochs=epochs_by_part(rows, lined.epochs)).rows
+        [diffs] = folded.take([DIFF], np.arange(len(folded)))
         dead[lasts[is_live(diffs)]] = False
         return dead
     _, wins = mechanism_of(schema).settle(rows, lined.epochs)
@@ -549,22 +515,22 @@ def _diffs(rows: Rows) -> pa.Array:
 def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vectors) -> None:
     """Let all entries of a chunk's keys be dead but the one that is the row of its key."""
     schema = manifest.schema
-    own = Rows(schema, [RunPart(chunk)])
-    [hashes, *keys] = own.slice(0, [HASH, *schema.identity], 0, len(chunk))
+    key_rows = Rows(schema, [RunPart(chunk)])
+    [hashes, *keys] = key_rows.slice(0, [HASH, *schema.identity], 0, len(chunk))
     probes = hashes.to_numpy()
     lined = _lined(store, manifest, HashRange.spanning(probes[0], probes[-1]))
     hits = list(hits_of(lined.rows, probes, keys))
-    found = mechanism_of(schema).gather(lined.rows, lined.epochs, hits, len(probes))
-    [diffs] = found.rows.take([DIFF], found.at)
-    row_of_key = carriers(hits, len(probes)) if schema.engine.folds else found.at.copy()
+    gathered = mechanism_of(schema).gather(lined.rows, lined.epochs, hits, len(probes))
+    [diffs] = gathered.rows.take([DIFF], gathered.at)
+    row_of_key = carriers(hits, len(probes)) if schema.engine.folds else gathered.at.copy()
     row_of_key[~is_live(diffs)] = -1
-    for each in hits:
-        lined.mark(vectors, each.rows[each.rows != row_of_key[each.probes]])
+    for hit in hits:
+        lined.mark(vectors, hit.rows[hit.rows != row_of_key[hit.probes]])
 
 
 def carriers(hits: Iterable[Hits], count: int) -> Positions:
     """Return the newest entry of each of some keys; parts come in the order of their epochs."""
     newest = np.full(count, -1, dtype=np.int64)
-    for each in hits:
-        newest[each.probes] = np.maximum(newest[each.probes], each.rows)
+    for hit in hits:
+        newest[hit.probes] = np.maximum(newest[hit.probes], hit.rows)
     return newest

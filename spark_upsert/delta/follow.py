@@ -76,23 +76,23 @@ class KeptMirrors:
 
     def of(self, table: ObservedTable, target: Store) -> Mirror:
         """Return the mirror of a table at a place, as this process knows it."""
-        places = (table.store.cache_key, target.cache_key)
-        if None in places:
+        cache_keys = (table.store.cache_key, target.cache_key)
+        if None in cache_keys:
             return Mirror(table.log, table.store, target)
         with self._lock:
-            known = self._mirrors.get(places)
-            if known is None:
-                known = Mirror(table.log, table.store, target)
-                self._mirrors.put(places, known)
-            known.reach_by(table.log, table.store, target)
-            return known
+            mirror = self._mirrors.get(cache_keys)
+            if mirror is None:
+                mirror = Mirror(table.log, table.store, target)
+                self._mirrors.put(cache_keys, mirror)
+            mirror.reach_by(table.log, table.store, target)
+            return mirror
 
     def note(self, table: ObservedTable, error: Exception) -> None:
         """Count an error that is not to stop the commit that it came behind, and tell of it."""
         self.failures += 1
-        told = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
+        reason = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
         fields = Fields(path=table.store.url, failures=self.failures)
-        _LOGGER.warning("mirror not kept up: %s error=%s", fields, masked(told))
+        _LOGGER.warning("mirror not kept up: %s error=%s", fields, masked(reason))
 
 
 MIRRORS = KeptMirrors()
@@ -114,53 +114,23 @@ def publish(
     All that is behind becomes one commit of the Delta table, which is made if it is not there. What
     is not asked for is as the properties of the table say, else as the Delta table is; at first it
     is guarded, has no change feed, and can be travelled for six hours.
-
-    Parameters
-    ----------
-    table : ObservedTable
-    to : str, optional
-        The place of the mirror; by default that of its properties, or ``_delta`` below it.
-    rebuild : bool
-        Whether to write all of it again, whatever lies there.
-    guard : bool, optional
-        Whether to keep other writers out of the Delta table.
-    change_feed : bool, optional
-        Whether the Delta table has a change feed.
-    retention : str, optional
-        How long versions of the Delta table can be read, such as ``2 days``.
-    storage : mapping of str to str, optional
-        Settings of the object store of the place, if it is not below the table.
-
-    Raises
-    ------
-    MirroredTypeError, NotMirroredError, MirrorChangedError, OtherTableError
-        As of `Mirror.publish`.
     """
-    asked = PublicationSettings(
+    settings = PublicationSettings(
         guard=guard,
         change_feed=change_feed,
         retention_ms=None if retention is None else parse_retention(retention),
     )
     head = table.log.seen or table.log.head()
     require_mirrored(head.schema, head.properties)
-    asked = asked.or_else(head.properties)
+    settings = settings.or_else(head.properties)
     store = table.store
     target = target_of(store, head.properties) if to is None else place_of(store, to, storage)
     source = settle(table) if keeps_groups(head) else table
-    return MIRRORS.of(source, target).publish(asked, rebuild=rebuild)
+    return MIRRORS.of(source, target).publish(settings, rebuild=rebuild)
 
 
 def follow(table: ObservedTable, version: int | None, prepared: Iterable[PreparedFiles]) -> None:
-    """Bring the mirror of a table up to date, as far as is cheap and due; raises no error.
-
-    Parameters
-    ----------
-    table : ObservedTable
-    version : int, optional
-        The version that was committed; None if it may have been several.
-    prepared : iterable of Ahead
-        What the writers of its runs have made for the mirror.
-    """
+    """Bring the mirror of a table up to date, as far as is cheap and due; raises no error."""
     mirror: Mirror | None = None
     try:
         head = table.log.seen or table.log.head()
@@ -178,11 +148,6 @@ def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
     """Raise if properties that are to be set ask for a mirror where it cannot be begun, or gone on.
 
     A place that is the table's already is not looked at.
-
-    Raises
-    ------
-    OptionError, OtherTableError
-        It is among the table's own files, or something else lies there.
     """
     head = table.log.try_head()
     before = {} if head is None else dict(head.properties)
@@ -201,24 +166,24 @@ def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumRes
     They are the one below the table, if there is one, and that of its properties. An error is
     counted and told: a mirror is not worth the upkeep of its table.
     """
-    below = place_of(table.store, None)
-    places = {
+    default_target = place_of(table.store, None)
+    targets = {
         target.url: target
-        for target in (below, target_of(table.store, table.log.head().properties))
+        for target in (default_target, target_of(table.store, table.log.head().properties))
     }
     source = table
     if keeps_groups(table.log.head()):
         source = settled = settled_below(table)
         if settled.log.try_head() is not None:
             yield SETTLED_FOLDER, settled.vacuum(dry_run=dry_run)
-    for url, target in places.items():
+    for url, target in targets.items():
         try:
             done = MIRRORS.of(source, target).vacuum(dry_run=dry_run)
         except Exception as error:  # noqa: BLE001 - a mirror is never worth a vacuum
             MIRRORS.note(table, error)
             continue
         yield (
-            DEFAULT_FOLDER if url == below.url else url,
+            DEFAULT_FOLDER if url == default_target.url else url,
             VacuumResult(
                 expired=(),
                 orphans=done.files,
@@ -307,12 +272,12 @@ def facts_below(table: ObservedTable) -> MirrorFacts | None:
     if not keeps_groups(head):
         return facts_of(default_mirror(table))
     at = settled_at(table, head)
-    found = None if at is None else facts_of(default_mirror(table))
-    if at is None or found is None:
+    facts = None if at is None else facts_of(default_mirror(table))
+    if at is None or facts is None:
         return None
-    lag = found.versions_behind, found.ms_behind
+    lag = facts.versions_behind, facts.ms_behind
     versions, ms = _with_unsettled(lag, table, head, at)
-    return replace(found, versions_behind=versions, ms_behind=ms)
+    return replace(facts, versions_behind=versions, ms_behind=ms)
 
 
 def facts_of(mirror: Mirror) -> MirrorFacts | None:
@@ -331,10 +296,10 @@ def facts_of(mirror: Mirror) -> MirrorFacts | None:
         ms_behind=_ms_behind(mirror, shown),
         delta_version=state.version,
         twins=len(state.live),
-        rows=sum(each["numRecords"] for each in stats),
-        dead_rows=sum(each["cardinality"] for each in vectors),
+        rows=sum(stat["numRecords"] for stat in stats),
+        dead_rows=sum(vector["cardinality"] for vector in vectors),
         bytes=sum(add["size"] for add in state.live.values()),
-        vector_bytes=sum(each["sizeInBytes"] for each in vectors),
+        vector_bytes=sum(vector["sizeInBytes"] for vector in vectors),
         log_bytes=sum(info.bytes for info in mirror.target.list(FOLDER)),
         retention_ms=manner.retention_ms,
         has_feed=manner.change_feed,
@@ -355,8 +320,8 @@ def lag_below(table: ObservedTable) -> tuple[int, int] | None:
     at = settled_at(table, head)
     if at is None:
         return None
-    found = _lag_of(MIRRORS.of(shown, target_of(table.store, head.properties)))
-    return None if found is None else _with_unsettled(found, table, head, at)
+    lag = _lag_of(MIRRORS.of(shown, target_of(table.store, head.properties)))
+    return None if lag is None else _with_unsettled(lag, table, head, at)
 
 
 def _with_unsettled(
@@ -380,8 +345,8 @@ def _ms_behind(mirror: Mirror, shown: int) -> int:
     if head.changed <= shown:
         return 0
     try:
-        behind = mirror.log.commits(shown + 1, head.upper)
-        first = next(commit for commit in behind if commit.is_epoch)
+        later_commits = mirror.log.commits(shown + 1, head.upper)
+        first = next(commit for commit in later_commits if commit.is_epoch)
     except DataLossError:
         return mirror.log.now_ms() - head.timestamp_ms
     return max(0, mirror.log.now_ms() - head.time_ms(first.version, first.timestamp_ms))

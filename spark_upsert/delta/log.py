@@ -85,15 +85,7 @@ class DeltaLog:
         return self._state
 
     def follow(self) -> DeltaState | None:
-        """Return the state at the end of the log; None if there is none.
-
-        Raises
-        ------
-        CorruptionError
-            A commit cannot be read, or is missing, or the log has no beginning.
-        ContentionError
-            Cleanings removed what was loaded, again and again.
-        """
+        """Return the state at the end of the log; None if there is none."""
         if self._state is not None and not self._is_as_seen(self._state.version):
             self._state = None  # Removed, or made anew: what was seen is of no use.
         for _ in range(_LOADS_MAX):
@@ -122,18 +114,7 @@ class DeltaLog:
         self._state = None
 
     def put(self, actions: Sequence[DeltaAction], *, id_: str) -> bool:
-        """Commit behind the state that was seen last; False if another publisher was faster.
-
-        Parameters
-        ----------
-        id_ : str
-            The `txnId` among the actions.
-
-        Raises
-        ------
-        CorruptionError
-            The next commit was lost; nothing was put.
-        """
+        """Commit behind the state that was seen last; False if another publisher was faster."""
         if self._has_later():
             return False
         version = self._next
@@ -147,15 +128,15 @@ class DeltaLog:
         try:
             is_ours = record.put_if_absent(self._store)
         except Exception:
-            found = self._try_read(version)
-            if found is None or not self._has_id(found, id_):
+            stored = self._try_read(version)
+            if stored is None or not self._has_id(stored, id_):
                 raise
             self._store.sync(record.path)
             is_ours = True
         if not is_ours:
             # A client that repeats a put by itself meets its own object.
-            found = self._try_read(version)
-            is_ours = found is not None and self._has_id(found, id_)
+            stored = self._try_read(version)
+            is_ours = stored is not None and self._has_id(stored, id_)
         if is_ours and not self._is_continued(self._next):
             self._store.delete(record.path)
             self._state = None
@@ -182,21 +163,12 @@ class DeltaLog:
         """
         if version and self._is_as_seen(version - 1):
             return True
-        checkpoints = [each for each, is_checkpoint in self._entries() if is_checkpoint]
+        checkpoints = [version for version, is_checkpoint in self._entries() if is_checkpoint]
         newest = max(checkpoints, default=-1)
         return newest == version or (version == 0 and newest < 0)
 
     def _require_cleaned(self, begun: DeltaState | None, newest: int) -> None:
-        """Raise unless a cleaning explains that the next commit is missing.
-
-        Parameters
-        ----------
-        begun : DeltaState, optional
-            The state that the log was read from, by default before version 0. A cleaning removes
-            its commit before all newer ones.
-        newest : int
-            A version that the log has.
-        """
+        """Raise unless a cleaning explains that the next commit is missing."""
         if self._try_read(0 if begun is None else begun.version) is not None:
             path = f"{self._store.url}/{commit_path(self._next)}"
             raise CorruptionError.gap(path, self._next, newest)
@@ -208,33 +180,28 @@ class DeltaLog:
     def _load(self) -> int:
         """Begin with the newest checkpoint, or with version 0.
 
-        Returns
-        -------
-        int
-            The newest version in the listing; -1 if there is no log.
-
         Notes
         -----
         The hint says only where the listing begins: it may be old, or of a checkpoint that is gone,
         and commits behind an old one may be gone, too.
         """
-        found = self._entries(after=f"{FOLDER}/{self._hinted():020d}")
-        if not any(is_checkpoint for _, is_checkpoint in found):
-            found = self._entries()
-        if not found:
+        entries = self._entries(after=f"{FOLDER}/{self._hinted():020d}")
+        if not any(is_checkpoint for _, is_checkpoint in entries):
+            entries = self._entries()
+        if not entries:
             return -1
-        newest = max((version for version, is_checkpoint in found if is_checkpoint), default=None)
+        newest = max((version for version, is_checkpoint in entries if is_checkpoint), default=None)
         if newest is not None:
             self._begin_at(newest)
-        elif (0, False) not in found:
-            first = found[0][0]
+        elif (0, False) not in entries:
+            first = entries[0][0]
             missing = commit_path(0) if first == 1 else checkpoint_path(first)
             raise CorruptionError.in_file(
                 f"{self._store.url}/{missing}",
                 f"a checkpoint or version 0, before version {first}",
                 "no such object",
             )
-        return max(version for version, _ in found)
+        return max(version for version, _ in entries)
 
     def _hinted(self) -> int:
         """Return the version of the last checkpoint by the hint, 0 if there is none that helps."""
@@ -246,8 +213,8 @@ class DeltaLog:
     def _entries(self, *, after: str = "") -> list[tuple[int, bool]]:
         """Return versions in the log, and whether the entry is their checkpoint."""
         names = (info.path for info in self._store.list(FOLDER, after=after))
-        found = (ENTRY.fullmatch(name) for name in names)
-        return [(int(each[1]), each[2] != "json") for each in found if each]
+        matches = (ENTRY.fullmatch(name) for name in names)
+        return [(int(match[1]), match[2] != "json") for match in matches if match]
 
     def _begin_at(self, version: int) -> None:
         """Take the state of a checkpoint, and what only its commit says.
@@ -261,18 +228,20 @@ class DeltaLog:
             raise CorruptionError.in_file(
                 f"{self._store.url}/{commit_path(version)}", "the commit of a checkpoint", "none"
             )
-        told = self._told(version, data)
+        commit_info = self._told(version, data)
         foreign, at = None, version
-        while told.shown is None:
-            foreign = told.foreign or foreign
+        while commit_info.shown is None:
+            foreign = commit_info.foreign or foreign
             at -= 1
-            below = self._try_read(at)
-            if below is None or version - at > _BACK_MAX:
+            checkpoint = self._try_read(at)
+            if checkpoint is None or version - at > _BACK_MAX:
                 foreign = foreign or Foreign(version=version, operation="commits that are gone")
                 break
-            told = self._told(at, below)
-        own = self._told(version, data)
-        self._state = replace(state, time_ms=own.time_ms, last_id=own.last_id, foreign=foreign)
+            commit_info = self._told(at, checkpoint)
+        own_commit = self._told(version, data)
+        self._state = replace(
+            state, time_ms=own_commit.time_ms, last_id=own_commit.last_id, foreign=foreign
+        )
         self._crc = zlib.crc32(data)
 
     def _told(self, version: int, data: bytes) -> DeltaState:
@@ -303,18 +272,18 @@ class DeltaLog:
         self._crc = zlib.crc32(data)
 
     def _has_id(self, data: bytes, id_: str) -> bool:
-        found = self._parsed(self._next, data)
-        return any(each.get("commitInfo", {}).get("txnId") == id_ for each in found)
+        actions = self._parsed(self._next, data)
+        return any(action.get("commitInfo", {}).get("txnId") == id_ for action in actions)
 
     def _parsed(self, version: int, data: bytes) -> list[DeltaAction]:
         try:
-            found = parsed(data)
-            applied(None if version == 0 else DeltaState(version=version - 1), version, found)
+            actions = parsed(data)
+            applied(None if version == 0 else DeltaState(version=version - 1), version, actions)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError.in_file(
                 f"{self._store.url}/{commit_path(version)}", "a commit of Delta", repr(error)
             ) from error
-        return found
+        return actions
 
 
 _RETENTION_MS = 6 * 3_600_000
@@ -371,9 +340,9 @@ def manner_of(state: DeltaState | None) -> Manner:
     if state is None or state.shown is None:
         return Manner()
     configuration = state.metadata.get("configuration") or {}
-    told = _INTERVAL.fullmatch(str(configuration.get(RETENTION, "")))
+    interval = _INTERVAL.fullmatch(str(configuration.get(RETENTION, "")))
     return Manner(
         guard=GUARD in state.protocol.get("writerFeatures", ()),
         change_feed=has_feed(state.metadata),
-        retention_ms=_RETENTION_MS if told is None else int(told[1]) * 1000,
+        retention_ms=_RETENTION_MS if interval is None else int(interval[1]) * 1000,
     )

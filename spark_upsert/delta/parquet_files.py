@@ -64,14 +64,7 @@ def bounded_columns(columns: pa.Schema) -> list[str]:
 
 
 def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
-    """Return the statistics of a file, without `tightBounds` (`stats_text`).
-
-    Parameters
-    ----------
-    footer : pyarrow.parquet.FileMetaData
-    columns : pyarrow.Schema
-        The columns of the file.
-    """
+    """Return the statistics of a file, without `tightBounds` (`stats_text`)."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -81,17 +74,17 @@ def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
         if pa.types.is_nested(field.type):
             continue
         chunks = [footer.row_group(g).column(at).statistics for g in range(footer.num_row_groups)]
-        if any(each is None or not each.has_null_count for each in chunks):
+        if any(chunk is None or not chunk.has_null_count for chunk in chunks):
             continue
-        nulls[field.name] = sum(each.null_count for each in chunks)
-        held = [each for each in chunks if each.has_min_max]
+        nulls[field.name] = sum(chunk.null_count for chunk in chunks)
+        held = [chunk for chunk in chunks if chunk.has_min_max]
         # A chunk of nulls alone has no bounds; another chunk without them hides its values.
-        if len(held) < sum(each.num_values > 0 for each in chunks):
+        if len(held) < sum(chunk.num_values > 0 for chunk in chunks):
             continue
-        bounds = [_bounds(field.type, each.min, each.max) for each in held]
+        bounds = [_bounds(field.type, statistics.min, statistics.max) for statistics in held]
         if bounds and all(bounds):
-            least[field.name] = min(each[0] for each in bounds if each)
-            greatest[field.name] = max(each[1] for each in bounds if each)
+            least[field.name] = min(bound[0] for bound in bounds if bound)
+            greatest[field.name] = max(bound[1] for bound in bounds if bound)
     return {
         "numRecords": footer.num_rows,
         "minValues": least,
@@ -102,8 +95,8 @@ def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
 
 def stats_text(stats: Mapping[str, Any], *, has_vector: bool) -> str:
     """Return statistics as they stand in an `add`; dead rows make bounds wide."""
-    own = {"numRecords": stats["numRecords"], "tightBounds": not has_vector}
-    return json.dumps({**stats, **own}, separators=(",", ":"), ensure_ascii=False)
+    fields = {"numRecords": stats["numRecords"], "tightBounds": not has_vector}
+    return json.dumps({**stats, **fields}, separators=(",", ":"), ensure_ascii=False)
 
 
 def _leaves(type_: pa.DataType) -> int:
@@ -144,14 +137,14 @@ RowsOf: TypeAlias = Callable[[int, int], pa.RecordBatch]
 
 def id_of(run_path: str) -> str:
     """Return the digits that name a run among twins."""
-    own = _RUN_NAME.fullmatch(run_path)
-    return own[1] if own else hashlib.blake2b(run_path.encode(), digest_size=16).hexdigest()
+    match = _RUN_NAME.fullmatch(run_path)
+    return match[1] if match else hashlib.blake2b(run_path.encode(), digest_size=16).hexdigest()
 
 
 def run_of(twin_path: str) -> str | None:
     """Return which run a twin is of (`id_of`); None if the name is not one of a twin."""
-    found = _TWIN_NAME.fullmatch(twin_path)
-    return found[1] if found else None
+    match = _TWIN_NAME.fullmatch(twin_path)
+    return match[1] if match else None
 
 
 def write_twin(
@@ -162,19 +155,7 @@ def write_twin(
     *,
     now_ms: int,
 ) -> Twin:
-    """Write the twin of a run, durably.
-
-    Parameters
-    ----------
-    target : Store
-        Where it is to lie.
-    file : RunFile
-        The run.
-    columns : pyarrow.Schema
-        The table's, at the version of the step.
-    rows : callable
-        Returns the rows of the twin (`rows_of`).
-    """
+    """Write the twin of a run, durably."""
     path = f"{id_of(file.path)}-{secrets.token_hex(4)}.parquet"
     share = part_of(CHUNK_BYTES) * file.rows // max(1, file.bytes)
     step = min(CHUNK_ROWS, max(1, share))
@@ -185,8 +166,8 @@ def write_twin(
             yield batch
             RUNS.settle(batch.num_rows)
 
-    told = {"upsertflow.run": file.path}
-    size, footer = write_parquet(target, path, columns, batches(), told)
+    metadata = {"upsertflow.run": file.path}
+    size, footer = write_parquet(target, path, columns, batches(), metadata)
     return Twin(path=path, bytes=size, stats=stats_of(footer, columns), written_ms=now_ms)
 
 
@@ -197,13 +178,7 @@ def write_parquet(
     batches: Iterable[pa.RecordBatch],
     told: Mapping[str, str],
 ) -> tuple[int, pq.FileMetaData]:
-    """Write a Parquet file durably, batch by batch; return its bytes and its footer.
-
-    Parameters
-    ----------
-    told : mapping of str to str
-        What the footer is to say besides.
-    """
+    """Write a Parquet file durably, batch by batch; return its bytes and its footer."""
     footers: list[pq.FileMetaData] = []
     # With no column to name, it would have statistics of all.
     bounded: Any = bounded_columns(columns) or False
@@ -242,28 +217,28 @@ def repetitive(batch: pa.RecordBatch) -> list[str]:
     while it is made, takes as long as all the rest of the encoding, and more bytes. Nested columns
     have one without a look.
     """
-    found: list[str] = []
+    paths: list[str] = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_nested(column.type):
-            found += _paths(name, column.type)
+            paths += _paths(name, column.type)
         elif 2 * pc.count_distinct(column.slice(0, _LOOKED_AT)).as_py() <= min(
             _LOOKED_AT, len(column)
         ):
-            found.append(name)
-    return found
+            paths.append(name)
+    return paths
 
 
 def _paths(path: str, type_: pa.DataType) -> list[str]:
     """Return the paths in Parquet of a column's leaves."""
     if pa.types.is_map(type_):
-        below = {"key_value.key": type_.key_type, "key_value.value": type_.item_type}
+        children = {"key_value.key": type_.key_type, "key_value.value": type_.item_type}
     elif pa.types.is_struct(type_):
-        below = {field.name: field.type for field in type_}
+        children = {field.name: field.type for field in type_}
     elif pa.types.is_nested(type_):
-        below = {"list.element": type_.value_type}
+        children = {"list.element": type_.value_type}
     else:
         return [path]
-    return [leaf for name, own in below.items() for leaf in _paths(f"{path}.{name}", own)]
+    return [leaf for name, child in children.items() for leaf in _paths(f"{path}.{name}", child)]
 
 
 class _CountingSink:
@@ -303,17 +278,7 @@ class _CountingSink:
 
 
 def rows_of(table: Store, head: Manifest, file: RunFile, vector: Vector) -> RowsOf:
-    """Return what reads the rows of a run's twin.
-
-    Parameters
-    ----------
-    table : Store
-        Where the run lies.
-    head : Manifest
-        The version of the step.
-    vector : Vector
-        The dead rows of the run at that version.
-    """
+    """Return what reads the rows of a run's twin."""
     if head.schema.engine.folds:
         return _folded(Snapshot(table, head), file, vector)
     return _entries(table, file, head.schema)
@@ -336,8 +301,8 @@ def of_batch(batch: pa.RecordBatch, columns: pa.Schema) -> RowsOf:
     """Return what gives the rows of a twin from the entries of its run, which are in memory."""
 
     def rows(start: int, stop: int) -> pa.RecordBatch:
-        own = batch.slice(start, stop - start)
-        return _without(in_columns(own, columns), ~is_live(own.column(DIFF)))
+        batch_part = batch.slice(start, stop - start)
+        return _without(in_columns(batch_part, columns), ~is_live(batch_part.column(DIFF)))
 
     return rows
 
@@ -363,11 +328,11 @@ def _folded(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:
         carried = np.flatnonzero(~vector.is_dead(start, stop))
         part = Rows(schema, [RunPart(Span(run, start, stop))])
         [hashes] = part.take([HASH], carried)
-        found = snapshot.find(hashes.to_numpy(), part.take(schema.identity, carried))
-        places = np.full(stop - start, -1, dtype=np.int64)
-        places[carried] = np.arange(len(carried))
-        indices = pa.array(places, mask=places < 0)
-        values = found.rows.take(names, found.at)
+        matches = snapshot.find(hashes.to_numpy(), part.take(schema.identity, carried))
+        row_indices = np.full(stop - start, -1, dtype=np.int64)
+        row_indices[carried] = np.arange(len(carried))
+        indices = pa.array(row_indices, mask=row_indices < 0)
+        values = matches.rows.take(names, matches.at)
         return pa.RecordBatch.from_arrays(
             [column.take(indices) for column in values], schema=schema.columns
         )

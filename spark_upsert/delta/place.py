@@ -15,31 +15,21 @@ _OWN_FOLDERS = ("data", "_log", "_index", "_consumers", "_mirror")
 
 
 def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None = None) -> Store:
-    """Return the store of a mirror.
-
-    Parameters
-    ----------
-    table : Store
-    path : str, optional
-        By default ``_delta`` below the table.
-
-    Raises
-    ------
-    OptionError
-        The place is the table's own.
-    """
+    """Return the store of a mirror."""
     if path is None:
         return StoreBelow(table, DEFAULT_FOLDER)
-    found = open_store(path.rstrip("/") or path, storage)
+    store = open_store(path.rstrip("/") or path, storage)
     taken = [table.url, *(f"{table.url}/{folder}" for folder in _OWN_FOLDERS)]
-    if found.url == table.url or any(f"{found.url}/".startswith(f"{own}/") for own in taken[1:]):
+    if store.url == table.url or any(
+        f"{store.url}/".startswith(f"{other_url}/") for other_url in taken[1:]
+    ):
         raise OptionError.invalid(
             "publishPath",
             path,
             "a place outside of the table's own files",
             hint=f"publish to '{table.url}/{DEFAULT_FOLDER}', or to a folder of its own.",
         )
-    return found
+    return store
 
 
 def target_of(table: Store, properties: Mapping[str, str]) -> Store:

@@ -131,14 +131,18 @@ class Preparing:
         """Return what was made."""
         if not (self._twins or self._deaths):
             return None
-        deaths = {path: np.concatenate(each) for path, each in self._deaths.items()}
-        found = PreparedFiles(
+        deaths = {path: np.concatenate(positions) for path, positions in self._deaths.items()}
+        prepared_files = PreparedFiles(
             place=self._target.url,
             columns=self._schema.columns,
             twins=dict(self._twins),
             deaths=deaths,
         )
-        return found if _death_count(found) <= DEATHS_MAX else found.without_deaths()
+        return (
+            prepared_files
+            if _death_count(prepared_files) <= DEATHS_MAX
+            else prepared_files.without_deaths()
+        )
 
 
 class _MatchedCommands(NamedTuple):
@@ -178,9 +182,9 @@ class PreparationCache:
     def add(self, version: int, told: Iterable[PreparedFiles]) -> None:
         """Keep what was prepared for a version; the oldest goes if it is too much."""
         with self._lock:
-            self._told += [(version, each) for each in told]
-            twins = sum(len(each.twins) for _, each in self._told)
-            deaths = sum(map(_death_count, (each for _, each in self._told)))
+            self._told += [(version, run_files) for run_files in told]
+            twins = sum(len(run_files.twins) for _, run_files in self._told)
+            deaths = sum(map(_death_count, (run_files for _, run_files in self._told)))
             while self._told and (twins > TWINS_MAX or deaths > DEATHS_MAX):
                 _, gone = self._told.pop(0)
                 twins, deaths = twins - len(gone.twins), deaths - _death_count(gone)
@@ -188,33 +192,36 @@ class PreparationCache:
     def twins(self, place: str, columns: pa.Schema) -> dict[str, Twin]:
         """Return the twins that a publication may name, by the digits of their runs."""
         with self._lock:
-            told = [each for _, each in self._told]
+            recorded = [run_files for _, run_files in self._told]
         now_ms = int(self._clock() * 1000)
         return {
             id_of(path): twin
-            for each in told
-            if each.place == place and each.columns.equals(columns)
-            for path, twin in each.twins.items()
+            for run_files in recorded
+            if run_files.place == place and run_files.columns.equals(columns)
+            for path, twin in run_files.twins.items()
             if abs(now_ms - twin.written_ms) <= USED_FOR_MS
         }
 
     def deaths(self, after: int, upto: int) -> list[Deaths]:
         """Return the deaths of the versions behind one, up to another, as far as they are known."""
         with self._lock:
-            return [each.deaths for version, each in self._told if after < version <= upto]
+            return [
+                run_files.deaths for version, run_files in self._told if after < version <= upto
+            ]
 
     def drop(self, upto: int | None, place: str) -> list[str]:
-        """Forget what was prepared for versions up to one, by default all.
-
-        Returns
-        -------
-        list of str
-            The names of its twins at the place of the mirror.
-        """
+        """Forget what was prepared for versions up to one, by default all."""
         with self._lock:
-            gone = [each for version, each in self._told if upto is None or version <= upto]
-            self._told = [told for told in self._told if upto is not None and told[0] > upto]
-        return [twin.path for each in gone if each.place == place for twin in each.twins.values()]
+            gone = [
+                run_files for version, run_files in self._told if upto is None or version <= upto
+            ]
+            self._told = [entry for entry in self._told if upto is not None and entry[0] > upto]
+        return [
+            twin.path
+            for run_files in gone
+            if run_files.place == place
+            for twin in run_files.twins.values()
+        ]
 
 
 def _death_count(ahead: PreparedFiles) -> int:
@@ -222,5 +229,5 @@ def _death_count(ahead: PreparedFiles) -> int:
 
 
 def _tell(place: str, error: Exception) -> None:
-    told = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
-    _LOGGER.warning("twin not written: %s error=%s", Fields(place=place), masked(told))
+    reason = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
+    _LOGGER.warning("twin not written: %s error=%s", Fields(place=place), masked(reason))

@@ -128,34 +128,22 @@ def plan(
     live: Mapping[str, DeltaAction],
     deaths: Sequence[Deaths] = (),
 ) -> FileChanges:
-    """Return how a mirror comes to show a version.
-
-    Parameters
-    ----------
-    head : Manifest
-        That version.
-    commits : collection of Commit
-        The versions behind ``base.manifest``, up to that one.
-    live : mapping of str to DeltaAction
-        All live files of the mirror, by path.
-    deaths : sequence of Deaths
-        What writers told of the entries that died since (`delta.prepared_files`).
-    """
+    """Return how a mirror comes to show a version."""
     files = files_of(head)
     has_overwrite = any(commit.kind is Kind.OVERWRITE for commit in commits)
     twins = base.twins
     if head.schema.engine.folds and (has_overwrite or base.manifest is None):
         twins = {}
-    known = {path: base.vectors[id_of(path)] for path in files if id_of(path) in twins}
+    known_vectors = {path: base.vectors[id_of(path)] for path in files if id_of(path) in twins}
     if base.manifest is None or has_overwrite:
-        new = [path for path in files if path not in known]
+        new = [path for path in files if path not in known_vectors]
         vectors = by_manifest(store, head)
     else:
         # Files of the base without a twin have no live row, and gain none but by an overwrite.
         old = files_of(base.manifest)
-        new = [path for path in files if path not in known and path not in old]
-        vectors = _dead(store, head, known, new, deaths)
-    return _plan(files, vectors, twins, known, live, new)
+        new = [path for path in files if path not in known_vectors and path not in old]
+        vectors = _dead(store, head, known_vectors, new, deaths)
+    return _plan(files, vectors, twins, known_vectors, live, new)
 
 
 def _dead(
@@ -165,14 +153,14 @@ def _dead(
     new: list[str],
     deaths: Sequence[Deaths],
 ) -> Vectors:
-    told = by_deaths(store, head, known, new, deaths)
-    if told is not None:
-        return told
+    superseded = by_deaths(store, head, known, new, deaths)
+    if superseded is not None:
+        return superseded
     files = files_of(head)
-    whole = sum(file.rows for file in files.values())
-    if sum(files[path].rows for path in new) * _SETTLED_FROM > whole:
-        found = by_manifest(store, head)
-        return {path: found[path] for path in (*known, *new)}
+    total_rows = sum(file.rows for file in files.values())
+    if sum(files[path].rows for path in new) * _SETTLED_FROM > total_rows:
+        by_version = by_manifest(store, head)
+        return {path: by_version[path] for path in (*known, *new)}
     return by_change(store, head, known, new)
 
 
@@ -186,14 +174,14 @@ def _plan(
 ) -> FileChanges:
     carrying = {path: vector for path, vector in vectors.items() if not vector.is_all}
     staying = {twins[id_of(path)]["path"] for path in carrying if path in known}
-    kept = [
+    unchanged = [
         (twins[id_of(path)], vector)
         for path, vector in carrying.items()
         if path in known and vector != known[path]
     ]
     return FileChanges(
         gone=tuple(add for path, add in live.items() if path not in staying),
-        kept=tuple(kept),
+        kept=tuple(unchanged),
         new=tuple((files[path], carrying[path]) for path in new if path in carrying),
         vectors={id_of(path): vector for path, vector in carrying.items()},
     )
@@ -201,8 +189,8 @@ def _plan(
 
 def twins_among(live: Mapping[str, DeltaAction]) -> dict[str, DeltaAction]:
     """Return the live files that are twins, by the digits of their runs."""
-    found = {run_of(path): add for path, add in live.items()}
-    return {run: add for run, add in found.items() if run is not None}
+    add_by_run = {run_of(path): add for path, add in live.items()}
+    return {run: add for run, add in add_by_run.items() if run is not None}
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -307,10 +295,10 @@ class Mirror:
 
     def _forget_ahead(self, upto: int | None) -> None:
         """Forget what writers have made, and remove the twins that no commit has named."""
-        made = self.prepared.drop(upto, self.place)
+        discarded = self.prepared.drop(upto, self.place)
         state = self._delta.seen
         named = set[str]() if state is None else {*state.live, *(r["path"] for r in state.removed)}
-        for path in made:
+        for path in discarded:
             if path not in named:
                 with suppress(Exception):  # Else it goes a day later.
                     self.target.delete(path)
@@ -323,28 +311,7 @@ class Mirror:
     def publish(
         self, asked: PublicationSettings = AS_IT_IS, *, rebuild: bool = False
     ) -> PublicationResult:
-        """Bring the mirror to the newest version, by one commit, if it does not show it already.
-
-        Parameters
-        ----------
-        asked : Asked
-            What the Delta table is to be; by default what it is.
-        rebuild : bool
-            Whether to remove all that is live and write everything again.
-
-        Raises
-        ------
-        MirroredTypeError, NotMirroredError
-            A table like this has no mirror.
-        MirrorChangedError
-            Others have written into the mirror.
-        OtherTableError
-            At the place lies something else.
-        CorruptionError
-            A file of the table, or of the mirror, is damaged.
-        ContentionError
-            Other publishers were faster, again and again.
-        """
+        """Bring the mirror to the newest version, by one commit, if it does not show it already."""
         with self._lock:
             return self._publish(asked, rebuild=rebuild)
 
@@ -356,13 +323,13 @@ class Mirror:
             state = self._delta.follow()
             before = self._shown_before(state, head, rebuild=rebuild)
             is_shown = before is not None and before >= head.version
-            found = manner_of(state)
-            wanted = asked.upon(found)
-            if before is not None and is_shown and not rebuild and wanted == found:
+            current = manner_of(state)
+            requested = asked.upon(current)
+            if before is not None and is_shown and not rebuild and requested == current:
                 self._is_in_doubt = False
                 self._forget_ahead(before)
                 return self._published(before, before, head, state)
-            header = self._header(state, head, wanted, rebuild=rebuild)
+            header = self._header(state, head, requested, rebuild=rebuild)
             if self._step(state, before, head, written, header, rebuild=rebuild):
                 now = self._delta.seen
                 is_new = now is not None and (state is None or now.version != state.version)
@@ -380,15 +347,15 @@ class Mirror:
     def _published(
         self, before: int | None, shown: int, head: Manifest, state: DeltaState | None
     ) -> PublicationResult:
-        found = manner_of(state)
+        current = manner_of(state)
         return PublicationResult(
             place=self.place,
             shown_before=before,
             shown=shown,
             newest=max(head.version, shown),
             delta_version=-1 if state is None else state.version,
-            retention_ms=found.retention_ms,
-            has_feed=found.change_feed,
+            retention_ms=current.retention_ms,
+            has_feed=current.change_feed,
         )
 
     def _hold(self, shown: int) -> None:
@@ -430,13 +397,7 @@ class Mirror:
     def _shown_before(
         self, state: DeltaState | None, head: Manifest, *, rebuild: bool
     ) -> int | None:
-        """Return the version that the mirror shows, which must be one of this table.
-
-        Raises
-        ------
-        OtherTableError, MirrorChangedError
-            It cannot be gone on with.
-        """
+        """Return the version that the mirror shows, which must be one of this table."""
         if state is None:
             self._require_empty()
             self.target.prepare(FOLDER)  # Also refuses a storage without conditional puts.
@@ -467,13 +428,7 @@ class Mirror:
         return shown
 
     def require_place(self, table_id: str | None) -> None:
-        """Raise unless the place is empty, or holds the mirror of a table.
-
-        Raises
-        ------
-        OtherTableError, OptionError
-            Something else lies there, or the storage knows no conditional put.
-        """
+        """Raise unless the place is empty, or holds the mirror of a table."""
         state = self.state()
         if state is None:
             self._require_empty()
@@ -483,8 +438,8 @@ class Mirror:
             raise self._is_of_another(state, "a new one" if table_id is None else table_id)
 
     def _is_of_another(self, state: DeltaState, table_id: str) -> OtherTableError:
-        found = "the mirror of another one" if state.shown else "another Delta table"
-        return other_table(self.place, f"the table '{table_id}'", found)
+        description = "the mirror of another one" if state.shown else "another Delta table"
+        return other_table(self.place, f"the table '{table_id}'", description)
 
     def _require_empty(self) -> None:
         """Raise unless the place is empty, but for what a publication leaves that was killed."""
@@ -513,11 +468,11 @@ class Mirror:
         rebuild: bool,
     ) -> _Header:
         """Return what a commit has to say of the Delta table itself."""
-        found = state or DeltaState(version=-1)
+        current = state or DeltaState(version=-1)
         columns = head.schema.columns
         metadata = metadata_of(
             columns,
-            found.metadata,
+            current.metadata,
             id_=str(uuid.uuid4()),
             now_ms=self.log.now_ms(),
             retention_ms=manner.retention_ms,
@@ -525,14 +480,14 @@ class Mirror:
         )
         protocol = protocol_of(columns, guard=manner.guard)
         actions: list[DeltaAction] = []
-        if rebuild or found.protocol != protocol:
+        if rebuild or current.protocol != protocol:
             actions.append({"protocol": protocol})
-        if rebuild or found.metadata != metadata:
+        if rebuild or current.metadata != metadata:
             actions.append({"metaData": metadata})
-        is_known = bool(found.metadata) and not rebuild
+        is_known = bool(current.metadata) and not rebuild
         return _Header(
             actions=tuple(actions),
-            is_retyped=is_known and retyped(found.columns_text, str(metadata["schemaString"])),
+            is_retyped=is_known and retyped(current.columns_text, str(metadata["schemaString"])),
             # Behind a commit of others the table's changes are not those of the mirror.
             has_feed=manner.change_feed and not rebuild,
             retention_ms=manner.retention_ms,
@@ -549,14 +504,14 @@ class Mirror:
         rebuild: bool,
     ) -> bool:
         """Do a step; False if another publisher was faster."""
-        found = state or DeltaState(version=-1)
+        current = state or DeltaState(version=-1)
         keeps = not (rebuild or header.is_retyped)
-        base, commits = self._base(found, before, head, keeps=keeps)
+        base, commits = self._base(current, before, head, keeps=keeps)
         planned = plan(
-            self.table, head, commits, base, found.live, self._deaths(base.manifest, head)
+            self.table, head, commits, base, current.live, self._deaths(base.manifest, head)
         )
         if planned.is_empty and not header.actions:
-            self._remember(head, found, planned)
+            self._remember(head, current, planned)
             return True
         shown_ms = head.time_ms(head.version, head.timestamp_ms)
         # A removal is not older than its commit: a clock that is behind would let files go early.
@@ -574,7 +529,7 @@ class Mirror:
         changed = before is None or head.changed > before
         data_change = rebuild or (changed if feed is None else feed.has_changes)
         id_ = str(uuid.uuid4())
-        time_ms = max(shown_ms, found.time_ms + 1)
+        time_ms = max(shown_ms, current.time_ms + 1)
         actions = [
             commit_info(
                 before, head.place, time_ms=time_ms, operation="UPSERTFLOW PUBLISH", id_=id_
@@ -589,7 +544,7 @@ class Mirror:
         self._is_in_doubt = False
         if not is_ours:
             return False
-        self._remember(head, self._delta.seen or found, planned)
+        self._remember(head, self._delta.seen or current, planned)
         self.published_ms = self.log.now_ms()
         self._tell(before, head, planned)
         self.upkeep.follow(now_ms=self.log.now_ms(), retention_ms=header.retention_ms)
@@ -629,14 +584,14 @@ class Mirror:
         """Return the rows that are live before a step alone, and those that are behind it alone."""
 
         def old(add: DeltaAction) -> Vector:
-            known = base.vectors.get(run_of(add["path"]) or "")
-            return self.vector_of(add) if known is None else known
+            old_vector = base.vectors.get(run_of(add["path"]) or "")
+            return self.vector_of(add) if old_vector is None else old_vector
 
-        kept = [(add["path"], old(add), vector) for add, vector in planned.kept]
+        unchanged = [(add["path"], old(add), vector) for add, vector in planned.kept]
         gone = [RowsOfFile.live(add["path"], old(add)) for add in planned.gone]
         come = [RowsOfFile.live(written[id_of(f.path)].path, vector) for f, vector in planned.new]
-        gone += [RowsOfFile.dead_by(path, after, before) for path, before, after in kept]
-        come += [RowsOfFile.dead_by(path, before, after) for path, before, after in kept]
+        gone += [RowsOfFile.dead_by(path, after, before) for path, before, after in unchanged]
+        come += [RowsOfFile.dead_by(path, before, after) for path, before, after in unchanged]
         return gone, come
 
     def _write(self, head: Manifest, file: RunFile, vector: Vector, now_ms: int) -> Twin:
@@ -647,8 +602,8 @@ class Mirror:
         self, planned: FileChanges, written: Mapping[str, Twin], *, now_ms: int, data_change: bool
     ) -> list[DeltaAction]:
         """Return the actions of a step on files, those that take away first."""
-        own = [vector for _, vector in (*planned.kept, *planned.new)]
-        described = self._put_vectors(own)
+        vectors = [vector for _, vector in (*planned.kept, *planned.new)]
+        described = self._put_vectors(vectors)
         removes = [
             removal(add, now_ms=now_ms, data_change=data_change)
             for add in (*planned.gone, *(add for add, _ in planned.kept))
@@ -690,8 +645,8 @@ class Mirror:
         encoded = [vector.encoded() if vector.count else b"" for vector in vectors]
         long = [data for data in encoded if len(data) > INLINE_BYTES_MAX]
         id_ = uuid.uuid4()
-        content, found = file_of(long)
-        offsets = iter(found)
+        content, references = file_of(long)
+        offsets = iter(references)
         if long:
             with self.target.create(name_of(id_)) as sink:
                 sink.write(content)
@@ -701,24 +656,18 @@ class Mirror:
                 described.append(None)
                 continue
             if len(data) > INLINE_BYTES_MAX:
-                place = {
+                descriptor = {
                     "storageType": "u",
                     "pathOrInlineDv": as_text(id_.bytes),
                     "offset": next(offsets),
                 }
             else:
-                place = {"storageType": "i", "pathOrInlineDv": as_text(data)}
-            described.append({**place, "sizeInBytes": len(data), "cardinality": vector.count})
+                descriptor = {"storageType": "i", "pathOrInlineDv": as_text(data)}
+            described.append({**descriptor, "sizeInBytes": len(data), "cardinality": vector.count})
         return described
 
     def vector_of(self, add: DeltaAction) -> Vector:
-        """Return the dead rows of a live file, as its log says.
-
-        Raises
-        ------
-        CorruptionError
-            The vector, or the statistics beside it, cannot be read.
-        """
+        """Return the dead rows of a live file, as its log says."""
         try:
             rows = int(json.loads(add["stats"])["numRecords"])
             described = add.get("deletionVector")

@@ -31,24 +31,12 @@ _DECIMAL_DIGITS_MAX = 38
 
 
 def delta_schema(columns: pa.Schema) -> dict[str, Any]:
-    """Return the columns as Delta's schema.
-
-    Raises
-    ------
-    MirroredTypeError
-        A column has a type that Delta has not.
-    """
+    """Return the columns as Delta's schema."""
     return _struct("", columns)
 
 
 def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None:
-    """Raise unless a table can have a mirror, or the table of its groups (`views.settled`).
-
-    Raises
-    ------
-    MirroredTypeError, NotMirroredError
-        Delta lacks the type of a column, or the table has neither rows nor groups with a key.
-    """
+    """Raise unless a table can have a mirror, or the table of its groups (`views.settled`)."""
     if schema.engine.multiplicity is None:
         delta_schema(schema.columns)
         return
@@ -71,28 +59,22 @@ def has_plain_times(type_: pa.DataType) -> bool:
 
 
 def retyped(before: str, after: str) -> bool:
-    """Return whether a column of one schema has another type in the next one.
-
-    Parameters
-    ----------
-    before, after : str
-        As `schema_text`.
-    """
+    """Return whether a column of one schema has another type in the next one."""
     old = {field["name"]: field["type"] for field in json.loads(before)["fields"]}
     new = {field["name"]: field["type"] for field in json.loads(after)["fields"]}
     return any(new.get(name) != type_ for name, type_ in old.items())
 
 
 def _struct(place: str, fields: Any) -> dict[str, Any]:
-    found, seen = [], set()
+    converted_fields, names = [], set()
     for field in fields:
         name = f"{place}{field.name}"
-        if field.name.lower() in seen:
+        if field.name.lower() in names:
             raise MirroredTypeError.of(
                 name, f"{field.type}, of a name that another has in another case", "such"
             )
-        seen.add(field.name.lower())
-        found.append(
+        names.add(field.name.lower())
+        converted_fields.append(
             {
                 "name": field.name,
                 "type": _type(name, field.type),
@@ -100,7 +82,7 @@ def _struct(place: str, fields: Any) -> dict[str, Any]:
                 "metadata": {},
             }
         )
-    return {"type": "struct", "fields": found}
+    return {"type": "struct", "fields": converted_fields}
 
 
 def _type(place: str, type_: pa.DataType) -> Any:

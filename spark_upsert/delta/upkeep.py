@@ -118,8 +118,8 @@ class Upkeep:
                 # The first hour of a process, or of a clock that went back, removes nothing.
                 self._cleaned_ms = now_ms
             if not self._waiting and now_ms >= self._cleaned_ms + CLEAN_EVERY_MS:
-                found = self._old(now_ms=now_ms, retention_ms=retention_ms).paths
-                self._waiting.extend(islice(found, WAITING_MAX))
+                paths = self._old(now_ms=now_ms, retention_ms=retention_ms).paths
+                self._waiting.extend(islice(paths, WAITING_MAX))
                 self._cleaned_ms = now_ms
             self._remove_some()
         except FileNotFoundError:
@@ -183,24 +183,18 @@ class Upkeep:
         return done
 
     def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> CleanupResult:
-        """Return what may go, the oldest first.
-
-        Parameters
-        ----------
-        now_s : float
-            The storage's time, if it was asked for; else the newest file stands for it.
-        """
+        """Return what may go, the oldest first."""
         log = [*self._store.list(FOLDER)]
-        own = [*self._store.list("")]
+        infos = [*self._store.list("")]
         feeds = [*self._store.list(FEED_FOLDER)]
-        now_s = max((now_s, *(info.modified_s for info in (*log, *own, *feeds))))
+        now_s = max((now_s, *(info.modified_s for info in (*log, *infos, *feeds))))
         # The clock of this machine counts only where it is behind.
         now_ms = min(now_ms, int(now_s * 1000))
         named = self._named(since_ms=now_ms - retention_ms)
         day_s = now_s - ORPHAN_MS / 1000
         # A commit names a feed within the hour in which it is written.
         feed_s = min(day_s, now_s - retention_ms / 1000 - CLEAN_EVERY_MS / 1000)
-        gone = [info for info in own if _is_ours(info) and info.path not in named]
+        gone = [info for info in infos if _is_ours(info) and info.path not in named]
         for folder in ("", FOLDER, FEED_FOLDER):
             gone += self._store.temporaries(folder)
         gone = [info for info in gone if info.modified_s < day_s and not info.is_link]
@@ -219,16 +213,18 @@ class Upkeep:
             self._store, state.checkpoint, state.removed, since_ms=since_ms
         )
         named = {*state.live, *tombstones.field("path").to_pylist()}
-        named |= set(_names(each.get("deletionVector") for each in state.live.values()))
+        named |= set(_names(add.get("deletionVector") for add in state.live.values()))
         return named | set(_names(vectors_of(tombstones)))
 
 
 def _below_the_cut(infos: Iterable[ObjectInfo], until_s: float) -> Iterator[str]:
     """Yield the entries of the log that no version since some time needs, oldest first."""
     infos = list(infos)
-    found = [(info, ENTRY.fullmatch(info.path)) for info in infos]
-    entries = [(int(each[1]), each[2], info) for info, each in found if each]
-    sums = [int(each[1]) for info in infos if (each := CHECKSUM.fullmatch(info.path))]
+    matches = [(info, ENTRY.fullmatch(info.path)) for info in infos]
+    entries = [
+        (int(name_match[1]), name_match[2], info) for info, name_match in matches if name_match
+    ]
+    sums = [int(match[1]) for info in infos if (match := CHECKSUM.fullmatch(info.path))]
     old = [version for version, kind, info in entries if info.modified_s < until_s]
     checkpoints = [version for version, kind, _ in entries if kind != "json"]
     cut = max((v for v in checkpoints if v <= max(old, default=-1)), default=0)
@@ -245,6 +241,6 @@ def _is_ours(info: ObjectInfo) -> bool:
 
 def _names(vectors: Iterable[DeltaAction | None]) -> Iterator[str]:
     """Yield the files in which vectors lie."""
-    for each in vectors:
-        if each is not None and each["storageType"] == "u":
-            yield name_of(uuid.UUID(bytes=from_text(each["pathOrInlineDv"][-20:], 16)))
+    for vector in vectors:
+        if vector is not None and vector["storageType"] == "u":
+            yield name_of(uuid.UUID(bytes=from_text(vector["pathOrInlineDv"][-20:], 16)))

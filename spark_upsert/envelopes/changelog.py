@@ -74,11 +74,6 @@ class ChangelogForm:
     ----------
     rows : pyarrow.Schema
         The columns of the rows.
-
-    Raises
-    ------
-    SchemaError
-        The rows are not of this form.
     """
 
     rows: pa.Schema
@@ -122,17 +117,11 @@ class ChangelogForm:
     @cached_property
     def orders(self) -> pa.Schema:
         """All columns, and `CHANGE_DIFF` even if the rows have none."""
-        kept = [field for field in self.rows if field.name != CHANGE_DIFF]
-        return pa.schema([*kept, pa.field(CHANGE_DIFF, pa.int32())])
+        fields = [field for field in self.rows if field.name != CHANGE_DIFF]
+        return pa.schema([*fields, pa.field(CHANGE_DIFF, pa.int32())])
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the order, in which the diff stands right behind the version.
-
-        Raises
-        ------
-        OptionError
-            There is no version, and nothing is named.
-        """
+        """Return the names of the order, in which the diff stands right behind the version."""
         names = tuple(named) or ((COMMIT_VERSION,) if COMMIT_VERSION in self.rows.names else ())
         if not names:
             raise OptionError.missing(
@@ -142,8 +131,8 @@ class ChangelogForm:
         lower = [name.lower() for name in names]
         if COMMIT_VERSION not in lower or CHANGE_DIFF in lower:
             return names
-        behind = lower.index(COMMIT_VERSION) + 1
-        return (*names[:behind], CHANGE_DIFF, *names[behind:])
+        after_version = lower.index(COMMIT_VERSION) + 1
+        return (*names[:after_version], CHANGE_DIFF, *names[after_version:])
 
     def require_keys(self, keys: Sequence[str]) -> None:
         """Raise `SchemaError` if a key is no column of the rows."""
@@ -151,8 +140,8 @@ class ChangelogForm:
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> ChangelogEnvelope:
         """Return the envelope for a table."""
-        own = find_columns(columns.names, schema.columns.names, role="column")
-        sources = dict(zip(own, columns.names, strict=True))
+        own_names = find_columns(columns.names, schema.columns.names, role="column")
+        sources = dict(zip(own_names, columns.names, strict=True))
         return ChangelogEnvelope(
             schema=schema,
             sources=sources,
@@ -164,13 +153,7 @@ class ChangelogForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangelogEnvelope:
-    """Turns change rows into commands, one each but for preimages whose postimage replaces them.
-
-    Raises
-    ------
-    OptionError
-        The table cannot take back what it folded, or has no order.
-    """
+    """Turns change rows into commands, one each but for preimages whose postimage replaces them."""
 
     schema: TableSchema
     sources: dict[str, str]
@@ -201,19 +184,19 @@ class ChangelogEnvelope:
         diffs = np.where((kinds >= 0) & (kinds < _RETRACTIONS), -1, 1).astype(np.int32)
         reasons = self._reasons(batch, kinds, diffs)
         is_bad = np.asarray(reasons.is_valid().to_numpy(zero_copy_only=False))
-        kept = np.flatnonzero(~self._replaced(batch, kinds) | is_bad)
-        skipped = batch.num_rows - len(kept)
-        if len(kept) < batch.num_rows:
-            batch, reasons = batch.take(pa.array(kept)), reasons.take(pa.array(kept))
-            kinds, diffs, is_bad = kinds[kept], diffs[kept], is_bad[kept]
+        row_indices = np.flatnonzero(~self._replaced(batch, kinds) | is_bad)
+        skipped = batch.num_rows - len(row_indices)
+        if len(row_indices) < batch.num_rows:
+            batch, reasons = batch.take(pa.array(row_indices)), reasons.take(pa.array(row_indices))
+            kinds, diffs, is_bad = kinds[row_indices], diffs[row_indices], is_bad[row_indices]
 
         def column(name: str) -> pa.Array:
             return pa.array(diffs) if name == CHANGE_DIFF else batch.column(name)
 
         decoded = DecodedRows(
-            columns={own: batch.column(name) for own, name in self.sources.items()},
+            columns={own_name: batch.column(name) for own_name, name in self.sources.items()},
             order=[column(name) for name in self.order],
-            own_order={own: column(name) for own, name in self.own_order.items()},
+            own_order={own_name: column(name) for own_name, name in self.own_order.items()},
             tombstones=np.isin(kinds, (_DELETE, _PREIMAGE)) & ~is_bad,
             bad_values=reasons if is_bad.any() else None,
             raw_values=lambda rows: rows_as_json(batch, rows),
@@ -249,19 +232,19 @@ class ChangelogEnvelope:
         self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int32], diffs: npt.NDArray[np.int32]
     ) -> pa.Array:
         """Return why rows are no changes, as text; null where they are."""
-        given = batch.column(CHANGE_TYPE)
-        named = pc.binary_join_element_wise("'", given, "' is no change", "")
+        change_types = batch.column(CHANGE_TYPE)
+        named = pc.binary_join_element_wise("'", change_types, "' is no change", "")
         unknown = pc.coalesce(named, pa.scalar(f"'{CHANGE_TYPE}' is null"))
         nothing = pa.scalar(None, pa.string())
         reasons = pc.if_else(pa.array(kinds == _UNKNOWN), unknown, nothing)
         if not self.has_diff:
             return reasons
         is_other = pc.not_equal(batch.column(CHANGE_DIFF), pa.array(diffs)).fill_null(True)
-        found = pc.coalesce(batch.column(CHANGE_DIFF).cast(pa.string()), pa.scalar("null"))
-        other = pc.binary_join_element_wise(
-            f"'{CHANGE_DIFF}' is ", found, " in a row of '", given, "'", ""
+        diff_texts = pc.coalesce(batch.column(CHANGE_DIFF).cast(pa.string()), pa.scalar("null"))
+        mismatch = pc.binary_join_element_wise(
+            f"'{CHANGE_DIFF}' is ", diff_texts, " in a row of '", change_types, "'", ""
         )
-        return pc.coalesce(reasons, pc.if_else(is_other, other, nothing))
+        return pc.coalesce(reasons, pc.if_else(is_other, mismatch, nothing))
 
 
 def _followed_by_puts(

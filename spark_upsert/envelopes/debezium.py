@@ -188,8 +188,8 @@ class DebeziumEnvelope:
         has_after = _mask(after.is_valid())
         old_keys = self._keys_in(before, batch.num_rows)
         in_before = _any_valid(old_keys)
-        apart = read.keys(~(has_after | in_before))
-        columns = {own: _column(read.batch, path) for own, path in self.columns.items()}
+        key_rows = read.keys(~(has_after | in_before))
+        columns = {own_name: _column(read.batch, path) for own_name, path in self.columns.items()}
         unsent = self._unsent(columns, read.unsent)
         new_keys = self._keys_in(after, batch.num_rows)
         for key in unsent.keys() & new_keys.keys():
@@ -197,8 +197,8 @@ class DebeziumEnvelope:
             is_known = unsent[key] & _mask(old_keys[key].is_valid())
             new_keys[key] = pc.if_else(pa.array(is_known), old_keys[key], new_keys[key])
             unsent[key] &= ~is_known
-        columns |= self._keys(new_keys, old_keys, apart, has_after)
-        shown = {own: f"{AFTER}.{path[-1]}" for own, path in self.columns.items()}
+        columns |= self._keys(new_keys, old_keys, key_rows, has_after)
+        shown = {own_name: f"{AFTER}.{path[-1]}" for own_name, path in self.columns.items()}
         columns, not_sent = apply_unsent(self.schema, columns, unsent, shown)
         has_key = _any_valid({key: columns[key] for key in self.schema.keys})
 
@@ -208,7 +208,7 @@ class DebeziumEnvelope:
         is_nothing = self._passed_over(op, is_truncate)
         if self._is_ordered_by_events and not self.schema.has_quarantine:
             is_nothing |= read.tombstones
-        faults = _faults(op, has_after, has_key, apart.reasons)
+        faults = _faults(op, has_after, has_key, key_rows.reasons)
         faults = _named(faults, op, read.raw_values)
         unread = _first(not_sent, explain_text(read.reasons), _NO_REASON)
         is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~_mask(faults.is_valid())
@@ -228,10 +228,10 @@ class DebeziumEnvelope:
             bad_keys=_first(
                 pc.if_else(pa.array(has_key), _NO_REASON, reasons),
                 pc.if_else(
-                    pa.array(read.tombstones), _first(apart.reasons, _NO_REASON), _NO_REASON
+                    pa.array(read.tombstones), _first(key_rows.reasons, _NO_REASON), _NO_REASON
                 ),
             ),
-            raw_keys=apart.raw,
+            raw_keys=key_rows.raw,
             needs_no_order=read.tombstones if self.schema.has_quarantine else None,
             ignores_null_deletes=True,
             raw_values=read.raw_values,
@@ -287,13 +287,13 @@ class DebeziumEnvelope:
         self, columns: Mapping[str, pa.Array], removed: Mapping[str, Mask]
     ) -> dict[str, Mask]:
         """Return the rows whose value was not sent, by column of the table."""
-        found = {}
+        masks = {}
         for name, column in columns.items():
-            *above, own = self.columns[name]
+            *above, leaf = self.columns[name]
             if tuple(above) == (*self.event, self.after):
                 where = self.placeholder.find(column)
-                found[name] = where | removed[own] if own in removed else where
-        return {name: where for name, where in found.items() if where.any()}
+                masks[name] = where | removed[leaf] if leaf in removed else where
+        return {name: where for name, where in masks.items() if where.any()}
 
     def _passed_over(self, op: pa.Array, ordered: Mask) -> Mask:
         """Return the truncates that are no commands; says if they are to change nothing.
@@ -304,24 +304,26 @@ class DebeziumEnvelope:
             return np.zeros(len(op), dtype=np.bool_)
         if self.truncates is Truncates.OVERWRITE:
             return ordered
-        found = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
-        if found.any():
+        is_skipped = _mask(pc.equal(op, _TRUNCATE).fill_null(False))
+        if is_skipped.any():
             _logger.warning(
                 "event=truncates_ignored count=%d: rows that the source no longer has stay in the "
                 "table (onTruncate=ignore)",
-                int(found.sum()),
+                int(is_skipped.sum()),
             )
-        return found
+        return is_skipped
 
     def _keys_in(self, row: pa.Array | None, count: int) -> dict[str, pa.Array]:
         """Return the key columns of ``before`` or ``after``; null where it has none."""
-        found = {}
+        keys = {}
         for key in self.schema.keys:
             name = self.columns[key][-1]
-            own = self.schema.columns.field(key).type
+            key_type = self.schema.columns.field(key).type
             has = row is not None and row.type.get_field_index(name) >= 0
-            found[key] = convert(at_path(row, (name,)), own) if has else pa.nulls(count, own)
-        return found
+            keys[key] = (
+                convert(at_path(row, (name,)), key_type) if has else pa.nulls(count, key_type)
+            )
+        return keys
 
     def _keys(
         self,
@@ -386,14 +388,14 @@ def _named(faults: pa.Array, op: pa.Array, raw: Callable[[Positions], pa.Array])
     if not len(rows):
         return message
     names = name_by_text(raw(rows))
-    told = pc.coalesce(pc.binary_join_element_wise(f"{_NO_OP}: it is ", names, ""), _NO_OP)
-    places = np.arange(len(faults))
-    places[rows] = len(faults) + np.arange(len(rows))
-    return pa.concat_arrays([message, told]).take(pa.array(places))
+    reasons = pc.coalesce(pc.binary_join_element_wise(f"{_NO_OP}: it is ", names, ""), _NO_OP)
+    row_indices = np.arange(len(faults))
+    row_indices[rows] = len(faults) + np.arange(len(rows))
+    return pa.concat_arrays([message, reasons]).take(pa.array(row_indices))
 
 
 def _first(*reasons: pa.Array | str | None) -> pa.Array:
-    return pc.coalesce(*(given for given in reasons if given is not None))
+    return pc.coalesce(*(reason for reason in reasons if reason is not None))
 
 
 def _repeated(
@@ -406,9 +408,9 @@ def _repeated(
     rows = np.repeat(np.arange(len(moved)), counts)
     is_old = np.zeros(len(rows), dtype=np.bool_)
     is_old[(np.cumsum(counts) - counts)[moved]] = True
-    places, old = pa.array(rows), pa.array(is_old)
+    row_indices, old = pa.array(rows), pa.array(is_old)
     columns = {
-        name: pc.if_else(old, old_keys[name].take(places), column.take(places))
+        name: pc.if_else(old, old_keys[name].take(row_indices), column.take(row_indices))
         if name in old_keys
         else column.take(pa.array(rows, mask=is_old))
         for name, column in decoded.columns.items()
@@ -418,13 +420,13 @@ def _repeated(
     return replace(
         decoded,
         columns=columns,
-        order=[column.take(places) for column in decoded.order],
-        own_order={name: column.take(places) for name, column in decoded.own_order.items()},
+        order=[column.take(row_indices) for column in decoded.order],
+        own_order={name: column.take(row_indices) for name, column in decoded.own_order.items()},
         tombstones=decoded.tombstones[rows] | is_old,
         needs_no_order=None if decoded.needs_no_order is None else decoded.needs_no_order[rows],
-        bad_values=decoded.bad_values.take(places),
-        bad_keys=decoded.bad_keys.take(places),
-        raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(places),
+        bad_values=decoded.bad_values.take(row_indices),
+        bad_keys=decoded.bad_keys.take(row_indices),
+        raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(row_indices),
         raw_values=lambda chosen: decoded.raw_values(rows[chosen]),
     )
 
@@ -476,14 +478,14 @@ class Events(NamedTuple):
             return self
         count = len(self.events)
         events, reasons = [self.events], [_reasons_of(self.reasons, count)]
-        places, is_cut = np.arange(count), self.is_cut.copy()
+        row_indices, is_cut = np.arange(count), self.is_cut.copy()
         for rows, piece in pieces:
-            places[rows] = count + np.arange(len(rows))
+            row_indices[rows] = count + np.arange(len(rows))
             count += len(rows)
             is_cut[rows] = piece.is_cut
             events.append(piece.events)
             reasons.append(_reasons_of(piece.reasons, len(rows)))
-        at = pa.array(places)
+        at = pa.array(row_indices)
         return Events(pa.concat_arrays(events).take(at), pa.concat_arrays(reasons).take(at), is_cut)
 
 
@@ -522,25 +524,25 @@ class EventDecoder:
     def _again(self, payloads: pa.Array, events: pa.StructArray, reasons: pa.Array) -> Events:
         """Read the events that are bad with fewer fields; as many steps as there are `fewer`."""
         left = np.flatnonzero(_valid(reasons))
-        places = np.arange(len(payloads))
+        row_indices = np.arange(len(payloads))
         pieces, count = [events], len(events)
         is_cut = np.zeros(len(payloads), dtype=np.bool_)
         for step in self.fewer:
-            found = decoded(step.decoder, payloads.take(pa.array(left)))
-            is_read = _readable(found, len(left))
+            decoded_rows = decoded(step.decoder, payloads.take(pa.array(left)))
+            is_read = _readable(decoded_rows, len(left))
             rows, good = left[is_read], pa.array(np.flatnonzero(is_read))
-            columns = dict(zip(step.decoder.fields.names, found.columns, strict=True))
+            columns = dict(zip(step.decoder.fields.names, decoded_rows.columns, strict=True))
             taken = {name: column.take(good) for name, column in columns.items()}
             pieces.append(_laid_out(taken, events.type, len(rows)))
-            places[rows] = count + np.arange(len(rows))
+            row_indices[rows] = count + np.arange(len(rows))
             count += len(rows)
             is_cut[rows] = not step.knows_after
             if step.has_values:
-                reasons = _renewed(reasons, left, found.reasons)
+                reasons = _renewed(reasons, left, decoded_rows.reasons)
             left = left[~is_read]
         is_cut[left] = True
-        whole = pa.concat_arrays(pieces).take(pa.array(places))
-        return Events(whole, reasons, is_cut)
+        merged = pa.concat_arrays(pieces).take(pa.array(row_indices))
+        return Events(merged, reasons, is_cut)
 
     def _nulls(self, events: pa.StructArray, reasons: pa.Array | None) -> pa.Array | None:
         """Add why rows that lack what is declared NOT NULL cannot be applied."""
@@ -559,25 +561,25 @@ def _reasons_of(reasons: pa.Array | None, count: int) -> pa.Array:
 
 def _renewed(reasons: pa.Array, rows: Positions, found: pa.Array | None) -> pa.Array:
     """Return reasons with other ones for some rows, or none."""
-    places = np.arange(len(reasons))
-    places[rows] = len(reasons) + np.arange(len(rows))
-    return pa.concat_arrays([reasons, _reasons_of(found, len(rows))]).take(pa.array(places))
+    row_indices = np.arange(len(reasons))
+    row_indices[rows] = len(reasons) + np.arange(len(rows))
+    return pa.concat_arrays([reasons, _reasons_of(found, len(rows))]).take(pa.array(row_indices))
 
 
 def _laid_out(columns: Mapping[str, pa.Array], type_: pa.StructType, count: int) -> pa.StructArray:
     """Return columns as structs of more fields; what they lack is null."""
     parts = []
-    for wanted in type_:
-        column = columns.get(wanted.name)
+    for wanted_field in type_:
+        column = columns.get(wanted_field.name)
         if column is None:
-            parts.append(pa.nulls(count, wanted.type))
-        elif column.type == wanted.type:
+            parts.append(pa.nulls(count, wanted_field.type))
+        elif column.type == wanted_field.type:
             parts.append(column)
         else:
             names = [inner.name for inner in column.type]
             inside = dict(zip(names, column.flatten(), strict=True))
-            whole = _laid_out(inside, wanted.type, count)
-            parts.append(pc.if_else(column.is_valid(), whole, None))
+            combined = _laid_out(inside, wanted_field.type, count)
+            parts.append(pc.if_else(column.is_valid(), combined, None))
     return pa.StructArray.from_arrays(parts, fields=list(type_))
 
 

@@ -64,23 +64,19 @@ _AFTER_IS_TEXT = "'(?:payload\\.)?after' is declared object, found string"
 
 def name_by_fields(names: Collection[str]) -> str | None:
     """Return what payloads with some fields are, None if they may be change events."""
-    found = (f"{kind.name} {_ADVICE}" for kind in KINDS if kind.has_fields(names))
-    return next(found, None)
+    messages = (f"{kind.name} {_ADVICE}" for kind in KINDS if kind.has_fields(names))
+    return next(messages, None)
 
 
 def name_by_text(payloads: pa.Array) -> pa.Array:
-    """Return what each payload without ``op`` is, as text; null where it is not known.
-
-    Parameters
-    ----------
-    payloads : pyarrow.Array of binary
-        JSON; bytes of another format match nothing.
-    """
-    found = pa.nulls(len(payloads), pa.string())
+    """Return what each payload without ``op`` is, as text; null where it is not known."""
+    messages = pa.nulls(len(payloads), pa.string())
     for kind in KINDS:
         matches = pc.match_substring_regex(payloads, kind.pattern)
-        found = pc.if_else(pc.and_(matches, found.is_null()), f"{kind.name} {_ADVICE}", found)
-    return found
+        messages = pc.if_else(
+            pc.and_(matches, messages.is_null()), f"{kind.name} {_ADVICE}", messages
+        )
+    return messages
 
 
 def explain_text(reasons: pa.Array | None) -> pa.Array | None:

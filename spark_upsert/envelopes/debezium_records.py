@@ -97,9 +97,9 @@ def record_form(
     rows: pa.Schema, options: EnvelopeOptions, found: Mapping[str, FoundSide]
 ) -> RecordForm:
     """Return the form of records, given options and what was found for the sides they leave out."""
-    given, unsaid = options.payloads, options.unsaid
-    value = PayloadFormat.parse(VALUE, given, options.schema_ids, formats=_FORMATS)
-    key = PayloadFormat.parse(KEY, given, options.schema_ids, default=value.name)
+    payload_format, unsaid = options.payloads, options.unsaid
+    value = PayloadFormat.parse(VALUE, payload_format, options.schema_ids, formats=_FORMATS)
+    key = PayloadFormat.parse(KEY, payload_format, options.schema_ids, default=value.name)
     refused: tuple[RefusedField, ...] = ()
     if VALUE in found:
         image, event, make_values = _found(found[VALUE])
@@ -133,8 +133,8 @@ def record_form(
 
 def _found(value: FoundSide) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
     """Return the columns of a row, what stands beside it, and the decoder of some of both."""
-    image, beside = value.event()
-    return image, with_event_fields(beside), value.decoder
+    image, envelope_fields = value.event()
+    return image, with_event_fields(envelope_fields), value.decoder
 
 
 def with_event_fields(beside: pa.Schema) -> pa.Schema:
@@ -146,16 +146,16 @@ def with_event_fields(beside: pa.Schema) -> pa.Schema:
 
 
 def _overlaid(fixed: Iterable[pa.Field], found: Iterable[pa.Field]) -> list[pa.Field]:
-    own = {field.name: field for field in fixed}
+    fixed_by_name = {field.name: field for field in fixed}
     for field in found:
-        if field.name not in own:
-            own[field.name] = field
-        elif pa.types.is_struct(field.type) and pa.types.is_struct(own[field.name].type):
-            parts = _overlaid(own[field.name].type, field.type)
-            own[field.name] = field.with_type(pa.struct(parts))
-        elif not widens(field.type, own[field.name].type):
-            own[field.name] = field
-    return list(own.values())
+        if field.name not in fixed_by_name:
+            fixed_by_name[field.name] = field
+        elif pa.types.is_struct(field.type) and pa.types.is_struct(fixed_by_name[field.name].type):
+            parts = _overlaid(fixed_by_name[field.name].type, field.type)
+            fixed_by_name[field.name] = field.with_type(pa.struct(parts))
+        elif not widens(field.type, fixed_by_name[field.name].type):
+            fixed_by_name[field.name] = field
+    return list(fixed_by_name.values())
 
 
 def _json(
@@ -204,12 +204,12 @@ def _avro(
             )
 
     def make(event: pa.Schema) -> Decoder:
-        only = frozenset(".".join(path) for path, _ in leaves(event))
-        return value.behind_header(decoder.keeping(only))
+        needed = frozenset(".".join(path) for path, _ in leaves(event))
+        return value.behind_header(decoder.keeping(needed))
 
     image = pa.schema(list(fields[AFTER].type))
-    beside = [field for name, field in fields.items() if name not in (BEFORE, AFTER)]
-    return image, pa.schema(beside), make, decoder.refused
+    envelope_fields = [field for name, field in fields.items() if name not in (BEFORE, AFTER)]
+    return image, pa.schema(envelope_fields), make, decoder.refused
 
 
 def _keys(key: PayloadFormat, columns: pa.Schema, unsaid: SchemalessDefaults) -> Decoder | None:
@@ -249,11 +249,6 @@ class RecordForm:
         The columns of a row that no table can hold.
     is_declared_json : bool
         Whether values are JSON of declared fields, which may be unable to hold a placeholder.
-
-    Raises
-    ------
-    SchemaError
-        The records lack a column.
     """
 
     rows: pa.Schema
@@ -310,7 +305,7 @@ class RecordForm:
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
         """Return the envelope for a table."""
-        own = find_columns(columns.names, schema.columns.names, role="column")
+        own_names = find_columns(columns.names, schema.columns.names, role="column")
         value = self._name(VALUE)
         of_event = {field.name for field in dotted(self.event)}
 
@@ -322,9 +317,9 @@ class RecordForm:
         images = {name for name in columns.names if has_column(self.image, name)}
         stored = {
             column: (value, AFTER, name) if name in images else path(name)
-            for column, name in zip(own, columns.names, strict=True)
+            for column, name in zip(own_names, columns.names, strict=True)
         }
-        asked = {p for p in (*order, *own_order.values(), *stored.values()) if p[0] == value}
+        needed_paths = {p for p in (*order, *own_order.values(), *stored.values()) if p[0] == value}
         key_fields = [self.columns.field(stored[key][-1]) for key in schema.keys]
         return DebeziumEnvelope(
             schema=schema,
@@ -335,7 +330,7 @@ class RecordForm:
                     {field.name for field in key_fields},
                     images,
                     order={p[1:] for p in order if p[0] == value},
-                    asked={p[1:] for p in asked},
+                    asked={p[1:] for p in needed_paths},
                 ),
                 key=self.make_keys(pa.schema(key_fields)),
                 key_fields=dict(zip(schema.keys, (f.name for f in key_fields), strict=True)),
@@ -379,16 +374,16 @@ class RecordForm:
 
 def _pruned(fields: pa.Schema | pa.StructType, asked: set[Path], above: Path) -> list[pa.Field]:
     """Return the fields that lead to some paths."""
-    kept = []
+    remaining = []
     for field in fields:
         path = (*above, field.name)
         if path in asked:
-            kept.append(field)
+            remaining.append(field)
         elif pa.types.is_struct(field.type):
             inside = _pruned(field.type, asked, path)
             if inside:
-                kept.append(field.with_type(pa.struct(inside)))
-    return kept
+                remaining.append(field.with_type(pa.struct(inside)))
+    return remaining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,18 +420,18 @@ class _RecordReader:
 
     def _decode(self, payloads: pa.Array) -> tuple[Events, dict[str, Mask]]:
         """Return the events, and which members of ``after`` the source did not send."""
-        whole = self.events.decode(payloads)
+        decoded_rows = self.events.decode(payloads)
         if self.placeholder is None:
-            return whole, {}
-        types = (field.type for field in whole.events.type.field(AFTER).type)
-        rows = self.placeholder.rows_in_doubt(payloads, whole.reasons, types)
+            return decoded_rows, {}
+        types = (field.type for field in decoded_rows.events.type.field(AFTER).type)
+        rows = self.placeholder.rows_in_doubt(payloads, decoded_rows.reasons, types)
         pieces: list[tuple[Positions, Events]] = []
 
         def decode(chosen: Positions, texts: pa.Array, names: frozenset[str]) -> None:
             pieces.append((chosen, self.events.without(names).decode(texts)))
 
         unsent = decode_again(self.placeholder, payloads, rows, (AFTER,), decode)
-        return whole.replaced(pieces), unsent
+        return decoded_rows.replaced(pieces), unsent
 
     def _keys(self, wanted: pa.Array, raw: pa.Array) -> EventKeys:
         if self.key is None:
@@ -444,19 +439,21 @@ class _RecordReader:
             return EventKeys(
                 columns={}, reasons=pc.if_else(wanted.is_valid(), reason, None), raw=raw
             )
-        found = decoded(self.key, wanted)
-        by_name = dict(zip(self.key.fields.names, found.columns, strict=True))
+        decoded_keys = decoded(self.key, wanted)
+        by_name = dict(zip(self.key.fields.names, decoded_keys.columns, strict=True))
         if len(by_name) == 1 == len(self.key_fields):
             # A key that is a plain value has no name that could matter.
             by_name = dict(zip(self.key_fields.values(), by_name.values(), strict=True))
-        columns = {own: by_name[name] for own, name in self.key_fields.items() if name in by_name}
+        columns = {
+            own_name: by_name[name] for own_name, name in self.key_fields.items() if name in by_name
+        }
         holds = [column.is_valid() for column in columns.values()]
         is_empty = wanted.is_valid()
         for valid in holds:
             is_empty = pc.and_not(is_empty, valid)
         reasons = pc.if_else(is_empty, f"it lacks {', '.join(self.key_fields.values())}", None)
-        if found.reasons is not None:
-            reasons = pc.coalesce(found.reasons, reasons)
+        if decoded_keys.reasons is not None:
+            reasons = pc.coalesce(decoded_keys.reasons, reasons)
         return EventKeys(
             columns=columns,
             reasons=pc.binary_join_element_wise("the key is undecodable: ", reasons, ""),
@@ -477,11 +474,6 @@ class ParsedForm:
         The columns of the rows.
     truncates : Truncates
     placeholder : Placeholder
-
-    Raises
-    ------
-    SchemaError
-        The rows are not of this form.
     """
 
     rows: pa.Schema
@@ -540,10 +532,10 @@ class ParsedForm:
     @cached_property
     def orders(self) -> pa.Schema:
         """The leaves of the event by dotted names, then the other columns of the rows."""
-        found = {field.name: field for field in dotted(self._event)}
+        field_by_name = {field.name: field for field in dotted(self._event)}
         for field in dotted(self.rows) if self._root else ():
-            found.setdefault(field.name, field)
-        return pa.schema(list(found.values()))
+            field_by_name.setdefault(field.name, field)
+        return pa.schema(list(field_by_name.values()))
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
         """Return what is named; else the order is that of arrival."""
@@ -555,7 +547,7 @@ class ParsedForm:
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
         """Return the envelope for a table."""
-        own = find_columns(columns.names, schema.columns.names, role="column")
+        own_names = find_columns(columns.names, schema.columns.names, role="column")
         before = [name for name in self._event.names if name.lower() == BEFORE]
         after = self._name(AFTER)
         of_event = {field.name for field in dotted(self._event)}
@@ -574,7 +566,7 @@ class ParsedForm:
             op=self._name(OP),
             columns={
                 column: (*self._root, after, name) if has_column(self.columns, name) else path(name)
-                for column, name in zip(own, columns.names, strict=True)
+                for column, name in zip(own_names, columns.names, strict=True)
             },
             order=tuple(path(name) for name in order_names(schema, self.orders)),
             own_order={c: path(source) for c, source in schema.engine.column_order.items()},
@@ -608,8 +600,10 @@ class _ParsedReader:
         """Return the events of a batch."""
 
         def keys(where: Mask) -> EventKeys:
-            found = {n: at_path(batch.column(path[0]), path[1:]) for n, path in self.keys.items()}
-            return EventKeys(columns=found)
+            key_columns = {
+                n: at_path(batch.column(path[0]), path[1:]) for n, path in self.keys.items()
+            }
+            return EventKeys(columns=key_columns)
 
         return EventBatch(
             batch=batch,

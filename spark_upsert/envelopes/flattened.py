@@ -43,13 +43,7 @@ _DELETES, _ROWS = ("true", "d"), ("false", "c", "r", "u")
 
 
 def require_delete_mark(names: Iterable[str], deletes: str | None) -> None:
-    """Refuse rows whose deletes no option reads.
-
-    Raises
-    ------
-    SchemaError
-        There is Debezium's mark of deletes, and ``applyAsDeletes`` is not given.
-    """
+    """Refuse rows whose deletes no option reads."""
     if deletes is None and DELETED_FIELD in names:
         raise unread_deletes()
 
@@ -94,31 +88,15 @@ class FlattenedReader:
         marks: pa.Array | None,
         unsent: Mapping[str, Mask] | None = None,
     ) -> tuple[dict[str, pa.Array], Mask | None, pa.Array | None]:
-        """Return columns, which rows are deletes, and why rows cannot be applied.
-
-        Parameters
-        ----------
-        schema : TableSchema
-        columns : mapping of str to pyarrow.Array, each of shape (n,)
-            The table's columns that the rows have.
-        marks : pyarrow.Array or None, shape (n,)
-            The column that marks deletes.
-        unsent : mapping of str to numpy.ndarray of bool, optional
-            Unsent values that were found before, by column of the table.
-
-        Returns
-        -------
-        tuple of (dict, numpy.ndarray of bool or None, pyarrow.Array or None)
-            Without marks, no row is a delete, and the second is None.
-        """
-        found, reasons = dict(columns), None
+        """Return columns, which rows are deletes, and why rows cannot be applied."""
+        row_columns, reasons = dict(columns), None
         if self.placeholder is not None:
             masks = {name: self.placeholder.find(column) for name, column in columns.items()}
             for name, where in (unsent or {}).items():
                 masks[name] = masks[name] | where
-            found, reasons = apply_unsent(schema, columns, masks, {})
+            row_columns, reasons = apply_unsent(schema, columns, masks, {})
         if marks is None:
-            return found, None, reasons
+            return row_columns, None, reasons
         values = readable(marks)[0]
         is_flag = pa.types.is_boolean(values.type)
         deletes = values if is_flag else pc.is_in(values, pa.array(_DELETES))
@@ -126,16 +104,16 @@ class FlattenedReader:
         unknown = self._unknown_marks(values)
         if unknown is not None:
             reasons = unknown if reasons is None else pc.coalesce(unknown, reasons)
-        return found, is_delete, reasons
+        return row_columns, is_delete, reasons
 
     def _unknown_marks(self, marks: pa.Array) -> pa.Array | None:
         if pa.types.is_boolean(marks.type):
             return None
-        known = pc.is_in(marks, pa.array([*_DELETES, *_ROWS, None], pa.string()))
-        if pc.all(known, min_count=0).as_py():
+        is_known = pc.is_in(marks, pa.array([*_DELETES, *_ROWS, None], pa.string()))
+        if pc.all(is_known, min_count=0).as_py():
             return None
         expected = f", expected one of {', '.join((*_DELETES, *_ROWS))}"
         why = pc.binary_join_element_wise(
             f"the applyAsDeletes column '{self.mark}' is '", marks, f"'{expected}", ""
         )
-        return pc.if_else(known, pa.scalar(None, pa.string()), why)
+        return pc.if_else(is_known, pa.scalar(None, pa.string()), why)

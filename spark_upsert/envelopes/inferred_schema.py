@@ -53,13 +53,7 @@ class FoundSide:
         return OwnDecoder(self.schemas, fields, self.is_tolerant, self.refused)
 
     def event(self) -> tuple[pa.Schema, pa.Schema]:
-        """Return the columns of a row of a change event, and what stands beside it.
-
-        Raises
-        ------
-        SchemaError
-            The schemas are not those of change events.
-        """
+        """Return the columns of a row of a change event, and what stands beside it."""
         by_name = {field.name: field for field in self.fields}
         images = [
             pa.schema(list(by_name[name].type))
@@ -67,18 +61,19 @@ class FoundSide:
             if name in by_name and pa.types.is_struct(by_name[name].type)
         ]
         if not images or _OP not in by_name:
-            other = name_by_fields(by_name)
-            if other is not None:
+            message_kind = name_by_fields(by_name)
+            if message_kind is not None:
                 raise SchemaError(
-                    f"the payloads are {other}.",
+                    f"the payloads are {message_kind}.",
                     hint="write the topics of tables alone: name them by 'subscribe', or by a "
                     "'subscribePattern' that no other topic matches.",
                 )
-            told = f"they have {', '.join(by_name) or 'no fields'}"
+            description = f"they have {', '.join(by_name) or 'no fields'}"
             if _OP in by_name and any(name in by_name for name in _IMAGES):
-                told = f"'after' is {MONGODB}"
+                description = f"'after' is {MONGODB}"
             raise SchemaError(
-                f"the schemas of the payloads are not those of Debezium's change events: {told}.",
+                "the schemas of the payloads are not those of Debezium's change events: "
+                f"{description}.",
                 hint="events that were flattened are rows: use the envelope 'kafka' for them, and "
                 f"{setting('applyAsDeletes', DELETED_FIELD)} where they have that field.",
             )
@@ -91,25 +86,6 @@ def found_options(
 ) -> WriteOptions:
     """Return the options of a write with the columns that its payloads have.
 
-    Parameters
-    ----------
-    options : WriteOptions
-        Returned as they are if nothing is to be found (`EnvelopeOptions.finds`).
-    batches : iterable of pyarrow.RecordBatch
-        All rows of one table; read once, and not kept.
-    known : TableSchema or None
-        The table's own, if there is one. It stands in for a side that no payload describes, as
-        where all rows are deletes.
-
-    Raises
-    ------
-    SchemaError
-        The schemas contradict each other, no table can hold what one says, or there is neither a
-        schema nor a table. Where the policy keeps rows that cannot be applied (`ErrorPolicy`), a
-        payload with such a schema is such a row, and no error.
-    StorageError
-        The registry does not answer: nothing is known of the rows.
-
     Notes
     -----
     A loop over the distinct schemas of each batch; payloads are not decoded.
@@ -121,7 +97,7 @@ def found_options(
     is_tolerant = policy not in (None, ErrorPolicy.FAIL)
     left_out, used = _left_out(options, known)
     envelope = replace(envelope, left_out=left_out, used=used, is_tolerant=is_tolerant)
-    found: dict[str, pa.Schema] = {}
+    schema_by_side: dict[str, pa.Schema] = {}
     contradicted: dict[str, pa.Schema] = {}
     whys: dict[str, str] = {}
     count = 0
@@ -133,18 +109,22 @@ def found_options(
     }
     for batch in batches:
         count += batch.num_rows
-        for side, own in schemas.items():
+        for side, schema in schemas.items():
             name = find_in_schema(side, batch.schema, role="column of Kafka's records")
             payloads = batch.column(name).cast(pa.binary())
             read = fields_in(
-                own,
+                schema,
                 [payloads],
                 narrowed[side],
                 expected=expected.get(side),
                 is_tolerant=is_tolerant,
             )
             if read.fields is not None:
-                found[side] = joined(found[side], read.fields) if side in found else read.fields
+                schema_by_side[side] = (
+                    joined(schema_by_side[side], read.fields)
+                    if side in schema_by_side
+                    else read.fields
+                )
             if read.contradicted is not None:
                 before = contradicted.get(side, read.contradicted)
                 contradicted[side] = joined(before, read.contradicted)
@@ -152,19 +132,21 @@ def found_options(
                 whys.setdefault(side, read.why)
     is_described = True
     for side in envelope.sources:
-        if side not in found:
-            fields = _instead(envelope, side, found.get(_KEY), known, count, whys.get(side))
-            found[side] = _with_mark(fields, options.deletes) if side == _VALUE else fields
+        if side not in schema_by_side:
+            fields = _instead(
+                envelope, side, schema_by_side.get(_KEY), known, count, whys.get(side)
+            )
+            schema_by_side[side] = _with_mark(fields, options.deletes) if side == _VALUE else fields
             is_described = is_described and side != _VALUE
         elif side in contradicted:
-            found[side] = joined(found[side], contradicted[side])
-    not_read = {name for each in narrowed.values() for name in each.left_out}
+            schema_by_side[side] = joined(schema_by_side[side], contradicted[side])
+    not_read = {name for narrowed_side in narrowed.values() for name in narrowed_side.left_out}
     if not is_described:
         # No payload has a field that could be left out.
         not_read = {name.lower() for name in options.except_columns}
     return replace(
         options,
-        envelope=replace(envelope, found=found),
+        envelope=replace(envelope, found=schema_by_side),
         except_columns=tuple(n for n in options.except_columns if n.lower() not in not_read),
     )
 
@@ -247,13 +229,7 @@ def _with_mark(fields: pa.Schema, deletes: str | None) -> pa.Schema:
 
 
 def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
-    """Return what is found of the sides without a given schema.
-
-    Raises
-    ------
-    OptionError
-        It was not looked for in the rows, and no subject of a registry says it instead.
-    """
+    """Return what is found of the sides without a given schema."""
     return {
         side: FoundSide(schemas_of(envelope, side), envelope.found[side], envelope.is_tolerant)
         if side in envelope.found
@@ -278,20 +254,20 @@ def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
         )
     try:
         newest = latest_schema(schemas.settings, subject)
-        own = schemas.own(newest.text) if newest.kind == schemas.kind else None
+        own_schema = schemas.own(newest.text) if newest.kind == schemas.kind else None
     except Unreadable as error:
         raise SchemaError(
             f"the newest schema of the subject '{subject}' has no columns: {error}.",
             hint=f"correct it in the registry, or give '{side}Schema'.",
         ) from error
-    if own is None:
+    if own_schema is None:
         raise SchemaError(
             f"the newest schema of the subject '{subject}' is one of {newest.kind}, and "
             f"'{side}Format' means {schemas.kind}.",
             hint=f"give {side}Format=avro-confluent or json-confluent, as it is written.",
         )
-    whole = replace(schemas, newest=newest, counted=None)
-    return FoundSide(whole, own.fields, refused=own.refused)
+    refreshed = replace(schemas, newest=newest, counted=None)
+    return FoundSide(refreshed, own_schema.fields, refused=own_schema.refused)
 
 
 def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:

@@ -79,11 +79,6 @@ class KafkaForm:
     placeholder : Placeholder
     is_declared_json : bool
         Whether values are JSON of declared fields, which may be unable to hold a placeholder.
-
-    Raises
-    ------
-    SchemaError
-        The rows are not of this form.
     """
 
     rows: pa.Schema
@@ -138,8 +133,8 @@ class KafkaForm:
         """The columns of the records themselves, and the field that marks deletes."""
         names = {name.lower() for name in self.columns.names}
         marks = [] if self._mark is None else [self.value.fields.field(self._mark)]
-        rest = [field for field in self.rows if field.name.lower() not in names]
-        return pa.schema([*marks, *(field for field in rest if field.name != self._mark)])
+        others = [field for field in self.rows if field.name.lower() not in names]
+        return pa.schema([*marks, *(field for field in others if field.name != self._mark)])
 
     @cached_property
     def orders(self) -> pa.Schema:
@@ -168,13 +163,13 @@ class KafkaForm:
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> KafkaEnvelope:
         """Return the envelope for a table."""
-        own = find_columns(columns.names, schema.columns.names, role="column")
-        places: dict[str, Path] = {}
+        own_names = find_columns(columns.names, schema.columns.names, role="column")
+        paths: dict[str, Path] = {}
         for field in self.rows:
-            places[field.name] = (field.name,)
+            paths[field.name] = (field.name,)
         for side, decoder in ((_VALUE, self.value), (_KEY, self.key)):
             for field in decoder.fields:
-                places[field.name] = (side, field.name)
+                paths[field.name] = (side, field.name)
         row_names = set(self.rows.names)
         orders = order_names(schema, self.orders)
 
@@ -187,7 +182,9 @@ class KafkaForm:
             value=self.value,
             key_name=self._name(_KEY),
             value_name=self._name(_VALUE),
-            columns={column: places[name] for column, name in zip(own, columns.names, strict=True)},
+            columns={
+                column: paths[name] for column, name in zip(own_names, columns.names, strict=True)
+            },
             order=tuple(order_path(name) for name in orders),
             own_order={
                 column: order_path(source) for column, source in schema.engine.column_order.items()
@@ -232,22 +229,22 @@ class KafkaEnvelope:
             first, *inside = path
             return at_path(sides[first], tuple(inside)) if inside else batch.column(first)
 
-        columns = {own: column(path) for own, path in self.columns.items()}
-        fields = {own: path[1] for own, path in self.columns.items() if path[0] == _VALUE}
+        columns = {own_name: column(path) for own_name, path in self.columns.items()}
+        fields = {own_name: path[1] for own_name, path in self.columns.items() if path[0] == _VALUE}
         reader = FlattenedReader(self.mark, self.placeholder)
         changed, deletes, faults = reader.read(
             self.schema,
-            {own: columns[own] for own in fields},
+            {own_name: columns[own_name] for own_name in fields},
             None if self.mark is None else column((_VALUE, self.mark)),
-            {own: unsent[name] for own, name in fields.items() if name in unsent},
+            {own_name: unsent[name] for own_name, name in fields.items() if name in unsent},
         )
         columns |= changed
         reasons = _because("the value is undecodable: ", values.reasons)
         tombstones = np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False))
-        found = DecodedRows(
+        decoded_rows = DecodedRows(
             columns=columns,
             order=[column(path) for path in self.order],
-            own_order={own: column(path) for own, path in self.own_order.items()},
+            own_order={own_name: column(path) for own_name, path in self.own_order.items()},
             tombstones=tombstones if deletes is None else tombstones | deletes,
             bad_values=_first(faults, reasons),
             bad_keys=self._bad_keys(raw_keys, keys, columns),
@@ -256,7 +253,7 @@ class KafkaEnvelope:
             ignores_null_deletes=True,
             hint=reader.hint,
         )
-        return to_commands(self.schema, found)
+        return to_commands(self.schema, decoded_rows)
 
     def _decode_values(self, payloads: pa.Array) -> tuple[Payloads, dict[str, Mask]]:
         """Return the values, and which members of them the source did not send."""
@@ -346,20 +343,7 @@ class PayloadFormat:
         formats: Sequence[str] = FORMATS,
         default: str | None = None,
     ) -> PayloadFormat:
-        """Check the options of a side.
-
-        Parameters
-        ----------
-        side : {"key", "value"}
-        given : mapping of str to str or None
-            The options ``<side>Format`` and ``<side>Schema``.
-        schema_ids : mapping of str to int or None
-            The ids of schemas, by side.
-        formats : sequence of str
-            The formats that are allowed.
-        default : str, optional
-            The format if none is given; without it, one must be.
-        """
+        """Check the options of a side."""
         option = f"{side}Format"
         name = given[option] or default
         if name is None:

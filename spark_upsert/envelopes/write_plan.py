@@ -55,21 +55,7 @@ from spark_upsert.table.write.own_rows import envelope_of_rows
 
 
 def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:
-    """Return the form of rows of some columns.
-
-    Parameters
-    ----------
-    options : EnvelopeOptions
-    rows : pyarrow.Schema
-        The columns of the rows.
-    deletes : str or None
-        The column ``applyAsDeletes``.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        The options do not fit the envelope, or the rows do not.
-    """
+    """Return the form of rows of some columns."""
     match options.kind:
         case EnvelopeKind.UPSERT:
             require_delete_mark(rows.names, deletes)
@@ -82,10 +68,10 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
         case EnvelopeKind.DEBEZIUM:
             return record_form(rows, options, found_sides(options))
         case EnvelopeKind.KAFKA:
-            found = found_sides(options)
+            sides = found_sides(options)
             key, value = (
-                found[side].decoder()
-                if side in found
+                sides[side].decoder()
+                if side in sides
                 else PayloadFormat.parse(side, options.payloads, options.schema_ids).decoder()
                 for side in ("key", "value")
             )
@@ -96,7 +82,7 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
                 value,
                 deletes=deletes,
                 placeholder=options.placeholder or DEFAULT_PLACEHOLDER,
-                is_declared_json="value" not in found and is_json(options.payloads["valueFormat"]),
+                is_declared_json="value" not in sides and is_json(options.payloads["valueFormat"]),
             )
         case EnvelopeKind.CHANGELOG:
             return ChangelogForm(rows)
@@ -140,14 +126,7 @@ class WritePlan:
     def commands(
         self, snapshot: Snapshot, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the commands of rows.
-
-        Parameters
-        ----------
-        snapshot : Snapshot
-            The table at `base`, where the rows of keys are looked up.
-        batches : iterable of pyarrow.RecordBatch
-        """
+        """Yield the commands of rows."""
         for batch in batches:
             rows = [batch]
             if self.is_of_keys:
@@ -160,26 +139,7 @@ WriteStep: TypeAlias = Create | Alter | WritePlan
 
 
 def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Schema) -> WriteStep:
-    """Check a write against its table.
-
-    Parameters
-    ----------
-    manifest : Manifest or None
-        The table as it is; None if there is none.
-    options : WriteOptions
-    incoming : pyarrow.Schema
-        The columns of the rows.
-
-    Returns
-    -------
-    Create, Alter or WritePlan
-        A plan; or what must be done first, after which the write is planned upon the result.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        Something does not fit.
-    """
+    """Check a write against its table."""
     # Options may choose between names that differ in case.
     refuse_repeated(incoming.names, is_exact=True)
     if options.operation is Operation.DELETE:
@@ -235,11 +195,6 @@ def plan_upon(
     is upon an unborn one, which the epoch makes. It has the identity ``unborn_id``, if several
     plans are to be upon the same one (`Table.unborn`). A caller that has just looked gives the
     newest version (``head``).
-
-    Raises
-    ------
-    OptionError, SchemaError
-        Something does not fit; the table is as it was.
     """
     manifest = head or table.log.try_head()
     for _ in range(_ALTERATIONS_MAX):
@@ -272,9 +227,9 @@ def usual_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
 
 def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
     """Choose the columns that the table is to hold."""
-    own = form.columns
-    others = [field for field in form.others if not has_column(own, field.name)]
-    available = pa.schema([*own, *others])
+    columns = form.columns
+    others = [field for field in form.others if not has_column(columns, field.name)]
+    available = pa.schema([*columns, *others])
     names = available.names
     refused = {name.lower(): error for name, error in form.refused.items()}
     chosen = {name.lower() for name in options.columns}
@@ -283,17 +238,17 @@ def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
         if name in chosen or not (chosen or name in not_stored):
             raise error
     if options.columns:
-        kept = list(find_columns(options.columns, names, role="column of 'columnList'"))
+        selected = list(find_columns(options.columns, names, role="column of 'columnList'"))
     else:
         own_names = {name.lower() for name in names}
-        given = [
+        excluded = [
             name
             for name in options.except_columns
             if name.lower() not in refused or name.lower() in own_names
         ]
-        left_out = set(find_columns(given, names, role="column of 'exceptColumnList'"))
-        kept = [name for name in own.names if name not in left_out]
-    return pa.schema([available.field(name) for name in kept])
+        left_out = set(find_columns(excluded, names, role="column of 'exceptColumnList'"))
+        selected = [name for name in columns.names if name not in left_out]
+    return pa.schema([available.field(name) for name in selected])
 
 
 def _stored_fields(form: Form, names: Iterable[str]) -> list[pa.Field]:
@@ -318,14 +273,14 @@ def _accepted(
 def _without(name: str, schema: TableSchema, columns: pa.Schema, options: WriteOptions) -> str:
     """Return by which options a column is left out."""
     if options.columns:
-        kept = [each for each in options.columns if each.lower() != name.lower()]
-        given = setting("columnList", joined_names(kept))
+        remaining = [column for column in options.columns if column.lower() != name.lower()]
+        hint = setting("columnList", joined_names(remaining))
     else:
-        given = setting("exceptColumnList", joined_names([*options.except_columns, name]))
-    names = [each.lower() for each in schema.columns.names]
+        hint = setting("exceptColumnList", joined_names([*options.except_columns, name]))
+    names = [name.lower() for name in schema.columns.names]
     lacks_one = name.lower() in names or not set(names) <= {n.lower() for n in columns.names}
     more = f" and {setting('mergeSchema', 'true')}" if lacks_one else ""
-    return f"To leave '{name}' out, give {given}{more}."
+    return f"To leave '{name}' out, give {hint}{more}."
 
 
 def _new_schema(
@@ -370,11 +325,11 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
     _require_keys(options, schema)
     if options.hash_prefix not in (None, schema.hash_prefix):
         raise OptionError.fixed("hashPrefix", str(options.hash_prefix), str(schema.hash_prefix))
-    own = ",".join(field.name for field in schema.order)
+    stored_order = ",".join(field.name for field in schema.order)
     if options.sequence_by:
-        given = ",".join(form.ordered_by(options.sequence_by))
-        if given.lower() != own.lower():
-            raise OptionError.fixed("sequenceBy", given, own)
+        sequence = ",".join(form.ordered_by(options.sequence_by))
+        if sequence.lower() != stored_order.lower():
+            raise OptionError.fixed("sequenceBy", sequence, stored_order)
     if options.scope is not None and options.scope is not schema.scope:
         raise OptionError.fixed("sequenceScope", options.scope.value, schema.scope.value)
     if options.ties not in (None, schema.ties) and Ties.FIRST in (options.ties, schema.ties):
@@ -385,15 +340,17 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
             schema.ties.value,
             why="rows that lost are gone (only 'last' and 'fail' may become each other)",
         )
-    for field, given in zip(schema.order, _orders_of(schema, form), strict=True):
-        found = storage_type(given.type)
+    for field, sequence in zip(schema.order, _orders_of(schema, form), strict=True):
+        given_type = storage_type(sequence.type)
         stored = storage_type(field.type)
-        if not (widens(found, stored) or (options.merge_schema and widens(stored, found))):
+        if not (
+            widens(given_type, stored) or (options.merge_schema and widens(stored, given_type))
+        ):
             raise SchemaError(
-                f"the sequenceBy column '{field.name}' is {field.type} in the table, but {found} "
-                "in the rows.",
+                f"the sequenceBy column '{field.name}' is {field.type} in the table, but "
+                f"{given_type} in the rows.",
                 hint=f"give {setting('mergeSchema', 'true')}."
-                if widens(field.type, found)
+                if widens(field.type, given_type)
                 else f"cast it to {field.type} before the write.",
                 column=field.name,
             )
@@ -403,8 +360,8 @@ def _orders_of(schema: TableSchema, form: Form) -> list[pa.Field]:
     """Return the columns of the rows that a table is ordered by, under the table's names."""
     names = order_names(schema, form.orders)
     return [
-        form.orders.field(name).with_name(own.name)
-        for own, name in zip(schema.order, names, strict=True)
+        form.orders.field(name).with_name(order_field.name)
+        for order_field, name in zip(schema.order, names, strict=True)
     ]
 
 
@@ -432,12 +389,12 @@ def _gains_quarantine(options: WriteOptions, schema: TableSchema) -> bool:
 
 
 def _check_policy(options: WriteOptions, schema: TableSchema) -> None:
-    asked, own_policy = options.on_error, schema.on_error
-    if asked not in (None, own_policy) and not _gains_quarantine(options, schema):
-        assert asked is not None
+    policy, own_policy = options.on_error, schema.on_error
+    if policy not in (None, own_policy) and not _gains_quarantine(options, schema):
+        assert policy is not None
         raise OptionError.fixed(
             "onError",
-            asked.value,
+            policy.value,
             own_policy.value,
             why="it decides what the table stores (only 'fail' may become 'quarantine')",
         )

@@ -195,16 +195,16 @@ class Flow:
         if parallel is not None:
             check_parallel(full, parallel)
         count = len(self._streams)
-        own = _Open(full)
-        self._open.append(own)
+        opened = _Open(full)
+        self._open.append(opened)
         try:
             yield
         except BaseException:
             del self._streams[count:]
             raise
         finally:
-            self._open.remove(own)
-        members = tuple(own.members)
+            self._open.remove(opened)
+        members = tuple(opened.members)
         self._put(Composite(name=name, members=members, parallel=parallel, placement=placement))
 
     @contextmanager
@@ -316,7 +316,7 @@ class Flow:
 
 
 def _at_every_port(graph: Graph, region: Region, columns: tuple[str, ...]) -> Parallel:
-    entering = (region.port(each.consumer, each.port) for each in graph.entering(region))
+    entering = (region.port(edge.consumer, edge.port) for edge in graph.entering(region))
     ports = dict.fromkeys(port for port in entering if port not in region.parallel.broadcast)
     if not ports:
         raise GraphError(

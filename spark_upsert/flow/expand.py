@@ -136,31 +136,31 @@ class Physical:
     @cached_property
     def replica(self) -> dict[str, Replica]:
         """Each replica by its name."""
-        return {each.name: each for each in self.replicas}
+        return {replica.name: replica for replica in self.replicas}
 
     @cached_property
     def replicas_of(self) -> dict[str, tuple[Replica, ...]]:
         """The replicas of each operator, by its full name."""
-        found: dict[str, list[Replica]] = {name: [] for name in self.graph.places}
-        for each in self.replicas:
-            found[each.logical].append(each)
-        return {name: tuple(replicas) for name, replicas in found.items()}
+        replicas_by_name: dict[str, list[Replica]] = {name: [] for name in self.graph.places}
+        for replica in self.replicas:
+            replicas_by_name[replica.logical].append(replica)
+        return {name: tuple(replicas) for name, replicas in replicas_by_name.items()}
 
     @cached_property
     def connections_of(self) -> dict[str, tuple[Connection, ...]]:
         """The outgoing channels of each replica, by its name."""
-        found: dict[str, list[Connection]] = {name: [] for name in self.replica}
-        for each in self.connections:
-            found[each.producer].append(each)
-        return {name: tuple(connections) for name, connections in found.items()}
+        connections_by_name: dict[str, list[Connection]] = {name: [] for name in self.replica}
+        for connection in self.connections:
+            connections_by_name[connection.producer].append(connection)
+        return {name: tuple(connections) for name, connections in connections_by_name.items()}
 
     @cached_property
     def splitters_of(self) -> dict[str, tuple[Splitter, ...]]:
         """The first splitters at the output of each replica, by its name."""
-        found: dict[str, list[Splitter]] = {name: [] for name in self.replica}
-        for each in self.splitters:
-            found[each.owner].append(each)
-        return {name: tuple(splitters) for name, splitters in found.items()}
+        splitters_by_name: dict[str, list[Splitter]] = {name: [] for name in self.replica}
+        for splitter in self.splitters:
+            splitters_by_name[splitter.owner].append(splitter)
+        return {name: tuple(splitters) for name, splitters in splitters_by_name.items()}
 
 
 def expanded(graph: Graph) -> Physical:
@@ -173,10 +173,14 @@ def expanded(graph: Graph) -> Physical:
     """
     check(graph)
     _require_few(graph)
-    replicas = tuple(each for place in graph.places.values() for each in _replicas(place))
+    replicas = tuple(
+        replica_of_operator
+        for placed in graph.places.values()
+        for replica_of_operator in _replicas(placed)
+    )
     of: dict[str, list[Replica]] = {name: [] for name in graph.places}
-    for each in replicas:
-        of[each.logical].append(each)
+    for replica in replicas:
+        of[replica.logical].append(replica)
     connections: list[Connection] = []
     splitters: list[Splitter] = []
     for stream in graph.streams:
@@ -228,20 +232,12 @@ def _splitter(
     entered: tuple[Region, ...],
     outer: tuple[int, ...],
 ) -> Splitter:
-    """Return the splitter into the outermost of the regions that are yet to be entered.
-
-    Parameters
-    ----------
-    entered : tuple of Region
-        The innermost first; not empty.
-    outer : tuple of int
-        The indexes in the regions around them, the innermost first.
-    """
+    """Return the splitter into the outermost of the regions that are yet to be entered."""
     *inner, region = entered
     kind, attributes = _kind(region, region.port(stream.consumer, stream.port))
     width = region.parallel.width
     channels = [(local, *outer) for local in range(width)]
-    chained = (_splitter(stream, producer, consumer, tuple(inner), each) for each in channels)
+    chained = (_splitter(stream, producer, consumer, tuple(inner), channel) for channel in channels)
     is_outside = producer.channel.index < 0
     return Splitter(
         owner=producer.name,
@@ -258,9 +254,9 @@ def _splitter(
 
 
 def _kind(region: Region, port: str) -> tuple[SplitterKind, tuple[str, ...]]:
-    for each in region.parallel.partition_by:
-        if each.port == port:
-            return SplitterKind.HASH, each.attributes
+    for partition in region.parallel.partition_by:
+        if partition.port == port:
+            return SplitterKind.HASH, partition.attributes
     if port in region.parallel.broadcast:
         return SplitterKind.BROADCAST, ()
     return SplitterKind.ROUND_ROBIN, ()
@@ -268,7 +264,7 @@ def _kind(region: Region, port: str) -> tuple[SplitterKind, tuple[str, ...]]:
 
 def _require_few(graph: Graph) -> None:
     """Refuse a graph that would become too large, before any of it is made."""
-    widths = {name: math.prod(_widths(place.regions)) for name, place in graph.places.items()}
+    widths = {name: math.prod(_widths(placed.regions)) for name, placed in graph.places.items()}
     replicas = sum(widths.values())
     if replicas > REPLICAS_MAX:
         widest = max(widths, key=lambda name: widths[name])

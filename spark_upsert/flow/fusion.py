@@ -76,7 +76,10 @@ def wiring_of(physical: Physical) -> Wiring:
         kinds=tuple(replica.operator.kind for replica in physical.replicas),
         is_free=tuple(is_free(replica) for replica in physical.replicas),
         is_direct=tuple(_is_direct(replica, physical) for replica in physical.replicas),
-        connections=tuple((at[each.producer], at[each.consumer]) for each in physical.connections),
+        connections=tuple(
+            (at[connection.producer], at[connection.consumer])
+            for connection in physical.connections
+        ),
     )
 
 
@@ -146,13 +149,13 @@ class PassPlan:
     def _note_producers(self) -> None:
         kinds = self._wiring.kinds
         for producer, consumer in self._wiring.connections:
-            one, other = self._element[producer], self._element[consumer]
+            one, consumer_element = self._element[producer], self._element[consumer]
             if kinds[consumer] is OperatorKind.SINK:
                 continue
             if self.enters[producer]:
-                self._is_fed[other] = True
-            elif one != other:
-                self._before[other].add(one)
+                self._is_fed[consumer_element] = True
+            elif one != consumer_element:
+                self._before[consumer_element].add(one)
         for replica in self._iter_running():
             if kinds[replica] is OperatorKind.SOURCE:
                 self._is_fed[self._element[replica]] = True
@@ -162,13 +165,17 @@ class PassPlan:
         levels = [-1] * len(order)
         for element in order:
             before = self._before[element]
-            self._is_free[element] &= all(self._is_free[each] for each in before)
+            self._is_free[element] &= all(self._is_free[element] for element in before)
             if self.runs[element] and self._is_free[element]:
-                levels[element] = max((levels[each] + 1 for each in before), default=0)
+                levels[element] = max(
+                    (levels[predecessor] + 1 for predecessor in before), default=0
+                )
         least = max(levels, default=-1) + 1
         for element in order:
             if self.runs[element] and not self._is_free[element]:
-                after = max((levels[each] + 1 for each in self._before[element]), default=0)
+                after = max(
+                    (levels[predecessor] + 1 for predecessor in self._before[element]), default=0
+                )
                 levels[element] = max(least, after)
         return levels
 
@@ -190,13 +197,13 @@ class PassPlan:
 
     def _aligned(self, here: list[int], tasks: Mapping[int, int]) -> dict[int, int] | None:
         """Return the task of each element if its rows are in it already, else None."""
-        found: dict[int, int] = {}
+        aligned: dict[int, int] = {}
         for element in here:
             before = self._before[element]
             if len(before) != 1 or not before <= tasks.keys() or self._is_fed[element]:
                 return None
-            found[element] = tasks[next(iter(before))]
-        return found if len(set(found.values())) == len(found) else None
+            aligned[element] = tasks[next(iter(before))]
+        return aligned if len(set(aligned.values())) == len(aligned) else None
 
 
 class Influence(Enum):
@@ -283,8 +290,8 @@ class FusedGraph:
     def streams(self) -> tuple[tuple[int, int], ...]:
         """Pairs of a PE and another that it feeds, by their indexes; the first is the smaller."""
         pairs = {
-            (self.pe_of[each.producer].index, self.pe_of[each.consumer].index)
-            for each in self.physical.connections
+            (self.pe_of[connection.producer].index, self.pe_of[connection.consumer].index)
+            for connection in self.physical.connections
         }
         return tuple(sorted(pair for pair in pairs if pair[0] != pair[1]))
 
@@ -341,9 +348,9 @@ def _partition(units: Units, scheme: Scheme) -> Partition:
 def _pes(
     physical: Physical, units: tuple[Unit, ...], partition: Partition, order: Sequence[int]
 ) -> tuple[PE, ...]:
-    place = {element: index for index, element in enumerate(order)}
+    position = {element: index for index, element in enumerate(order)}
     of = {
-        replica.name: place[element]
+        replica.name: position[element]
         for unit, element in zip(units, partition, strict=True)
         for replica in unit.replicas
     }
@@ -359,9 +366,9 @@ def _pes(
 def _shared_out(physical: Physical, units: tuple[Unit, ...], influence: Influence) -> Units:
     at = {replica.name: index for index, unit in enumerate(units) for replica in unit.replicas}
     streams: dict[tuple[int, int], float] = {}
-    for each in physical.connections:
-        pair = at[each.producer], at[each.consumer]
-        ends = physical.replica[each.producer], physical.replica[each.consumer]
+    for connection in physical.connections:
+        pair = at[connection.producer], at[connection.consumer]
+        ends = physical.replica[connection.producer], physical.replica[connection.consumer]
         if pair[0] != pair[1]:
             # Without estimates: the channels of a region share the rows of a stream evenly.
             rows = 1 / max(1, *(replica.channel.count for replica in ends))
@@ -374,7 +381,11 @@ def _shared_out(physical: Physical, units: tuple[Unit, ...], influence: Influenc
 
 
 def _is_free(unit: Unit) -> bool | None:
-    kinds = {is_free(each) for each in unit.replicas if each.operator.kind is not OperatorKind.SINK}
+    kinds = {
+        is_free(replica)
+        for replica in unit.replicas
+        if replica.operator.kind is not OperatorKind.SINK
+    }
     return all(kinds) if kinds else None
 
 

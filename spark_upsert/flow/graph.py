@@ -352,21 +352,23 @@ class Graph:
     @cached_property
     def places(self) -> dict[str, PlacedOperator]:
         """Each operator by its full name, in the order in which they were given."""
-        return {place.name: place for place in _places(self.members, ())}
+        return {placed.name: placed for placed in _places(self.members, ())}
 
     @cached_property
     def streams_of(self) -> dict[str, tuple[Edge, ...]]:
         """The outgoing edges of each operator, by its full name."""
-        found: dict[str, list[Edge]] = {name: [] for name in self.places}
+        edges: dict[str, list[Edge]] = {name: [] for name in self.places}
         for stream in self.streams:
-            found[stream.producer].append(stream)
-        return {name: tuple(streams) for name, streams in found.items()}
+            edges[stream.producer].append(stream)
+        return {name: tuple(streams) for name, streams in edges.items()}
 
     @cached_property
     def regions(self) -> dict[str, Region]:
         """Each region by its full name, one that is around another before it."""
-        found = (each for place in self.places.values() for each in reversed(place.regions))
-        return {region.name: region for region in found}
+        regions_inward = (
+            region for placed in self.places.values() for region in reversed(placed.regions)
+        )
+        return {region.name: region for region in regions_inward}
 
     def entering(self, region: Region) -> tuple[Edge, ...]:
         """Return the streams that lead from outside into a region."""
@@ -387,5 +389,9 @@ def _places(
             yield from _places(member.members, ((name, member), *around))
         else:
             named: tuple[tuple[str, GraphMember], ...] = ((name, member), *around)
-            regions = (Region(each, it.parallel) for each, it in named if it.parallel is not None)
+            regions = (
+                Region(region_name, it.parallel)
+                for region_name, it in named
+                if it.parallel is not None
+            )
             yield PlacedOperator(name, member, around, tuple(regions))

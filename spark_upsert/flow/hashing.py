@@ -73,17 +73,7 @@ def coded_as(type_: pa.DataType) -> str:
 
 
 def hash_codes(columns: Sequence[pa.Array]) -> Words:
-    """Return the code of each row.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array, each of length n
-        At least one; types as `words.is_hashable` allows.
-
-    Returns
-    -------
-    numpy.ndarray of uint64, shape (n,)
-    """
+    """Return the code of each row."""
     if len(columns) == 1:
         return _codes(columns[0])
     total = np.full(len(columns[0]), _SEED, dtype=np.uint64)

@@ -89,28 +89,26 @@ class VersionRows:
     def items(self, replica: Replica) -> Iterator[pa.RecordBatch]:
         """Yield what a replica of the source reads: of several each has a range of hashes."""
         ranges = ALL_HASHES.cut(max(1, replica.channel.count))
-        own = ranges[max(0, replica.channel.index)]
+        range_ = ranges[max(0, replica.channel.index)]
         if self.grouping is None:
-            yield from self.snapshot.read(self.schema.names, hash_range=own)
+            yield from self.snapshot.read(self.schema.names, hash_range=range_)
             return
         shown = ShownGroups(self.grouping, self.snapshot.store)
-        for rows in shown.rows(self.snapshot.manifest, own):
+        for rows in shown.rows(self.snapshot.manifest, range_):
             yield rows.select(self.schema.names)
 
 
 def rows_of(name: str, source: TableSource) -> VersionRows:
-    """Return the rows of a source, as the table is now or at the version that it asks for.
-
-    Raises
-    ------
-    GraphError
-        It asks for more than rows at a version.
-    """
-    given = {**_texts(source.options), "path": source.path}
-    options = ReadOptions.parse(given)
-    plain = {each: text for each, text in given.items() if _is_of_rows(each)}
+    """Return the rows of a source, as the table is now or at the version that it asks for."""
+    reader_options = {**_texts(source.options), "path": source.path}
+    options = ReadOptions.parse(reader_options)
+    plain = {
+        option_name: text
+        for option_name, text in reader_options.items()
+        if _is_of_rows(option_name)
+    }
     if options != ReadOptions.parse(plain):
-        others = ", ".join(sorted(given.keys() - plain.keys()))
+        others = ", ".join(sorted(reader_options.keys() - plain.keys()))
         raise GraphError(
             f"source '{name}' reads its table with {others}, which in one process nothing does.",
             hint="run the flow on Spark, or give the rows: make it Given(schema).",
@@ -122,7 +120,7 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
         grouping = None if options.raw else grouping_of(snapshot.manifest.properties)
         columns = snapshot.manifest.schema.columns if grouping is None else grouping.result
         names = list(find_columns(options.columns, columns.names, role="column"))
-    fields = pa.schema([columns.field(each) for each in names]) if names else columns
+    fields = pa.schema([columns.field(column_name) for column_name in names]) if names else columns
     return VersionRows(fields, snapshot, grouping)
 
 
@@ -131,17 +129,11 @@ def _is_of_rows(option: str) -> bool:
 
 
 def targets_of(graph: Graph) -> dict[str, TableSink]:
-    """Return what each sink writes, by its full name.
-
-    Raises
-    ------
-    GraphError
-        A sink is no table.
-    """
-    found: dict[str, TableSink] = {}
-    for name, place in graph.places.items():
-        work = place.operator.work
-        if place.operator.kind is not OperatorKind.SINK:
+    """Return what each sink writes, by its full name."""
+    sinks: dict[str, TableSink] = {}
+    for name, placed in graph.places.items():
+        work = placed.operator.work
+        if placed.operator.kind is not OperatorKind.SINK:
             continue
         if not isinstance(work, TableSink):
             raise GraphError(
@@ -149,18 +141,12 @@ def targets_of(graph: Graph) -> dict[str, TableSink]:
                 hint="make it a TableSink, or take its rows instead of writing them.",
                 operators=(name,),
             )
-        found[name] = work
-    return found
+        sinks[name] = work
+    return sinks
 
 
 def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
-    """Write rows as one epoch; None if its transaction is in the table already.
-
-    Parameters
-    ----------
-    more : str
-        Options beside those of the sink.
-    """
+    """Write rows as one epoch; None if its transaction is in the table already."""
     options = WriteOptions.parse({**_texts(sink.options), **more, "path": sink.path})
     table = Table(open_store(options.path, options.storage))
     plan = plan_upon(table, options, rows.schema)
@@ -223,26 +209,7 @@ def run(
     *,
     transaction: tuple[str, int] | None = None,
 ) -> dict[str, Commit | None]:
-    """Run a graph, and write the rows of each sink into its table, when all rows have come.
-
-    Parameters
-    ----------
-    transaction : tuple of str and int, optional
-        A name and a number by which each table takes this run once, even if the run is repeated
-        because it failed between two tables.
-
-    Returns
-    -------
-    dict of str to Commit or None
-        By the full names of the sinks; None if a table had this transaction already.
-
-    Raises
-    ------
-    GraphError
-        The graph cannot be run, or a sink is no table.
-    Exception
-        As `run_local`; or what writing raises.
-    """
+    """Run a graph, and write the rows of each sink into its table, when all rows have come."""
     targets = targets_of(plan if isinstance(plan, Graph) else plan.physical.graph)
     named: dict[str, str] = {}
     if transaction is not None:
@@ -260,28 +227,6 @@ def run_local(
     """Run a graph, and yield the items that come to its sinks.
 
     No thread runs before the first ``next``. Closing the iterator ends all threads.
-
-    Parameters
-    ----------
-    plan : Graph or Fused
-        In a graph that is not fused each replica is an element by itself.
-    given : mapping of str to callable, optional
-        The reader of each source that is `InputRows`, by full name; called once for each replica.
-    capacity : int
-        Rows in a channel; an empty channel takes any batch.
-
-    Yields
-    ------
-    sink : str
-        The full name of the sink.
-    item : pyarrow.RecordBatch or Marker
-
-    Raises
-    ------
-    GraphError
-        The graph cannot be run.
-    Exception
-        What an operator or a source raised; the error, or its note, names the operator.
     """
     return _Run(plan, given or {}, capacity).items()
 
@@ -380,9 +325,9 @@ class _Run:
         self._reads = _reads(graph, given)
         schemas = schemas_of(graph, {name: read.schema for name, read in self._reads.items()})
         self.sinks = {
-            each.consumer: schemas[each.producer]
-            for each in graph.streams
-            if graph.places[each.consumer].operator.kind is OperatorKind.SINK
+            stream.consumer: schemas[stream.producer]
+            for stream in graph.streams
+            if graph.places[stream.consumer].operator.kind is OperatorKind.SINK
         }
         self._book = AddressBook(plan.physical)
         self._elements = [pe.names for pe in plan.pes]
@@ -441,11 +386,11 @@ class _Run:
             channels.end(error)
 
     def _put(self, leaving: Iterator[Parcel | int], channels: _Channels) -> None:
-        for each in leaving:
-            if isinstance(each, int):
-                channels.put(self._channel_of[each], each, Marker.WINDOW)
+        for leaving_batch in leaving:
+            if isinstance(leaving_batch, int):
+                channels.put(self._channel_of[leaving_batch], leaving_batch, Marker.WINDOW)
             else:
-                for address, batch in by_address(each):
+                for address, batch in by_address(leaving_batch):
                     channels.put(self._channel_of[address], address, batch)
 
     def _inputs(self, index: int, channels: _Channels) -> Iterator[tuple[int, Item]]:
@@ -501,10 +446,10 @@ class _SourceReader:
 
 def _reads(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]:
     reads: dict[str, _Reading] = {}
-    for name, place in graph.places.items():
-        if place.operator.kind is not OperatorKind.SOURCE:
+    for name, placed in graph.places.items():
+        if placed.operator.kind is not OperatorKind.SOURCE:
             continue
-        work = place.operator.work
+        work = placed.operator.work
         if isinstance(work, ArrowSource):
             reads[name] = _SourceReader(work.schema, work.rows.to_batches)
         elif isinstance(work, TableSource):

@@ -121,7 +121,7 @@ class Coroutine:
 
     def _work(self) -> None:
         self._may_work.acquire()
-        said: _Says | _Failure = _Says.HAS_ENDED
+        outcome: _Says | _Failure = _Says.HAS_ENDED
         try:
             if not self._is_abandoned:
                 for batch in self._function(self._batches()):
@@ -129,8 +129,8 @@ class Coroutine:
         except _EndOfInput:
             pass
         except BaseException as error:  # noqa: BLE001  (raised where the batch was handed over)
-            said = _Failure(error)
-        self._said = said
+            outcome = _Failure(error)
+        self._said = outcome
         self._may_go_on.release()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -178,15 +178,7 @@ class Running(Protocol):
 
 
 def started(replica: Replica) -> Running:
-    """Return what runs a replica of an operator.
-
-    Raises
-    ------
-    GraphError
-        It is not the work of an operator.
-    PlanError
-        Its plan cannot be run.
-    """
+    """Return what runs a replica of an operator."""
     work = replica.operator.work
     if isinstance(work, PythonFunction):
         return _Function(replica, work)
@@ -227,15 +219,15 @@ class _Function:
         return self._call
 
     def _called(self, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        given: object = self._work.call(batches, self._replica.channel)
-        if not isinstance(given, Iterable):
+        output: object = self._work.call(batches, self._replica.channel)
+        if not isinstance(output, Iterable):
             raise GraphError(
-                f"operator '{self._replica.name}' gave {type(given).__name__}, expected an "
+                f"operator '{self._replica.name}' gave {type(output).__name__}, expected an "
                 "iterator over batches of Arrow.",
                 hint="let its function yield pyarrow.RecordBatch.",
                 operators=(self._replica.logical,),
             )
-        return given
+        return output
 
     def _checked(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
@@ -317,13 +309,7 @@ class _PlanOfSeveral:
 
 
 def as_declared(batch: object, schema: pa.Schema, replica: Replica) -> pa.RecordBatch:
-    """Return a batch that a function gave, if it has the columns that were said.
-
-    Raises
-    ------
-    GraphError
-        It has others, or a NULL where none may be, or is no batch.
-    """
+    """Return a batch that a function gave, if it has the columns that were said."""
     if not isinstance(batch, pa.RecordBatch):
         raise GraphError(
             f"operator '{replica.name}' gave {type(batch).__name__}, expected batches of Arrow.",
@@ -403,8 +389,10 @@ class Element:
                 yield from self._leaving(self._sent(name, self._running[name].drain()))
             for outlet in self._outlets[name]:
                 if outlet.passes(Marker.WINDOW):
-                    following += [each for each in outlet.addresses if self._is_here(each)]
-                    yield from (each for each in outlet.addresses if not self._is_here(each))
+                    following += [address for address in outlet.addresses if self._is_here(address)]
+                    yield from (
+                        address for address in outlet.addresses if not self._is_here(address)
+                    )
 
     def close(self) -> None:
         """Release everything; also after an error, and twice."""
@@ -463,7 +451,7 @@ def _in_order(physical: Physical, replicas: Sequence[str]) -> Iterator[str]:
     """Yield replicas so that each one comes behind those that feed it."""
     here = set(replicas)
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(replicas, ()))
-    for each in physical.connections:
-        if each.producer in here and each.consumer in here:
-            sorter.add(each.consumer, each.producer)
+    for connection in physical.connections:
+        if connection.producer in here and connection.consumer in here:
+            sorter.add(connection.consumer, connection.producer)
     yield from sorter.static_order()

@@ -59,23 +59,13 @@ class RowTargets(NamedTuple):
 
 def first_turn(splitter: Splitter) -> RoundRobinState:
     """Return the turn before any row: each round robin at its start."""
-    return tuple(each.start for each in splitter.iter_chain())
+    return tuple(link.start for link in splitter.iter_chain())
 
 
 def route(splitter: Splitter, batch: pa.RecordBatch, turn: RoundRobinState) -> RowTargets:
-    """Decide where each row goes.
-
-    Parameters
-    ----------
-    splitter : Splitter
-        A splitter of a physical graph; the splitters chained to it decide, too.
-    batch : pyarrow.RecordBatch, n rows
-        A batch with the columns of the producer.
-    turn : tuple of int
-        The turn that the batch before left, or `first_turn`.
-    """
+    """Decide where each row goes."""
     rows, channels, next_channel = _chosen(splitter, batch, turn[0])
-    inner = [each for each in splitter.targets if isinstance(each, Splitter)]
+    inner = [target for target in splitter.targets if isinstance(target, Splitter)]
     if not inner:
         return RowTargets(rows, channels, (next_channel,))
     return _routed_on(inner, batch, rows, channels, (next_channel, *turn[1:]))
@@ -109,21 +99,15 @@ def _routed_on(
     channels: Positions,
     turn: RoundRobinState,
 ) -> RowTargets:
-    """Let the splitter of each channel route the rows that came to it.
-
-    Parameters
-    ----------
-    turn : tuple of int
-        The turns of the splitter before them and of all of them, before these rows.
-    """
+    """Let the splitter of each channel route the rows that came to it."""
     found_rows, found_targets, turns = [], [], [turn[:1]]
     length = (len(turn) - 1) // len(inner)
     first_target = 0
     for channel, splitter in enumerate(inner):
-        own = rows[channels == channel]
+        routed_rows = rows[channels == channel]
         begin = 1 + channel * length
-        routed = route(splitter, batch.take(pa.array(own)), turn[begin : begin + length])
-        found_rows.append(own[routed.rows])
+        routed = route(splitter, batch.take(pa.array(routed_rows)), turn[begin : begin + length])
+        found_rows.append(routed_rows[routed.rows])
         found_targets.append(routed.targets + first_target)
         turns.append(routed.turn)
         first_target += sum(1 for _ in splitter.iter_replicas())
@@ -179,8 +163,8 @@ class AddressBook:
         """Each port, at the index that is its address."""
         return tuple(
             Port(replica.name, port)
-            for logical, place in self.physical.graph.places.items()
-            for port in (place.operator.inputs or (READ,))
+            for logical, placed in self.physical.graph.places.items()
+            for port in (placed.operator.inputs or (READ,))
             for replica in self.physical.replicas_of[logical]
         )
 
@@ -192,10 +176,12 @@ class AddressBook:
     @cached_property
     def leading(self) -> dict[str, tuple[int, ...]]:
         """The addresses that each replica gives rows to, by its name."""
-        found: dict[str, list[int]] = {name: [] for name in self.physical.replica}
-        for each in self.physical.connections:
-            found[each.producer].append(self.address[Port(each.consumer, each.port)])
-        return {name: tuple(addresses) for name, addresses in found.items()}
+        leading_addresses: dict[str, list[int]] = {name: [] for name in self.physical.replica}
+        for connection in self.physical.connections:
+            leading_addresses[connection.producer].append(
+                self.address[Port(connection.consumer, connection.port)]
+            )
+        return {name: tuple(addresses) for name, addresses in leading_addresses.items()}
 
 
 Addresses: TypeAlias = npt.NDArray[np.int32]
@@ -224,10 +210,10 @@ def by_address(parcel: Parcel) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield least, batch
         return
     is_there = np.bincount(above) > 0
-    found = np.flatnonzero(is_there) + least
+    indices = np.flatnonzero(is_there) + least
     targets = (np.cumsum(is_there) - 1)[above]
     routed = RowTargets(np.arange(len(to)), targets, ())
-    yield from ((int(found[index]), part) for index, part in iter_parts(batch, routed))
+    yield from ((int(indices[index]), part) for index, part in iter_parts(batch, routed))
 
 
 class Outlet:
@@ -252,9 +238,9 @@ class Outlet:
         chain = () if splitter is None else tuple(splitter.iter_chain())
         starts = () if splitter is None else first_turn(splitter)
         self._turn = tuple(
-            (start + turn) % each.width for start, each in zip(starts, chain, strict=True)
+            (start + turn) % link.width for start, link in zip(starts, chain, strict=True)
         )
-        self._copies = any(each.kind is SplitterKind.BROADCAST for each in chain)
+        self._copies = any(link.kind is SplitterKind.BROADCAST for link in chain)
 
     def send(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
         """Yield the rows of a batch and where they go; a broadcast yields them several times."""
@@ -280,16 +266,16 @@ def outlets_of(book: AddressBook, replica: Replica, *, turn: int = 0) -> tuple[O
     """Return what leads out of a replica, in the order of its streams."""
     physical = book.physical
     straight = tuple(
-        Outlet((book.address[Port(each.consumer, each.port)],))
-        for each in physical.connections_of[replica.name]
-        if not each.is_split
+        Outlet((book.address[Port(connection.consumer, connection.port)],))
+        for connection in physical.connections_of[replica.name]
+        if not connection.is_split
     )
     split = tuple(
         Outlet(
-            tuple(book.address[Port(name, each.port)] for name in each.iter_replicas()),
-            each,
+            tuple(book.address[Port(name, splitter.port)] for name in splitter.iter_replicas()),
+            splitter,
             turn=turn,
         )
-        for each in physical.splitters_of[replica.name]
+        for splitter in physical.splitters_of[replica.name]
     )
     return straight + split

@@ -51,21 +51,7 @@ class Pass:
     def run(
         self, batches: Iterable[pa.RecordBatch], *, task: int, turn: int
     ) -> Iterator[pa.RecordBatch]:
-        """Run the elements of one task over all that comes to it, and drain them at the end.
-
-        Parameters
-        ----------
-        task : int
-            What the engine says which one it is; if rows or a wake come, they say it.
-        turn : int
-            What is added to the start of each round robin: with the number of the micro-batch,
-            small ones do not all begin with the first channel.
-
-        Raises
-        ------
-        GraphError
-            Nothing wakes, and the engine numbers tasks otherwise than rows do.
-        """
+        """Run the elements of one task over all that comes to it, and drain them at the end."""
         has_wake, number = False, task
         with _Elements(self.stages, self.index, turn) as elements:
             for batch in batches:
@@ -134,8 +120,8 @@ class _Elements:
         """Return which task this is, as its rows say."""
         if self._stage.way is RowTransfer.IN_PLACE or not batch.num_rows:
             return task
-        said = tasks_of(batch)
-        least, greatest = int(said.min()), int(said.max())
+        task_records = tasks_of(batch)
+        least, greatest = int(task_records.min()), int(task_records.max())
         if least != greatest:
             raise GraphError(
                 f"rows of the tasks {least} to {greatest} are in one: channels are mixed.",

@@ -103,13 +103,13 @@ class Units:
     @cached_property
     def is_unbounded(self) -> bool:
         """Whether any units may share an element."""
-        return all(each == Separations() for each in self.bounds)
+        return all(bound == Separations() for bound in self.bounds)
 
 
 def numbered(elements: Iterable[Hashable]) -> Partition:
     """Return a partition from any names of the elements of the units."""
     numbers: dict[Hashable, int] = {}
-    return tuple(numbers.setdefault(each, len(numbers)) for each in elements)
+    return tuple(numbers.setdefault(element, len(numbers)) for element in elements)
 
 
 def order_of(partition: Partition, units: Units) -> list[int] | None:
@@ -128,12 +128,12 @@ def order_of(partition: Partition, units: Units) -> list[int] | None:
 
 def _are_apart(partition: Partition, units: Units) -> bool:
     """Say whether all units that must be apart are."""
-    found: dict[int, Separations] = {}
+    separations: dict[int, Separations] = {}
     for element, bounds in zip(partition, units.bounds, strict=True):
-        if element not in found:
-            found[element] = bounds
-        elif found[element].allows(bounds):
-            found[element] |= bounds
+        if element not in separations:
+            separations[element] = bounds
+        elif separations[element].allows(bounds):
+            separations[element] |= bounds
         else:
             return False
     return True
@@ -141,17 +141,17 @@ def _are_apart(partition: Partition, units: Units) -> bool:
 
 def _flow(count: int, streams: Iterable[tuple[int, int]]) -> list[int]:
     """Return what lies on no cycle in the order of the streams; the last one found goes on."""
-    behind: list[list[int]] = [[] for _ in range(count)]
+    successors: list[list[int]] = [[] for _ in range(count)]
     awaited = [0] * count
     for producer, consumer in streams:
-        behind[producer].append(consumer)
+        successors[producer].append(consumer)
         awaited[consumer] += 1
-    ready = [each for each in reversed(range(count)) if not awaited[each]]
+    ready = [start for start in reversed(range(count)) if not awaited[start]]
     order: list[int] = []
     while ready:
-        each = ready.pop()
-        order.append(each)
-        for consumer in sorted(behind[each], reverse=True):
+        node = ready.pop()
+        order.append(node)
+        for consumer in sorted(successors[node], reverse=True):
             awaited[consumer] -= 1
             if not awaited[consumer]:
                 ready.append(consumer)
@@ -221,19 +221,19 @@ class _Joins:
         Without ``any_kind`` elements that can run wherever their rows are need no slot.
         """
         for level in self._levels():
-            side = [each for each in level if any_kind or not self._is_free[each]]
+            side = [element for element in level if any_kind or not self._is_free[element]]
             held: dict[int, list[int]] = {}
-            for place, element in enumerate(side if len(side) > slots else ()):
-                others = held.setdefault(place * slots // len(side), [])
-                if not any(self._join(other, element) for other in others):
+            for position, element in enumerate(side if len(side) > slots else ()):
+                others = held.setdefault(position * slots // len(side), [])
+                if not any(self._join(other_element, element) for other_element in others):
                     others.append(element)
 
     def join_single_levels(self, *, any_kind: bool) -> None:
         """Join consecutive levels that hold one element each."""
         join = self._join if any_kind else self._join_alike
-        for one, other in pairwise(self._levels()):
-            if len(one) == len(other) == 1:
-                join(one[0], other[0])
+        for one, other_element in pairwise(self._levels()):
+            if len(one) == len(other_element) == 1:
+                join(one[0], other_element[0])
 
     def join_any(self) -> None:
         """Join any two elements, as long as that is allowed and makes no cycle."""
@@ -242,13 +242,13 @@ class _Joins:
                 return
 
     def _join_one(self) -> bool:
-        for one, other in self._pairs():
-            if not self._bounds[one].allows(self._bounds[other]):
+        for one, other_element in self._pairs():
+            if not self._bounds[one].allows(self._bounds[other_element]):
                 continue
             elements = map(self._into.first, range(self._units.count))
-            joined = numbered(one if each == other else each for each in elements)
+            joined = numbered(one if element == other_element else element for element in elements)
             if order_of(joined, self._units) is not None:
-                return self._join(one, other)
+                return self._join(one, other_element)
         return False
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
@@ -263,12 +263,12 @@ class _Joins:
 
     def _streams(self) -> dict[tuple[int, int], float]:
         """Return the rows between elements."""
-        found: dict[tuple[int, int], float] = {}
+        volumes: dict[tuple[int, int], float] = {}
         for (producer, consumer), rows in self._units.streams.items():
             pair = self._into.first(producer), self._into.first(consumer)
             if pair[0] != pair[1]:
-                found[pair] = found.get(pair, 0.0) + rows
-        return found
+                volumes[pair] = volumes.get(pair, 0.0) + rows
+        return volumes
 
     def _levels(self) -> list[list[int]]:
         """Return the elements by the length of the longest way to them.
@@ -276,22 +276,24 @@ class _Joins:
         Those of one level have no way between them, so that joining them makes no cycle.
         """
         elements, streams = self._elements(), self._streams()
-        at = {element: place for place, element in enumerate(elements)}
+        at = {element: element_index for element_index, element in enumerate(elements)}
         after: dict[int, list[int]] = {element: [] for element in elements}
         for producer, consumer in streams:
             after[producer].append(consumer)
         level = dict.fromkeys(elements, 0)
-        for place in _flow(len(elements), {(at[one], at[other]) for one, other in streams}):
-            for consumer in after[elements[place]]:
-                level[consumer] = max(level[consumer], level[elements[place]] + 1)
-        found: list[list[int]] = [[] for _ in range(max(level.values()) + 1)]
+        for position in _flow(
+            len(elements), {(at[one], at[other_element]) for one, other_element in streams}
+        ):
+            for consumer in after[elements[position]]:
+                level[consumer] = max(level[consumer], level[elements[position]] + 1)
+        levels: list[list[int]] = [[] for _ in range(max(level.values()) + 1)]
         for element in elements:
-            found[level[element]].append(element)
-        return found
+            levels[level[element]].append(element)
+        return levels
 
     def _join_alike(self, one: int, other: int) -> bool:
         """Join two elements unless one of them can run wherever its rows are, and the other not."""
-        is_free = {self._is_free[self._into.first(each)] for each in (one, other)}
+        is_free = {self._is_free[self._into.first(element)] for element in (one, other)}
         return not is_free >= {True, False} and self._join(one, other)
 
     def _join(self, one: int, other: int) -> bool:
@@ -303,8 +305,8 @@ class _Joins:
             return False
         self._into.join(one, other)
         self._bounds[one] |= self._bounds[other]
-        known = {self._is_free[one], self._is_free[other]} - {None}
-        self._is_free[one] = None if not known else known == {True}
+        freedoms = {self._is_free[one], self._is_free[other]} - {None}
+        self._is_free[one] = None if not freedoms else freedoms == {True}
         self.count -= 1
         return True
 
@@ -352,22 +354,26 @@ class Unit:
 def ids_of(physical: Physical) -> dict[str, Ids]:
     """Return the ids of each replica, by its name."""
     return {
-        replica.name: _ids(place, replica.channel)
-        for place in physical.graph.places.values()
-        for replica in physical.replicas_of[place.name]
+        replica.name: _ids(placed, replica.channel)
+        for placed in physical.graph.places.values()
+        for replica in physical.replicas_of[placed.name]
     }
 
 
 def _ids(place: PlacedOperator, channel: ChannelPath) -> Ids:
-    said = list(_said_of(place))
+    placements = list(_said_of(place))
 
     def named(ids: Iterable[tuple[str, PlacementId]]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_expanded(each, on, place, channel) for on, each in ids))
+        return tuple(dict.fromkeys(_expanded(group_id, on, place, channel) for on, group_id in ids))
 
     return Ids(
-        colocate=named((on, each) for on, placement in said for each in placement.colocate),
-        exlocate=named((on, each) for on, placement in said for each in placement.exlocate),
-        isolated_by=next((on for on, placement in said if placement.isolate), None),
+        colocate=named(
+            (on, group_id) for on, placement in placements for group_id in placement.colocate
+        ),
+        exlocate=named(
+            (on, group_id) for on, placement in placements for group_id in placement.exlocate
+        ),
+        isolated_by=next((on for on, placement in placements if placement.isolate), None),
     )
 
 
@@ -396,11 +402,6 @@ def _expanded(given: PlacementId, on: str, place: PlacedOperator, channel: Chann
 def units_of(physical: Physical) -> tuple[Unit, ...]:
     """Return the units of a graph, in the order of their first replicas.
 
-    Raises
-    ------
-    PlacementError
-        Two replicas must be together and must be apart.
-
     Notes
     -----
     Source: the placement configs of SPL (``partitionColocation`` and its like). That units are
@@ -410,7 +411,10 @@ def units_of(physical: Physical) -> tuple[Unit, ...]:
     ids = ids_of(physical)
     colocated = _colocated(physical, ids)
     index = {name: at for at, names in enumerate(colocated) for name in names}
-    streams = {(index[each.producer], index[each.consumer]) for each in physical.connections}
+    streams = {
+        (index[connection.producer], index[connection.consumer])
+        for connection in physical.connections
+    }
     order = {replica.name: at for at, replica in enumerate(physical.replicas)}
     units = []
     for component in _components(len(colocated), streams):
@@ -418,7 +422,7 @@ def units_of(physical: Physical) -> tuple[Unit, ...]:
         unit = Unit(
             replicas=tuple(physical.replica[name] for name in names),
             is_isolated=any(ids[name].isolated_by for name in names),
-            exlocate=frozenset(each for name in names for each in ids[name].exlocate),
+            exlocate=frozenset(group_id for name in names for group_id in ids[name].exlocate),
             is_closed=len(component) > 1,
         )
         _require_consistent(unit, ids)
@@ -432,12 +436,12 @@ def _colocated(physical: Physical, ids: dict[str, Ids]) -> list[list[str]]:
     merged = UnionFind(len(names))
     first: dict[str, int] = {}
     for at, name in enumerate(names):
-        for each in ids[name].colocate:
-            merged.join(first.setdefault(each, at), at)
-    found: dict[int, list[str]] = defaultdict(list)
+        for group_id in ids[name].colocate:
+            merged.join(first.setdefault(group_id, at), at)
+    members: dict[int, list[str]] = defaultdict(list)
     for at, name in enumerate(names):
-        found[merged.first(at)].append(name)
-    return list(found.values())
+        members[merged.first(at)].append(name)
+    return list(members.values())
 
 
 def _components(count: int, streams: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
@@ -448,36 +452,36 @@ def _components(count: int, streams: Iterable[tuple[int, int]]) -> Iterator[list
     Source: Tarjan, "Depth-first search and linear graph algorithms" (1972), with a stack in
     place of calls.
     """
-    behind: list[list[int]] = [[] for _ in range(count)]
+    successors: list[list[int]] = [[] for _ in range(count)]
     for producer, consumer in sorted(streams):
-        behind[producer].append(consumer)
+        successors[producer].append(consumer)
     number, lowest = [-1] * count, [0] * count
     is_open = [False] * count
     path: list[int] = []
     reached = 0
     for root in range(count):
-        stack = [(root, iter(behind[root]))] if number[root] < 0 else []
+        stack = [(root, iter(successors[root]))] if number[root] < 0 else []
         while stack:
-            each, consumers = stack[-1]
-            if number[each] < 0:
-                number[each] = lowest[each] = reached
+            node, consumers = stack[-1]
+            if number[node] < 0:
+                number[node] = lowest[node] = reached
                 reached += 1
-                path.append(each)
-                is_open[each] = True
+                path.append(node)
+                is_open[node] = True
             for consumer in consumers:
                 if number[consumer] < 0:
-                    stack.append((consumer, iter(behind[consumer])))
+                    stack.append((consumer, iter(successors[consumer])))
                     break
                 if is_open[consumer]:
-                    lowest[each] = min(lowest[each], number[consumer])
+                    lowest[node] = min(lowest[node], number[consumer])
             else:
                 stack.pop()
                 if stack:
                     above = stack[-1][0]
-                    lowest[above] = min(lowest[above], lowest[each])
-                if lowest[each] == number[each]:
+                    lowest[above] = min(lowest[above], lowest[node])
+                if lowest[node] == number[node]:
                     component: list[int] = []
-                    while not component or component[-1] != each:
+                    while not component or component[-1] != node:
                         component.append(path.pop())
                         is_open[component[-1]] = False
                     yield component
@@ -493,21 +497,25 @@ def _require_consistent(unit: Unit, ids: dict[str, Ids]) -> None:
         return
     alone = next((name for name in names if ids[name].isolated_by), None)
     if alone is not None:
-        other = _nearest(alone, names, ids)
-        raise _clash(alone, other, names, ids, f"'{ids[alone].isolated_by}' is isolated")
+        partner = _nearest(alone, names, ids)
+        raise _clash(alone, partner, names, ids, f"'{ids[alone].isolated_by}' is isolated")
     having: dict[str, str] = {}
     for name in names:
-        for each in ids[name].exlocate:
-            if each in having:
-                raise _clash(having[each], name, names, ids, f"both are exlocated by '{each}'")
-            having[each] = name
+        for group_id in ids[name].exlocate:
+            if group_id in having:
+                raise _clash(
+                    having[group_id], name, names, ids, f"both are exlocated by '{group_id}'"
+                )
+            having[group_id] = name
 
 
 def _nearest(name: str, names: list[str], ids: dict[str, Ids]) -> str:
     """Return another replica, one that shares an id if there is any."""
-    others = [other for other in names if other != name]
-    own = set(ids[name].colocate)
-    return next((other for other in others if own & set(ids[other].colocate)), others[0])
+    others = [candidate for candidate in names if candidate != name]
+    group_ids = set(ids[name].colocate)
+    return next(
+        (candidate for candidate in others if group_ids & set(ids[candidate].colocate)), others[0]
+    )
 
 
 def _clash(
@@ -515,34 +523,34 @@ def _clash(
 ) -> PlacementError:
     chain = _chain(one, other, names, ids)
     if chain:
-        together = f"they are colocated by {' and '.join(repr(each) for each in chain)}"
+        reason = f"they are colocated by {' and '.join(repr(group_id) for group_id in chain)}"
     else:
-        together = (
+        reason = (
             "rows go from what is colocated by "
-            f"{' and '.join(repr(each) for each in _shared(names, ids))} to others and back"
+            f"{' and '.join(repr(group_id) for group_id in _shared(names, ids))} to others and back"
         )
-    return PlacementError.clash(one, other, together=together, apart=apart)
+    return PlacementError.clash(one, other, together=reason, apart=apart)
 
 
 def _chain(one: str, other: str, names: list[str], ids: dict[str, Ids]) -> list[str]:
     """Return the ids by which two replicas are together, one after the other; none if by none."""
     having: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        for each in ids[name].colocate:
-            having[each].append(name)
-    ways: dict[str, list[str]] = {one: []}
+        for group_id in ids[name].colocate:
+            having[group_id].append(name)
+    paths: dict[str, list[str]] = {one: []}
     waiting = deque([one])
     while waiting:
         name = waiting.popleft()
-        for each in ids[name].colocate:
-            for reached in having.pop(each, ()):
-                if reached not in ways:
-                    ways[reached] = [*ways[name], each]
+        for group_id in ids[name].colocate:
+            for reached in having.pop(group_id, ()):
+                if reached not in paths:
+                    paths[reached] = [*paths[name], group_id]
                     waiting.append(reached)
-    return ways.get(other, [])
+    return paths.get(other, [])
 
 
 def _shared(names: list[str], ids: dict[str, Ids]) -> list[str]:
     """Return the ids that more than one replica has."""
-    given = [each for name in names for each in ids[name].colocate]
-    return sorted({each for each in given if given.count(each) > 1})
+    group_ids = [group_id for name in names for group_id in ids[name].colocate]
+    return sorted({group_id for group_id in group_ids if group_ids.count(group_id) > 1})

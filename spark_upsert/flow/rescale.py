@@ -69,7 +69,7 @@ def changed_width(
         )
     for name in names:
         _require_stateless(graph, name)
-    members = tuple(_with_width(each, each.name, set(names), width) for each in graph.members)
+    members = tuple(_with_width(member, member.name, set(names), width) for member in graph.members)
     return Graph(members, graph.streams)
 
 
@@ -83,19 +83,19 @@ def _require_width(region: str, width: object) -> None:
 
 
 def _require_stateless(graph: Graph, region: str) -> None:
-    for place in _keeping_state(graph):
-        if any(each.name == region for each in place.regions):
+    for placed in _keeping_state(graph):
+        if any(region_of_operator.name == region for region_of_operator in placed.regions):
             raise WidthError(
-                f"the width of '{region}' cannot change: its operator '{place.name}' keeps state, "
+                f"the width of '{region}' cannot change: its operator '{placed.name}' keeps state, "
                 "which does not follow its keys to other channels.",
                 hint="keep the width, or begin anew without the state (another checkpoint).",
                 region=region,
-                operator=place.name,
+                operator=placed.name,
             )
 
 
 def _keeping_state(graph: Graph) -> Iterator[PlacedOperator]:
-    return (place for place in graph.places.values() if place.operator.keeps_state)
+    return (placed for placed in graph.places.values() if placed.operator.keeps_state)
 
 
 def _with_width(member: GraphMember, name: str, names: set[str], width: int) -> GraphMember:
@@ -104,7 +104,7 @@ def _with_width(member: GraphMember, name: str, names: set[str], width: int) -> 
         parallel = replace(parallel, width=width)
     if not isinstance(member, Composite):
         return replace(member, parallel=parallel)
-    inner = (_with_width(each, f"{name}.{each.name}", names, width) for each in member.members)
+    inner = (_with_width(child, f"{name}.{child.name}", names, width) for child in member.members)
     return replace(member, parallel=parallel, members=tuple(inner))
 
 
@@ -114,24 +114,13 @@ def _with_width(member: GraphMember, name: str, names: set[str], width: int) -> 
 def widths_kept(graph: Graph) -> dict[str, dict[str, int]]:
     """Return the width of each region around each operator that keeps state, by full names."""
     return {
-        place.name: {region.name: region.parallel.width for region in place.regions}
-        for place in _keeping_state(graph)
+        placed.name: {region.name: region.parallel.width for region in placed.regions}
+        for placed in _keeping_state(graph)
     }
 
 
 def require_widths_kept(graph: Graph, kept: Mapping[str, Mapping[str, int]]) -> None:
-    """Refuse to go on from state that was kept at other widths.
-
-    Parameters
-    ----------
-    kept : mapping
-        What `widths_kept` returned of the graph that kept the state.
-
-    Raises
-    ------
-    WidthError
-        A region around an operator that keeps state has another width, or is another.
-    """
+    """Refuse to go on from state that was kept at other widths."""
     now = widths_kept(graph)
     for operator, widths in kept.items():
         if operator in now and now[operator] != dict(widths):
@@ -174,11 +163,11 @@ def change_of(before: Physical, after: Physical) -> WidthChange:
 
 def _around(physical: Physical) -> dict[str, set[tuple[str, str, str]]]:
     """Return what each replica is connected with."""
-    found: dict[str, set[tuple[str, str, str]]] = {name: set() for name in physical.replica}
-    for each in physical.connections:
-        for end in (each.producer, each.consumer):
-            found[end].add((each.producer, each.consumer, each.port))
-    return found
+    neighbors: dict[str, set[tuple[str, str, str]]] = {name: set() for name in physical.replica}
+    for connection in physical.connections:
+        for end in (connection.producer, connection.consumer):
+            neighbors[end].add((connection.producer, connection.consumer, connection.port))
+    return neighbors
 
 
 NAME = "upsertflow-flow.json"
@@ -195,32 +184,9 @@ class FlowState:
 
 
 def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str | None:
-    """Hold a graph against what its checkpoint remembers, and let it remember this graph.
-
-    Parameters
-    ----------
-    checkpoint : str
-        The folder of the checkpoint.
-    storage : mapping of str to str
-        Settings of the object store in which it lies.
-
-    Returns
-    -------
-    str or None
-        The id of the flow; None if the checkpoint lies where the engine cannot read.
-
-    Raises
-    ------
-    WidthError
-        A region that keeps state has another width than before.
-    GraphError
-        The sources are others than before, or in another order; or the graph keeps state, and the
-        checkpoint lies where the engine cannot read.
-    CorruptionError
-        What the checkpoint remembers is damaged.
-    """
+    """Hold a graph against what its checkpoint remembers, and let it remember this graph."""
     sources = tuple(
-        name for name, place in graph.places.items() if place.operator.kind is OperatorKind.SOURCE
+        name for name, placed in graph.places.items() if placed.operator.kind is OperatorKind.SOURCE
     )
     widths = widths_kept(graph)
     try:
@@ -228,13 +194,13 @@ def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str |
     except OptionError as error:
         _require_no_state(checkpoint, widths, error)
         return None
-    found = read_record(store, NAME, _remembered)
-    if found is None:
+    recorded = read_record(store, NAME, _remembered)
+    if recorded is None:
         store.prepare("")
     else:
-        _require_sources(sources, found.sources)
-        require_widths_kept(graph, found.widths)
-    flow_id = uuid.uuid4().hex if found is None else found.id
+        _require_sources(sources, recorded.sources)
+        require_widths_kept(graph, recorded.widths)
+    flow_id = uuid.uuid4().hex if recorded is None else recorded.id
     now = FlowState(id=flow_id, sources=sources, widths=widths)
     checked_record(NAME, now, {"format": FORMAT_VERSION, **asdict(now)}, _remembered).put(store)
     return flow_id

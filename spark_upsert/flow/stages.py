@@ -75,21 +75,25 @@ class Stages:
         ]
         ports = list(enumerate(self.book.ports))
         return tuple(
-            {address: found[port.replica] for address, port in ports if port.replica in found}
-            for found in of_replica
+            {
+                address: channel_tasks[port.replica]
+                for address, port in ports
+                if port.replica in channel_tasks
+            }
+            for channel_tasks in of_replica
         )
 
     @cached_property
     def under_way(self) -> tuple[tuple[int, ...], ...]:
         """The addresses that rows have before each stage, and behind the last one."""
-        known = set(self.entries.values())
-        found = [known]
+        active = set(self.entries.values())
+        active_sets = [active]
         for stage, tasks in zip(self.stages, self.tasks, strict=True):
-            led = (self.book.leading[name] for each in stage.elements for name in each)
-            given = {address for addresses in led for address in addresses}
-            known = (known | given) - set(tasks)
-            found.append(known)
-        return tuple(tuple(sorted(each)) for each in found)
+            led = (self.book.leading[name] for element in stage.elements for name in element)
+            consumed = {address for addresses in led for address in addresses}
+            active = (active | consumed) - set(tasks)
+            active_sets.append(active)
+        return tuple(tuple(sorted(active_set)) for active_set in active_sets)
 
     @cached_property
     def sinks(self) -> dict[str, tuple[int, ...]]:
@@ -98,48 +102,41 @@ class Stages:
         return {
             logical: tuple(
                 self.book.address[Port(replica.name, port)]
-                for port in place.operator.inputs
+                for port in placed.operator.inputs
                 for replica in physical.replicas_of[logical]
             )
-            for logical, place in physical.graph.places.items()
-            if place.operator.kind is OperatorKind.SINK
+            for logical, placed in physical.graph.places.items()
+            if placed.operator.kind is OperatorKind.SINK
         }
 
     @cached_property
     def schemas(self) -> dict[int, pa.Schema]:
         """The columns of the rows of each address."""
-        physical, found = self.book.physical, dict[int, pa.Schema]()
-        for each in physical.connections:
-            address = self.book.address[Port(each.consumer, each.port)]
-            found[address] = self.given[physical.replica[each.producer].logical]
+        physical, schema_by_address = self.book.physical, dict[int, pa.Schema]()
+        for connection in physical.connections:
+            address = self.book.address[Port(connection.consumer, connection.port)]
+            schema_by_address[address] = self.given[physical.replica[connection.producer].logical]
         for source in self.entries:
-            found[self.book.address[Port(source, READ)]] = self.given[
+            schema_by_address[self.book.address[Port(source, READ)]] = self.given[
                 physical.replica[source].logical
             ]
-        return found
+        return schema_by_address
 
 
 def staged(plan: FusedGraph, schemas: Mapping[str, pa.Schema]) -> Stages:
-    """Return the stages that run a fused graph.
-
-    Parameters
-    ----------
-    plan : Fused
-    schemas : mapping of str to pyarrow.Schema
-        The columns that each source and operator gives, by its full name.
-    """
+    """Return the stages that run a fused graph."""
     cut = _StageCutter(AddressBook(plan.physical), plan)
     return Stages(cut.book, tuple(cut.stages()), cut.entries, schemas)
 
 
 def tell(plan: FusedGraph, stages: Stages) -> None:
     """Tell the program's log what runs, in a line."""
-    ways = [stage.way for stage in stages.stages]
+    routes = [stage.way for stage in stages.stages]
     fields = Fields(
         replicas=len(plan.physical.replicas),
         elements=len(plan.pes),
-        passes=len(ways),
-        exchanges=ways.count(RowTransfer.EXCHANGED),
+        passes=len(routes),
+        exchanges=routes.count(RowTransfer.EXCHANGED),
         plan=str(plan) if len(plan.physical.replicas) <= TOLD_REPLICAS_MAX else None,
     )
     _LOGGER.info("flow planned: %s", fields)
@@ -164,15 +161,15 @@ class _StageCutter:
 
     def stages(self) -> Iterator[Stage]:
         count = 0
-        for level, way in enumerate(self._plan.ways):
+        for level, route in enumerate(self._plan.ways):
             here = self._plan.elements_at(level)
-            if way is RowTransfer.IN_PLACE:
-                yield Stage(way, tuple(self._parts[element] for element in here))
+            if route is RowTransfer.IN_PLACE:
+                yield Stage(route, tuple(self._parts[element] for element in here))
                 continue
             at = {task: self._parts[element] for element, task in self._plan.tasks[level].items()}
             # What is aligned has the tasks of the exchange before it, also those that are done.
-            count = len(here) if way is RowTransfer.EXCHANGED else count
-            yield Stage(way, tuple(at.get(task, ()) for task in range(count)))
+            count = len(here) if route is RowTransfer.EXCHANGED else count
+            yield Stage(route, tuple(at.get(task, ()) for task in range(count)))
 
     def _sources(self) -> Iterator[str]:
         for name, replica in self._physical.replica.items():

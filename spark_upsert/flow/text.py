@@ -39,18 +39,18 @@ def text(physical: Physical, elements: Elements = ()) -> str:
       -> kept   in turn to 3 channels, 2 between PEs
     kept[0..2]  sink, Collected
     """
-    own = [list(element) for element in elements]
+    element_names = [list(element) for element in elements]
     counts = [
         _counted(len(physical.graph.places), "operator"),
         _counted(len(physical.replicas), "replica"),
         _counted(len(physical.splitters), "splitter"),
         _counted(len(physical.connections), "connection"),
-        *([_counted(len(own), "PE")] if own else []),
+        *([_counted(len(element_names), "PE")] if element_names else []),
     ]
     parts = [[", ".join(counts)]]
-    if own:
-        parts.append(_aligned((f"PE {i}", _folded(names)) for i, names in enumerate(own)))
-    parts.append(_aligned(_said_of_operators(physical, own)))
+    if element_names:
+        parts.append(_aligned((f"PE {i}", _folded(names)) for i, names in enumerate(element_names)))
+    parts.append(_aligned(_said_of_operators(physical, element_names)))
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
@@ -58,16 +58,16 @@ def _said_of_operators(
     physical: Physical, elements: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, str]]:
     tally = _tally(physical, elements)
-    for name, place in physical.graph.places.items():
-        kind = place.operator.kind
+    for name, placed in physical.graph.places.items():
+        kind = placed.operator.kind
         role = "" if kind is OperatorKind.OPERATOR else f"{kind.value}, "
-        own = _folded([each.name for each in physical.replicas_of[name]])
-        yield own, f"{role}{_said_of(place.operator.work)}"
+        replicas_text = _folded([replica.name for replica in physical.replicas_of[name]])
+        yield replicas_text, f"{role}{_said_of(placed.operator.work)}"
         for stream in physical.graph.streams_of[name]:
             ports = physical.graph.places[stream.consumer].operator.inputs
             port = "" if ports == (INPUT,) else f".{stream.port}"
-            said = _said_of_stream(physical, stream, tally[stream])
-            yield f"  -> {stream.consumer}{port}", said
+            lines = _said_of_stream(physical, stream, tally[stream])
+            yield f"  -> {stream.consumer}{port}", lines
 
 
 class _Count(NamedTuple):
@@ -82,11 +82,16 @@ def _tally(physical: Physical, elements: Sequence[Sequence[str]]) -> dict[Edge, 
     element_of = {name: index for index, names in enumerate(elements) for name in names}
     counts: Counter[Edge] = Counter()
     between: Counter[Edge] = Counter()
-    for each in physical.connections:
-        producer, consumer = physical.replica[each.producer], physical.replica[each.consumer]
-        stream = Edge(producer.logical, consumer.logical, each.port)
+    for connection in physical.connections:
+        producer, consumer = (
+            physical.replica[connection.producer],
+            physical.replica[connection.consumer],
+        )
+        stream = Edge(producer.logical, consumer.logical, connection.port)
         counts[stream] += 1
-        between[stream] += element_of.get(each.producer) != element_of.get(each.consumer)
+        between[stream] += element_of.get(connection.producer) != element_of.get(
+            connection.consumer
+        )
     return {
         stream: _Count(count, between[stream] if element_of else None)
         for stream, count in counts.items()
@@ -97,28 +102,28 @@ def _said_of_stream(physical: Physical, stream: Edge, count: _Count) -> str:
     owners = physical.replicas_of[stream.producer]
     splitter = next(
         (
-            each
-            for each in physical.splitters_of[owners[0].name]
-            if (each.consumer, each.port) == (stream.consumer, stream.port)
+            splitter_item
+            for splitter_item in physical.splitters_of[owners[0].name]
+            if (splitter_item.consumer, splitter_item.port) == (stream.consumer, stream.port)
         ),
         None,
     )
-    said = [] if splitter is None else [_way(splitter)]
+    parts = [] if splitter is None else [_way(splitter)]
     if splitter is not None and len(owners) > 1:
-        said.append(_counted(len(owners), "splitter"))
+        parts.append(_counted(len(owners), "splitter"))
     if splitter is None or len(owners) > 1:
-        said.append(_counted(count.all, "connection"))
+        parts.append(_counted(count.all, "connection"))
     if count.between is not None:
         some = {0: "none", count.all: "all"}.get(count.between, str(count.between))
-        said.append(f"{some} between PEs")
-    return ", ".join(said)
+        parts.append(f"{some} between PEs")
+    return ", ".join(parts)
 
 
 def _way(splitter: Splitter) -> str:
     """Say how a chain of splitters chooses."""
     [first, *_] = splitter.targets
-    said = f"{_choice(splitter)} to {_counted(splitter.width, 'channel')}"
-    return f"{said}, then {_way(first)} of each" if isinstance(first, Splitter) else said
+    described = f"{_choice(splitter)} to {_counted(splitter.width, 'channel')}"
+    return f"{described}, then {_way(first)} of each" if isinstance(first, Splitter) else described
 
 
 def _choice(splitter: Splitter) -> str:
@@ -133,7 +138,7 @@ def _choice(splitter: Splitter) -> str:
 
 def _on_one_line(name: str) -> str:
     """Return the name of a column, which may hold anything, without what breaks lines."""
-    shown = (each if each.isprintable() else ascii(each)[1:-1] for each in name)
+    shown = (character if character.isprintable() else ascii(character)[1:-1] for character in name)
     return "".join(shown)
 
 
@@ -167,14 +172,14 @@ _REPLICA = re.compile(r"(.*)\[(\d+)\]")
 
 def _cut(name: str) -> tuple[str, int]:
     """Return the operator and the channel of a replica's name; -1 if it has none."""
-    found = _REPLICA.fullmatch(name)
-    return (found[1], int(found[2])) if found else (name, -1)
+    match = _REPLICA.fullmatch(name)
+    return (match[1], int(match[2])) if match else (name, -1)
 
 
 def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
-    known = list(rows)
-    width = max(len(left) for left, _ in known)
-    return [f"{left:{width}}  {right}".rstrip() for left, right in known]
+    row_list = list(rows)
+    width = max(len(left) for left, _ in row_list)
+    return [f"{left:{width}}  {right}".rstrip() for left, right in row_list]
 
 
 def _counted(count: int, what: str) -> str:

@@ -56,11 +56,6 @@ def check(graph: Graph) -> None:
     """Refuse a graph that cannot be run.
 
     Columns are judged where they are known: a caller that learns more of them checks again.
-
-    Raises
-    ------
-    GraphError
-        The error names the operators; its field ``operators`` has them as a tuple.
     """
     _check_members(graph)
     _check_streams(graph)
@@ -93,20 +88,20 @@ def check_parallel(name: str, parallel: Parallel) -> None:
             hint="give the number of channels; without a region an operator runs once.",
             operators=(name,),
         )
-    ports = [each.port for each in parallel.partition_by]
+    ports = [by_port.port for by_port in parallel.partition_by]
     for port in _repeated([*ports, *parallel.broadcast]):
         if port in ports and port in parallel.broadcast:
-            found, hint = "partition_by and in broadcast", "keep it in one of them."
+            problem, hint = "partition_by and in broadcast", "keep it in one of them."
         else:
             where = "partition_by" if port in ports else "broadcast"
-            found, hint = f"{where} twice", "name it once, with all its attributes."
+            problem, hint = f"{where} twice", "name it once, with all its attributes."
         raise GraphError(
-            f"region '{name}': the port '{port}' is in {found}.", hint=hint, operators=(name,)
+            f"region '{name}': the port '{port}' is in {problem}.", hint=hint, operators=(name,)
         )
-    for each in parallel.partition_by:
-        if not each.attributes:
+    for partition in parallel.partition_by:
+        if not partition.attributes:
             raise GraphError(
-                f"region '{name}': the port '{each.port}' is partitioned by nothing.",
+                f"region '{name}': the port '{partition.port}' is partitioned by nothing.",
                 hint="name the columns whose equal values are to meet, or leave the port out: then "
                 "its rows go to the channels in turn.",
                 operators=(name,),
@@ -160,13 +155,13 @@ def check_kind(name: str, operator: LogicalOperator) -> None:
 
 
 def _check_function(name: str, work: PythonFunction) -> None:
-    for what, value, is_right in (
+    for description, value, is_right in (
         ("a function over batches of Arrow", work.function, callable(work.function)),
         ("a pyarrow.Schema of what it gives", work.schema, isinstance(work.schema, pa.Schema)),
     ):
         if not is_right:
             raise GraphError(
-                f"operator '{name}' takes {what}, found {value!r}.",
+                f"operator '{name}' takes {description}, found {value!r}.",
                 hint="give PythonFunction(function, schema).",
                 operators=(name,),
             )
@@ -235,22 +230,22 @@ def _walk(
 
 
 def _check_streams(graph: Graph) -> None:
-    places = graph.places
+    placed_by_name = graph.places
     for stream in graph.streams:
         for role, name in (("producer", stream.producer), ("consumer", stream.consumer)):
-            if name not in places:
+            if name not in placed_by_name:
                 raise GraphError(
                     f"the {role} '{name}' of the stream {stream} is no operator of the graph.",
-                    hint=did_you_mean(name, places),
+                    hint=did_you_mean(name, placed_by_name),
                     operators=(stream.producer, stream.consumer),
                 )
-        if places[stream.producer].operator.kind is OperatorKind.SINK:
+        if placed_by_name[stream.producer].operator.kind is OperatorKind.SINK:
             raise GraphError(
                 f"the sink '{stream.producer}' gives no rows, but '{stream.consumer}' takes some.",
                 hint="make it an operator, or take the rows from before it.",
                 operators=(stream.producer, stream.consumer),
             )
-        ports = places[stream.consumer].operator.inputs
+        ports = placed_by_name[stream.consumer].operator.inputs
         if stream.port not in ports:
             raise GraphError(
                 f"the stream from '{stream.producer}' goes to the port '{stream.port}' of "
@@ -268,15 +263,15 @@ def _check_streams(graph: Graph) -> None:
 
 def _check_ends(graph: Graph) -> None:
     fed = {(stream.consumer, stream.port) for stream in graph.streams}
-    for name, place in graph.places.items():
-        for port in place.operator.inputs:
+    for name, placed in graph.places.items():
+        for port in placed.operator.inputs:
             if (name, port) not in fed:
                 raise GraphError(
                     f"nothing feeds the port '{port}' of '{name}'.",
                     hint="connect a stream to it, or take the port away.",
                     operators=(name,),
                 )
-        if place.operator.kind is not OperatorKind.SINK and not graph.streams_of[name]:
+        if placed.operator.kind is not OperatorKind.SINK and not graph.streams_of[name]:
             raise GraphError(
                 f"nothing takes the rows of '{name}'.",
                 hint="connect it to a sink, or take it away.",
@@ -291,16 +286,16 @@ def _check_columns(graph: Graph) -> None:
         schema = graph.places[stream.producer].operator.schema
         if schema is None:
             continue
-        other, expected = first.setdefault(
+        other_producer, expected = first.setdefault(
             (stream.consumer, stream.port), (stream.producer, schema)
         )
         if not schema.equals(expected):
             raise GraphError(
-                f"'{other}' and '{stream.producer}' both feed the port '{stream.port}' of "
+                f"'{other_producer}' and '{stream.producer}' both feed the port '{stream.port}' of "
                 f"'{stream.consumer}', with other columns: {columns(expected)}; and "
                 f"{columns(schema)}.",
                 hint="bring them to one form before they meet.",
-                operators=(other, stream.producer, stream.consumer),
+                operators=(other_producer, stream.producer, stream.consumer),
             )
 
 
@@ -311,7 +306,7 @@ def _check_region(graph: Graph, region: Region) -> None:
     entering: dict[str, list[Edge]] = {}
     for stream in graph.entering(region):
         entering.setdefault(region.port(stream.consumer, stream.port), []).append(stream)
-    named = [each.port for each in region.parallel.partition_by]
+    named = [by_port.port for by_port in region.parallel.partition_by]
     for port in (*named, *region.parallel.broadcast):
         if port not in entering:
             where = "partition_by" if port in named else "broadcast"
@@ -323,9 +318,9 @@ def _check_region(graph: Graph, region: Region) -> None:
                 else "leave it out: what is read within the region is not shared out.",
                 operators=(region.name,),
             )
-    for each in region.parallel.partition_by:
-        for stream in entering[each.port]:
-            for attribute in each.attributes:
+    for partition in region.parallel.partition_by:
+        for stream in entering[partition.port]:
+            for attribute in partition.attributes:
                 _check_attribute(graph, region, stream, attribute)
     _check_matched(graph, region, entering)
 
@@ -355,18 +350,18 @@ def _check_attribute(graph: Graph, region: Region, stream: Edge, attribute: str)
 def _check_matched(graph: Graph, region: Region, entering: Mapping[str, Sequence[Edge]]) -> None:
     """Refuse ports of one operator that are partitioned so that equal values do not meet."""
     first: dict[str, tuple[str, list[str]]] = {}
-    for each in region.parallel.partition_by:
-        stream = entering[each.port][0]
+    for partition in region.parallel.partition_by:
+        stream = entering[partition.port][0]
         schema = graph.places[stream.producer].operator.schema
         if schema is None:
             continue
-        own = [coded_as(schema.field(name).type) for name in each.attributes]
-        port, other = first.setdefault(stream.consumer, (each.port, own))
-        if own != other:
+        key_types = [coded_as(schema.field(name).type) for name in partition.attributes]
+        port, other_types = first.setdefault(stream.consumer, (partition.port, key_types))
+        if key_types != other_types:
             raise GraphError(
-                f"region '{region.name}' partitions the port '{port}' by {', '.join(other)} and "
-                f"'{each.port}' by {', '.join(own)}: rows with equal values would not meet in "
-                f"'{stream.consumer}'.",
+                f"region '{region.name}' partitions the port '{port}' by {', '.join(other_types)} "
+                f"and '{partition.port}' by {', '.join(key_types)}: rows with equal values would "
+                f"not meet in '{stream.consumer}'.",
                 hint="bring the columns to one type before they enter, or broadcast one port.",
                 operators=(region.name, stream.consumer),
             )
@@ -403,13 +398,13 @@ def _cycle(graph: Graph, left: set[str]) -> list[str]:
         stream.consumer: stream.producer for stream in graph.streams if stream.producer in left
     }
     path: dict[str, None] = {}
-    name = next(each for each in graph.places if each in left)
+    name = next(node for node in graph.places if node in left)
     while name not in path:
         path[name] = None
         name = feeds[name]
     names = list(path)
     cycle = names[names.index(name) :][::-1]
-    first = cycle.index(next(each for each in graph.places if each in cycle))
+    first = cycle.index(next(node for node in graph.places if node in cycle))
     return cycle[first:] + cycle[:first]
 
 
@@ -422,18 +417,18 @@ def columns(schema: pa.Schema) -> str:
 
 
 def _repeated(values: Iterable[_T]) -> Iterator[_T]:
-    seen: set[_T] = set()
+    earlier: set[_T] = set()
     for value in values:
-        if value in seen:
+        if value in earlier:
             yield value
-        seen.add(value)
+        earlier.add(value)
 
 
 def _listed(names: Iterable[str], what: str) -> str:
-    known = sorted(names)
-    if len(known) > 1:
-        return f"the {what}s {', '.join(known)}"
-    return f"the {what} {known[0]}" if known else f"no {what}"
+    sorted_names = sorted(names)
+    if len(sorted_names) > 1:
+        return f"the {what}s {', '.join(sorted_names)}"
+    return f"the {what} {sorted_names[0]}" if sorted_names else f"no {what}"
 
 
 def _an(what: str) -> str:
@@ -441,24 +436,10 @@ def _an(what: str) -> str:
 
 
 def schemas_of(graph: Graph, sources: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
-    """Return the columns that each source and operator gives, by its full name.
-
-    Parameters
-    ----------
-    sources : mapping of str to pyarrow.Schema
-        What each source gives, by its full name.
-
-    Raises
-    ------
-    GraphError
-        A source gives other columns than it said, a plan takes others than it is fed with, or has
-        no scan for a port; the operators are named.
-    PlanError
-        A plan cannot be run.
-    """
+    """Return the columns that each source and operator gives, by its full name."""
     schemas: dict[str, pa.Schema] = {}
     fed: dict[tuple[str, str], str] = {
-        (each.consumer, each.port): each.producer for each in graph.streams
+        (stream.consumer, stream.port): stream.producer for stream in graph.streams
     }
     for name in _in_order(graph):
         operator = graph.places[name].operator
@@ -485,14 +466,14 @@ def require_sources(given: Iterable[str], sources: Iterable[str]) -> None:
 
 
 def _of_source(name: str, operator: LogicalOperator, found: pa.Schema) -> pa.Schema:
-    said = operator.schema
-    if said is not None and (said.names != found.names or said.types != found.types):
+    schema = operator.schema
+    if schema is not None and (schema.names != found.names or schema.types != found.types):
         raise GraphError(
-            f"source '{name}' gives {columns(found)}, its schema is {columns(said)}.",
+            f"source '{name}' gives {columns(found)}, its schema is {columns(schema)}.",
             hint="give it the schema of what it reads, or none.",
             operators=(name,),
         )
-    return found if said is None else said
+    return found if schema is None else schema
 
 
 def _of_operator(
@@ -525,11 +506,11 @@ def _require_scans(
             operators=(name,),
         )
     for port, producer in taken.items():
-        expected, found = scans[port].schema, schemas[producer]
-        if expected is None or not expected.equals(found):
+        expected, actual = scans[port].schema, schemas[producer]
+        if expected is None or not expected.equals(actual):
             raise GraphError(
                 f"the plan of '{name}' scans {columns(expected or pa.schema([]))} at its port "
-                f"'{port}', but '{producer}' gives {columns(found)}.",
+                f"'{port}', but '{producer}' gives {columns(actual)}.",
                 hint=f"give the scan '{port}' the schema of '{producer}'.",
                 operators=(producer, name),
             )
@@ -537,8 +518,8 @@ def _require_scans(
 
 def _in_order(graph: Graph) -> Iterator[str]:
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(graph.places, ()))
-    for each in graph.streams:
-        sorter.add(each.consumer, each.producer)
+    for stream in graph.streams:
+        sorter.add(stream.consumer, stream.producer)
     yield from sorter.static_order()
 
 

@@ -67,15 +67,15 @@ class Border:
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of batches."""
-        fields = [pa.field(_name(place), kind) for place, kind in enumerate(self._layout.types)]
+        fields = [pa.field(_name(index), kind) for index, kind in enumerate(self._layout.types)]
         return pa.schema([pa.field(TO, pa.int64()), *fields])
 
     def columns(self, address: int) -> dict[str, pa.Field]:
         """Return the columns of `schema` that the rows of an address use, with their own fields."""
         form = self._form_of[address]
-        places = self._layout.places[form]
+        indices = self._layout.places[form]
         return {
-            _name(place): field for place, field in zip(places, self._carried[form], strict=True)
+            _name(index): field for index, field in zip(indices, self._carried[form], strict=True)
         }
 
     def to(self, address: int, *, task: int = 0) -> int:
@@ -83,23 +83,17 @@ class Border:
         return int(self._to(task)[address])
 
     def pack(self, parcel: Parcel, *, task: int) -> pa.RecordBatch:
-        """Return rows in the form in which they travel.
-
-        Parameters
-        ----------
-        task : int
-            The packing task: rows that pass by the next stage stay near it.
-        """
+        """Return rows in the form in which they travel."""
         batch, to = parcel
         form = self._form_of[to if isinstance(to, int) else int(to[0])]
         tos = self._to(task)[to]
         if isinstance(to, int):
             tos = np.full(batch.num_rows, tos)
-        places = self._layout.places[form]
-        own = dict(zip(places, _cast(batch, self._carried[form]), strict=True))
+        indices = self._layout.places[form]
+        column_by_index = dict(zip(indices, _cast(batch, self._carried[form]), strict=True))
         columns = [
-            own[place] if place in own else pa.nulls(batch.num_rows, kind)
-            for place, kind in enumerate(self._layout.types)
+            column_by_index[index] if index in column_by_index else pa.nulls(batch.num_rows, kind)
+            for index, kind in enumerate(self._layout.types)
         ]
         return pa.RecordBatch.from_arrays([pa.array(tos), *columns], schema=self.schema)
 
@@ -129,9 +123,9 @@ class Border:
             batch, to = batch.filter(pa.array(is_row)), to[is_row]
         for address, part in by_address(Parcel(batch, to.astype(np.int32))):
             declared = self.stages.schemas[address]
-            places = self._layout.places[self._form_of[address]]
+            indices = self._layout.places[self._form_of[address]]
             rows = [
-                _as(part.column(1 + at), field) for at, field in zip(places, declared, strict=True)
+                _as(part.column(1 + at), field) for at, field in zip(indices, declared, strict=True)
             ]
             yield address, pa.RecordBatch.from_arrays(rows, schema=declared)
 
@@ -150,25 +144,27 @@ class Border:
     def _task_of(self) -> npt.NDArray[np.int64]:
         """The task of each address, -1 if rows pass by."""
         is_last = self.index == len(self.stages.stages)
-        known = {} if is_last else self.stages.tasks[self.index]
+        tasks = {} if is_last else self.stages.tasks[self.index]
         addresses = range(len(self.stages.book.ports))
-        return np.array([known.get(address, -1) for address in addresses], dtype=np.int64)
+        return np.array([tasks.get(address, -1) for address in addresses], dtype=np.int64)
 
     @cached_property
     def _forms(self) -> tuple[pa.Schema, ...]:
         """The different columns that rows have here."""
-        found: list[pa.Schema] = []
+        forms: list[pa.Schema] = []
         for address in self.stages.under_way[self.index]:
             schema = self.stages.schemas[address]
-            if not any(schema.equals(each) for each in found):
-                found.append(schema)
-        return tuple(found)
+            if not any(schema.equals(form_schema) for form_schema in forms):
+                forms.append(schema)
+        return tuple(forms)
 
     @cached_property
     def _form_of(self) -> dict[int, int]:
         """The place in `_forms` of the columns of each address."""
         return {
-            address: next(form for form, each in enumerate(self._forms) if each.equals(schema))
+            address: next(
+                form for form, form_schema in enumerate(self._forms) if form_schema.equals(schema)
+            )
             for address in self.stages.under_way[self.index]
             for schema in [self.stages.schemas[address]]
         }
@@ -181,18 +177,18 @@ class Border:
     def _layout(self) -> _Layout:
         types: list[pa.DataType] = []
         of_type: dict[pa.DataType, list[int]] = defaultdict(list)
-        places = []
+        indices = []
         for form in self._carried:
             taken: Counter[pa.DataType] = Counter()
-            own = []
+            field_indices = []
             for kind in form.types:
                 if taken[kind] == len(of_type[kind]):
                     of_type[kind].append(len(types))
                     types.append(kind)
-                own.append(of_type[kind][taken[kind]])
+                field_indices.append(of_type[kind][taken[kind]])
                 taken[kind] += 1
-            places.append(tuple(own))
-        return _Layout(tuple(types), tuple(places))
+            indices.append(tuple(field_indices))
+        return _Layout(tuple(types), tuple(indices))
 
 
 def wake(task: int) -> int:
@@ -211,8 +207,8 @@ def tasks_of(batch: pa.RecordBatch) -> Addresses:
 
 
 def _numbers(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = batch.column(0).to_numpy(zero_copy_only=False)
-    return found
+    numbers: npt.NDArray[np.int64] = batch.column(0).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _name(place: int) -> str:

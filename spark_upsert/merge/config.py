@@ -56,7 +56,7 @@ class MergeConfig:
             if key not in _KEYS:
                 raise OptionError.unknown(key, _KEYS)
         mode = record.get("mode", Mode.CONCAT.value)
-        choices = [each.value for each in Mode]
+        choices = [mode.value for mode in Mode]
         if mode not in choices:
             raise OptionError.not_one_of("mode", str(mode), choices)
         return cls(mode=Mode(mode), seed=record.get("interleave_seed"))

@@ -96,22 +96,18 @@ class MergeNode:
 
     @classmethod
     def parse(cls, name: str, record: Mapping[str, Any]) -> MergeNode:
-        """Return the merge of a mapping with ``inputs`` and, if it has any settings, ``config``.
-
-        Raises
-        ------
-        OptionError
-            A key is unknown, ``inputs`` is no list of names, or a name is there twice.
-        """
+        """Return the merge of a mapping with ``inputs`` and, if it has any settings, ``config``."""
         for key in record:
             if key not in _MERGE_KEYS:
                 raise OptionError.unknown(key, _MERGE_KEYS)
         inputs = record.get("inputs")
-        if not isinstance(inputs, list | tuple) or not all(type(each) is str for each in inputs):
+        if not isinstance(inputs, list | tuple) or not all(type(name) is str for name in inputs):
             raise OptionError.invalid("inputs", inputs, "a list of names")
-        for each in inputs:
-            if inputs.count(each) > 1:
-                raise OptionError.invalid("inputs", inputs, f"each input once, not '{each}' twice")
+        for input_name in inputs:
+            if inputs.count(input_name) > 1:
+                raise OptionError.invalid(
+                    "inputs", inputs, f"each input once, not '{input_name}' twice"
+                )
         return cls(
             name=name, inputs=tuple(inputs), config=MergeConfig.parse(record.get("config") or {})
         )
@@ -153,15 +149,7 @@ class Answer:
 
 
 class MergeGraph:
-    """Nodes by their names, with the readers of each.
-
-    Raises
-    ------
-    OptionError
-        Two nodes have one name, or a node reads one that is not there.
-    SchemaError
-        The inputs of a merge do not fit together, or a window is rooted at a merge.
-    """
+    """Nodes by their names, with the readers of each."""
 
     def __init__(self, nodes: Iterable[AnyNode]) -> None:
         self.nodes: dict[str, AnyNode] = {}
@@ -212,23 +200,17 @@ def fusion(graph: MergeGraph, merge: str) -> Answer:
     before = graph.before(merge)
     if not before:
         return Answer(False, "it has no inputs")
-    for each in before:
-        if not isinstance(each, SourceNode):
-            return Answer(False, f"'{each.name}' is no source")
-    for each in before:
-        if len(graph.readers(each.name)) > 1:
-            return Answer(False, _told_readers(graph, each))
+    for predecessor in before:
+        if not isinstance(predecessor, SourceNode):
+            return Answer(False, f"'{predecessor.name}' is no source")
+    for predecessor in before:
+        if len(graph.readers(predecessor.name)) > 1:
+            return Answer(False, _told_readers(graph, predecessor))
     return Answer(True, f"no other operator reads its inputs ({len(before)}), and all are sources")
 
 
 def streaming_output(graph: MergeGraph, sink: str, *, is_starting: bool = False) -> Answer:
-    """Return whether a sink writes rows as they come.
-
-    Parameters
-    ----------
-    is_starting : bool
-        Whether the graph is still in its initial phase.
-    """
+    """Return whether a sink writes rows as they come."""
     node = graph.nodes[sink]
     if not isinstance(node, Sink):
         raise ValueError(f"'{sink}' is no sink")
@@ -236,9 +218,9 @@ def streaming_output(graph: MergeGraph, sink: str, *, is_starting: bool = False)
         return Answer(False, f"it reads {len(node.inputs)} inputs")
     (producer,) = graph.before(sink)
     readers = graph.readers(producer.name)
-    for each in readers:
-        if isinstance(each, Transform) and each.work is TransformWork.WINDOW:
-            return Answer(False, f"the window '{each.name}' is rooted at '{producer.name}'")
+    for reader in readers:
+        if isinstance(reader, Transform) and reader.work is TransformWork.WINDOW:
+            return Answer(False, f"the window '{reader.name}' is rooted at '{producer.name}'")
     if len(readers) != 1:
         return Answer(False, _told_readers(graph, producer))
     if not (gives := _gives_as_it_goes(graph, producer)):
@@ -284,7 +266,7 @@ def _gives_as_it_goes(graph: MergeGraph, producer: AnyNode) -> Answer:
 
 
 def _told_readers(graph: MergeGraph, node: AnyNode) -> str:
-    readers = [f"'{each.name}'" for each in graph.readers(node.name)]
+    readers = [f"'{reader.name}'" for reader in graph.readers(node.name)]
     return f"'{node.name}' has {len(readers)} readers: {', '.join(sorted(readers))}"
 
 
@@ -295,17 +277,21 @@ def _node_of(reference: str) -> str:
 def _check_that_inputs_agree(graph: MergeGraph, merge: MergeNode) -> None:
     """Hold the sources of a merge against its first one, which gives the merge its columns."""
     sources = [node for node in graph.before(merge.name) if isinstance(node, SourceNode)]
-    for other in sources[1:]:
+    for other_source in sources[1:]:
         first = sources[0]
-        for what, mine, theirs in (
-            ("have different columns", first.columns, other.columns),
-            ("treat unexpected columns differently", first.unmapped, other.unmapped),
-            ("have different correlation keys", set(first.correlation), set(other.correlation)),
+        for difference, mine, theirs in (
+            ("have different columns", first.columns, other_source.columns),
+            ("treat unexpected columns differently", first.unmapped, other_source.unmapped),
+            (
+                "have different correlation keys",
+                set(first.correlation),
+                set(other_source.correlation),
+            ),
         ):
             if mine != theirs:
                 raise SchemaError(
-                    f"the inputs of the merge '{merge.name}' {what}: '{first.name}' has "
-                    f"{_told(mine)}, '{other.name}' {_told(theirs)}.",
+                    f"the inputs of the merge '{merge.name}' {difference}: '{first.name}' has "
+                    f"{_told(mine)}, '{other_source.name}' {_told(theirs)}.",
                     hint="declare them alike in all inputs.",
                     merge=merge.name,
                 )

@@ -128,9 +128,9 @@ def _places(picks: Picks) -> Picks:
     """Return where each row of the order lies among the rows of all inputs, one after the other."""
     # Numbers of 16 bits are sorted by counting.
     small = picks.astype(np.uint16) if int(picks.max(initial=0)) < _UINT16_END else picks
-    places = np.empty(len(picks), dtype=np.int64)
-    places[np.argsort(small, kind="stable")] = np.arange(len(picks))
-    return places
+    row_indices = np.empty(len(picks), dtype=np.int64)
+    row_indices[np.argsort(small, kind="stable")] = np.arange(len(picks))
+    return row_indices
 
 
 class _Head:
@@ -222,13 +222,13 @@ class Documents(Generic[T]):
 
     def closings(self) -> Iterator[T]:
         """Yield the closings that are forwarded, once all inputs have ended."""
-        found = [
+        closings = [
             document.closings[document.openings - 1]
             for document in self._documents.values()
             if 0 < document.openings <= len(document.closings)
         ]
-        for _, whole in sorted(found, key=lambda each: each[0]):
-            yield whole
+        for _, closed_document in sorted(closings, key=lambda each: each[0]):
+            yield closed_document
 
 
 def live(
@@ -420,31 +420,13 @@ def merge_in(
     folder: Path | None = None,
     counters: MergeCounters | None = None,
 ) -> Generator[Any, None, None]:
-    """Yield the rows of one merge of a graph (`merge`), which is live if the graph lets it be.
-
-    Parameters
-    ----------
-    graph : MergeGraph
-        It decides: an interleave without a seed is live where `fusion` says so, and goes round
-        robin where it does not.
-    name : str
-        The name of the merge. Its settings and the order of its inputs are those of its node.
-    inputs : mapping of str to callable
-        Its inputs by the names that the node gives them, and perhaps others.
-    width, rows, pressure, folder, counters
-        Those of `merge`.
-
-    Raises
-    ------
-    OptionError
-        An input of the node is not given.
-    """
+    """Yield the rows of one merge of a graph (`merge`), which is live if the graph lets it be."""
     node = graph.merge(name)
     if not inputs.keys() >= set(node.inputs):
         expected = f"those of the merge '{name}': {', '.join(node.inputs)}"
         raise OptionError.invalid("inputs", [*inputs], expected)
     return merge(
-        {each: inputs[each] for each in node.inputs},
+        {name: inputs[name] for name in node.inputs},
         node.config,
         is_live=bool(fusion(graph, name)),
         width=width,

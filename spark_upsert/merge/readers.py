@@ -396,16 +396,7 @@ class MergeReaders:
     # -- the consumer ---------------------------------------------------------------------------
 
     def take_ready(self) -> Delivery | None:
-        """Wait until any input has something, and return it with the name; None: all have ended.
-
-        Raises
-        ------
-        Exception
-            The error of an input that failed; it names the input (`about`). It is raised at
-            once, whatever others have queued.
-        Cancelled
-            Another thread closed the merge.
-        """
+        """Wait until any input has something, and return it with the name; None: all have ended."""
         with self._lock:
             while True:
                 self._raise_if_ended()
@@ -570,13 +561,7 @@ class OneSchema:
         self._input = ""
 
     def check(self, name: str, schema: pa.Schema) -> None:
-        """Check what an input gives.
-
-        Raises
-        ------
-        SchemaError
-            A column is missing, is one too many, stands elsewhere, or has another type.
-        """
+        """Check what an input gives."""
         if self._schema is None:
             self._schema, self._input = schema, name
         elif schema is not self._schema and not schema.equals(self._schema):

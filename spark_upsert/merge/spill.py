@@ -201,7 +201,7 @@ class SpillingStore:
     @property
     def rows(self) -> dict[str, int]:
         """How many rows each input has given."""
-        return {name: kept.rows for name, kept in self._kept.items()}
+        return {name: buffered.rows for name, buffered in self._kept.items()}
 
     def close(self) -> None:
         """Forget all rows and remove all files. Twice is harmless."""
@@ -212,25 +212,17 @@ class SpillingStore:
             self._folder = None
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
-        """Keep a batch of an input.
-
-        Raises
-        ------
-        StorageError
-            The disk refused. The batch was not taken, and nothing else was lost.
-        MemoryLimitError
-            The limit is exceeded, and spilling is not allowed.
-        """
+        """Keep a batch of an input."""
         size = batch.nbytes
         used = self.bytes_in_memory + size
         if to_spill := self._pressure.spill_bytes(used):
             self._spill(to_spill)
         elif self._pressure.is_exceeded(used):
             raise MemoryLimitError.of(used, self._pressure.limit_bytes)
-        kept = self._kept.setdefault(name, _InputBatches())
-        kept.in_memory.append(batch)
-        kept.bytes += size
-        kept.rows += batch.num_rows
+        buffered = self._kept.setdefault(name, _InputBatches())
+        buffered.in_memory.append(batch)
+        buffered.bytes += size
+        buffered.rows += batch.num_rows
         self.bytes_in_memory += size
 
     def take(self, name: str) -> Iterator[pa.RecordBatch]:
@@ -238,37 +230,43 @@ class SpillingStore:
 
         Each input may be taken while others are.
         """
-        kept = self._kept.get(name, _InputBatches())
-        while kept.on_disk:
+        buffered = self._kept.get(name, _InputBatches())
+        while buffered.on_disk:
             # Removed once it was read: what fails may be tried again.
-            batch = kept.on_disk[0].read()
-            kept.on_disk.popleft()
+            batch = buffered.on_disk[0].read()
+            buffered.on_disk.popleft()
             yield batch
-        while kept.in_memory:
-            batch = kept.in_memory.popleft()
-            kept.bytes -= batch.nbytes
+        while buffered.in_memory:
+            batch = buffered.in_memory.popleft()
+            buffered.bytes -= batch.nbytes
             self.bytes_in_memory -= batch.nbytes
             yield batch
 
     def _spill(self, needed: int) -> None:
         """Write batches of the largest holders, so that so many bytes become free."""
-        holders = [Holder(name=name, bytes=kept.bytes) for name, kept in self._kept.items()]
+        holders = [
+            Holder(name=name, bytes=buffered_input.bytes)
+            for name, buffered_input in self._kept.items()
+        ]
         chosen = [self._kept[holder.name] for holder in choose_spills(holders, needed)]
         if not chosen:
             return
         path = self._path_of_next()
         try:
             with translated("write", path), open(path, "wb") as file:
-                written = [[_append(file, batch) for batch in kept.in_memory] for kept in chosen]
+                written = [
+                    [_append(file, batch) for batch in buffered_input.in_memory]
+                    for buffered_input in chosen
+                ]
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         self._files += 1
-        for kept, offsets in zip(chosen, written, strict=True):
-            kept.on_disk.extend(_SpilledBatch(path, offset) for offset in offsets)
-            kept.in_memory.clear()
-            self.bytes_in_memory -= kept.bytes
-            kept.bytes = 0
+        for buffered, offsets in zip(chosen, written, strict=True):
+            buffered.on_disk.extend(_SpilledBatch(path, offset) for offset in offsets)
+            buffered.in_memory.clear()
+            self.bytes_in_memory -= buffered.bytes
+            buffered.bytes = 0
 
     def _path_of_next(self) -> Path:
         if self._folder is None:

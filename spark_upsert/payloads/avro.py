@@ -124,12 +124,12 @@ class AvroDecoder:
         reader, type_ = self._shape.reader, row_type(self.fields)
         values: list[Any] = []
         bad: Bad = {}
-        for place, payload in enumerate(payloads.to_pylist()):
+        for row, payload in enumerate(payloads.to_pylist()):
             try:
                 values.append(binary.read_whole(reader, payload))
             except Undecodable as error:
                 values.append(None)
-                bad[place] = f"not Avro of the schema: {error}"
+                bad[row] = f"not Avro of the schema: {error}"
         return pa.array(values, built_type(type_)).cast(type_), bad
 
 
@@ -145,15 +145,7 @@ def _fastavro() -> Any:
 
 
 def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
-    """Return the decoder of the Avro schema that an option gives.
-
-    Raises
-    ------
-    OptionError
-        The text is no Avro schema.
-    SchemaError
-        The schema has a part that no column can hold.
-    """
+    """Return the decoder of the Avro schema that an option gives."""
     try:
         return read_avro(text, bare_name=bare_name)
     except Unreadable as error:
@@ -166,15 +158,7 @@ def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
 
 
 def read_avro(text: str, *, bare_name: str) -> AvroDecoder:
-    """Return the decoder of an Avro schema.
-
-    Raises
-    ------
-    Unreadable
-        The text is no Avro schema, or beyond its budget.
-    SchemaError
-        The schema has a part that no column can hold.
-    """
+    """Return the decoder of an Avro schema."""
     fastavro = _fastavro()
     decoder = AvroDecoder(text, bare_name)
     try:
@@ -228,13 +212,13 @@ class _Walk:
                 # Not even passed over: there may be as many as the payload likes to say.
                 raise _unsupported(where, "is an array of items that take no bytes")
             type_ = pa.list_(pa.field("element", item.type))
-            found = _Shape(self._repeated(binary.array, item), type_, 1 + item.parts)
-            return _with_faults(found, item)
+            result = _Shape(self._repeated(binary.array, item), type_, 1 + item.parts)
+            return _with_faults(result, item)
         if kind == "map":
             value = self.shape(schema["values"], space, where, depth + 1)
             type_ = pa.map_(pa.string(), value.type)
-            found = _Shape(self._repeated(binary.mapping, value), type_, 2 + value.parts)
-            return _with_faults(found, value)
+            result = _Shape(self._repeated(binary.mapping, value), type_, 2 + value.parts)
+            return _with_faults(result, value)
         if kind in ("record", "error", "enum", "fixed"):
             return self._of_name(schema, space, where, depth)
         if kind not in _PRIMITIVES:
@@ -246,9 +230,9 @@ class _Walk:
         error = _unsupported(where, f"refers to '{shortened(name)}' from inside itself")
 
         def read(data: bytes, at: int) -> tuple[Any, int]:
-            own = self._named[name]
-            assert own is not None, "the type was read before its values"
-            return own.reader.read(data, at)
+            reader = self._named[name]
+            assert reader is not None, "the type was read before its values"
+            return reader.reader.read(data, at)
 
         # It is in an array or a union, which takes a byte.
         return _refused(binary.ValueReader(read, 1), error)
@@ -263,17 +247,17 @@ class _Walk:
         name = schema["name"]
         space = name.rpartition(".")[0] or schema.get("namespace", space)
         full = name if "." in name or not space else f"{space}.{name}"
-        found: _Shape
+        result: _Shape
         if schema["type"] == "enum":
-            found = _Shape(binary.enum(_texts(schema["symbols"])), pa.string())
+            result = _Shape(binary.enum(_texts(schema["symbols"])), pa.string())
         elif schema["type"] == "fixed":
             plain = binary.fixed(_whole(schema["size"], "size", _FIXED_BYTES_MAX))
-            found = _logical(schema, plain, pa.binary(), where)
+            result = _logical(schema, plain, pa.binary(), where)
         else:
             self._named[full] = None  # By name, not yet by shape: a use inside is a recursion.
-            found = self._record(schema["fields"], space, where, depth)
-        self._named[full] = found
-        return found
+            result = self._record(schema["fields"], space, where, depth)
+        self._named[full] = result
+        return result
 
     def _record(self, fields: Any, space: str, where: str, depth: int) -> _Shape:
         readers, columns, parts = {}, [], 1
@@ -284,7 +268,7 @@ class _Walk:
                 raise ValueError(f"the field '{name}' is there twice")
             inner = self.shape(field["type"], space, f"{where}.{name}", depth + 1)
             readers[name] = inner.reader
-            refused += (each.within(name) for each in inner.refused)
+            refused += (refusal.within(name) for refusal in inner.refused)
             if inner.error is None:
                 columns.append(pa.field(name, inner.type))
             else:
@@ -299,12 +283,12 @@ class _Walk:
     def _union(self, branches: list[Any], space: str, where: str, depth: int) -> _Shape:
         require(parts=len(branches))
         walked = [self.shape(branch, space, where, depth + 1) for branch in branches]
-        reader = binary.union([each.reader for each in walked])
-        others = [each for each in walked if each.error or not pa.types.is_null(each.type)]
+        reader = binary.union([branch.reader for branch in walked])
+        others = [branch for branch in walked if branch.error or not pa.types.is_null(branch.type)]
         if len(others) > 1:
             return _refused(reader, _unsupported(where, "is a union of several types"))
-        found = others[0] if others else _Shape(binary.PRIMITIVES["null"], pa.null())
-        return _with_faults(_Shape(reader, found.type, 1 + found.parts), found)
+        result = others[0] if others else _Shape(binary.PRIMITIVES["null"], pa.null())
+        return _with_faults(_Shape(reader, result.type, 1 + result.parts), result)
 
 
 def _refused(reader: binary.ValueReader, error: SchemaError) -> _Shape:
@@ -332,8 +316,8 @@ def _logical(schema: Any, plain: binary.ValueReader, type_: pa.DataType, where: 
         precision = _whole(schema["precision"], "precision", None)
         scale = _whole(schema.get("scale", 0), "scale", precision)
         if not 1 <= precision <= _DIGITS_MAX:
-            what = f"is a decimal of {shortened(str(precision))} digits"
-            return _refused(plain, _unsupported(where, what))
+            problem = f"is a decimal of {shortened(str(precision))} digits"
+            return _refused(plain, _unsupported(where, problem))
         decimal = pa.decimal128(precision, scale)
         return _Shape(binary.decimal(plain, decimal), decimal)
     if (schema["type"], logical) == ("int", "date"):
@@ -349,7 +333,7 @@ def _whole(found: Any, name: str, most: int | None) -> int:
 
 
 def _texts(symbols: Any) -> list[str]:
-    if not isinstance(symbols, list) or not all(isinstance(each, str) for each in symbols):
+    if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
         raise ValueError("an enum whose symbols are no names")
     return symbols
 

@@ -36,13 +36,7 @@ class ValueReader:
 
 
 def read_whole(reader: ValueReader, payload: bytes) -> Any:
-    """Return the value that is the whole payload.
-
-    Raises
-    ------
-    Undecodable
-        The payload is no value of the schema, or longer.
-    """
+    """Return the value that is the whole payload."""
     try:
         value, end = reader.read(payload, 0)
     except (IndexError, struct.error) as error:
@@ -101,9 +95,9 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _read_string(data: bytes, at: int) -> tuple[str, int]:
-    found, end = _read_bytes(data, at)
+    value, end = _read_bytes(data, at)
     try:
-        return str(found, "utf-8"), end
+        return str(value, "utf-8"), end
     except UnicodeDecodeError as error:
         raise Undecodable("a string is not UTF-8") from error
 
@@ -161,9 +155,9 @@ def union(branches: Sequence[ValueReader]) -> ValueReader:
     short = {2 * index: read for index, read in enumerate(reads[:64])}
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        found = short.get(data[at])
-        if found is not None:
-            return found(data, at + 1)
+        value = short.get(data[at])
+        if value is not None:
+            return value(data, at + 1)
         index, at = _read_long(data, at)
         if not 0 <= index < count:
             raise Undecodable(f"there is no branch {index} of {count}")
@@ -177,10 +171,10 @@ def record(fields: Mapping[str, ValueReader]) -> ValueReader:
     reads = [(name, reader.read) for name, reader in fields.items()]
 
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
-        found = {}
+        values = {}
         for name, read_field in reads:
-            found[name], at = read_field(data, at)
-        return found, at
+            values[name], at = read_field(data, at)
+        return values, at
 
     return ValueReader(read, sum(reader.bytes_min for reader in fields.values()))
 
@@ -196,16 +190,16 @@ def mapping(value: ValueReader, parts: int) -> ValueReader:
 
     def read_pair(data: bytes, at: int) -> tuple[tuple[str, Any], int]:
         key, at = _read_string(data, at)
-        found, at = read_value(data, at)
-        return (key, found), at
+        pair_value, at = read_value(data, at)
+        return (key, pair_value), at
 
     pairs = _blocks(ValueReader(read_pair, 1 + value.bytes_min), 1 + parts)
 
     def read(data: bytes, at: int) -> tuple[list[tuple[str, Any]], int]:
-        found, at = pairs.read(data, at)
-        if len({key for key, _ in found}) < len(found):
+        entries, at = pairs.read(data, at)
+        if len({key for key, _ in entries}) < len(entries):
             raise Undecodable("a map has a key twice")
-        return found, at
+        return entries, at
 
     return ValueReader(read, 1)
 
@@ -239,11 +233,11 @@ def _blocks(item: ValueReader, parts: int) -> ValueReader:
         raise ValueError("items that take no bytes are as many as a payload likes to say")
 
     def read(data: bytes, at: int) -> tuple[list[Any], int]:
-        found: list[Any] = []
+        items: list[Any] = []
         while True:
             count, at = _read_long(data, at)
             if not count:
-                return found, at
+                return items, at
             end = None
             if count < 0:
                 size, at = _read_long(data, at)
@@ -256,7 +250,7 @@ def _blocks(item: ValueReader, parts: int) -> ValueReader:
                     raise Undecodable(TOO_SPARSE)
             for _ in range(count):
                 value, at = read_item(data, at)
-                found.append(value)
+                items.append(value)
             if end is not None and at != end:
                 raise Undecodable("a block is not as long as it says")
 
@@ -268,8 +262,8 @@ def converted(reader: ValueReader, convert: Callable[[Any], Any]) -> ValueReader
     read_plain = reader.read
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
-        found, at = read_plain(data, at)
-        return convert(found), at
+        value, at = read_plain(data, at)
+        return convert(value), at
 
     return ValueReader(read, reader.bytes_min)
 

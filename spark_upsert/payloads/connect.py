@@ -127,15 +127,15 @@ class ConnectJsonDecoder:
     def _decode_alike(self, payloads: pa.Array, alike: SameSchemaMessages) -> Payloads:
         bodies = alike.bodies(payloads)
         try:
-            said = None if alike.says_nothing else ConnectSchema.parse(alike.said())
-            wire = object_wire(self.fields, said, self.unsaid, images=self.images)
+            connect_schema = None if alike.says_nothing else ConnectSchema.parse(alike.said())
+            wire = object_wire(self.fields, connect_schema, self.unsaid, images=self.images)
         except Unreadable as error:
             return all_bad(self.fields, bodies, str(error))
         if alike.schema is not None:
             return read_body(wire, bodies)
         read = _decode(JsonDecoder(pa.schema(wire.type.fields)), wire, bodies)
-        given = pa.StructArray.from_arrays(list(read.columns), fields=wire.type.fields)
-        return converted(wire, given, read)
+        struct = pa.StructArray.from_arrays(list(read.columns), fields=wire.type.fields)
+        return converted(wire, struct, read)
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,10 @@ def _body_decoder(type_: pa.DataType, may_be_null: bool) -> JsonDecoder:
 
 def converted(wire: Wire, given: pa.Array, read: Payloads) -> Payloads:
     """Return values as they were written in the types that a table has."""
-    found, faults = wire.convert(given)
-    columns = found.flatten() if pa.types.is_struct(found.type) else [found]
+    converted_rows, faults = wire.convert(given)
+    columns = (
+        converted_rows.flatten() if pa.types.is_struct(converted_rows.type) else [converted_rows]
+    )
     return with_faults(columns, read.reasons, faults)
 
 
@@ -294,10 +296,10 @@ class ConnectAvroDecoder:
 
     @classmethod
     def _of(cls, inner: AvroDecoder) -> ConnectAvroDecoder:
-        said = _said(json.loads(inner.schema_json), {}, "")
-        if said.type != "record":
-            said = ConnectSchema("record", fields={inner.bare_name: said})
-        return cls(inner, said)
+        parsed = _said(json.loads(inner.schema_json), {}, "")
+        if parsed.type != "record":
+            parsed = ConnectSchema("record", fields={inner.bare_name: parsed})
+        return cls(inner, parsed)
 
     def keeping(self, only: Collection[str]) -> ConnectAvroDecoder:
         """Return the decoder of some fields (``only``).
@@ -326,9 +328,9 @@ class ConnectAvroDecoder:
         """Return the fields of each payload."""
         read = self.inner.decode(payloads)
         fields = [field.with_nullable(True) for field in self.inner.fields]
-        given = pa.StructArray.from_arrays(list(read.columns), fields=fields)
-        found, faults = self._natural()[1].convert(given)
-        return with_faults(found.flatten(), read.reasons, faults)
+        struct = pa.StructArray.from_arrays(list(read.columns), fields=fields)
+        converted_rows, faults = self._natural()[1].convert(struct)
+        return with_faults(converted_rows.flatten(), read.reasons, faults)
 
 
 @lru_cache(maxsize=_READY_MAX)
@@ -355,13 +357,15 @@ class _Plain:
 
     def record(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return the schema of the whole record."""
-        space, only = _space_of(schema, ""), self._only
+        space, needed = _space_of(schema, ""), self._only
         return {
             **schema,
             "fields": [
                 {
                     "name": f["name"],
-                    "type": self._of(f["type"], space, f["name"] in self._tops, f["name"] in only),
+                    "type": self._of(
+                        f["type"], space, f["name"] in self._tops, f["name"] in needed
+                    ),
                 }
                 for f in schema["fields"]
             ],
@@ -373,28 +377,28 @@ class _Plain:
             return [self._of(branch, space, may_mean, means) for branch in schema]
         if isinstance(schema, str):
             full = schema if "." in schema or not space else f"{space}.{schema}"
-            known = self._known.get(full) or self._known.get(schema)
-            return schema if known is None else self._named(*known, may_mean, means)
+            resolved = self._known.get(full) or self._known.get(schema)
+            return schema if resolved is None else self._named(*resolved, may_mean, means)
         if "name" in schema:
             self._known[_full_name(schema, space)] = schema, space
             return self._named(schema, space, may_mean, means)
-        own = {name: part for name, part in schema.items() if means or name != "logicalType"}
+        attributes = {name: part for name, part in schema.items() if means or name != "logicalType"}
         for inside in ("type", "items", "values"):
-            if inside in own:
-                own[inside] = self._of(own[inside], space, may_mean, means)
-        return own
+            if inside in attributes:
+                attributes[inside] = self._of(attributes[inside], space, may_mean, means)
+        return attributes
 
     def _named(self, schema: dict[str, Any], space: str, may_mean: bool, means: bool) -> Any:
         name = f"{_full_name(schema, space)}_{int(may_mean)}{int(means)}"
         if name in self._written:
             return name
         self._written.add(name)
-        own = {n: part for n, part in schema.items() if means or n != "logicalType"}
-        own |= {"name": name}
-        own.pop("namespace", None)
+        attributes = {n: part for n, part in schema.items() if means or n != "logicalType"}
+        attributes |= {"name": name}
+        attributes.pop("namespace", None)
         inside = _space_of(schema, space)
-        if "fields" in own:
-            own["fields"] = [
+        if "fields" in attributes:
+            attributes["fields"] = [
                 {
                     "name": f["name"],
                     "type": self._of(
@@ -404,15 +408,15 @@ class _Plain:
                         means or (may_mean and f["name"] in self._leaves),
                     ),
                 }
-                for f in own["fields"]
+                for f in attributes["fields"]
             ]
-        return own
+        return attributes
 
 
 def _space_of(schema: dict[str, Any], space: str) -> str:
     """Return the namespace inside of a named type."""
-    own: str = schema["name"].rpartition(".")[0] or schema.get("namespace", space)
-    return own
+    namespace: str = schema["name"].rpartition(".")[0] or schema.get("namespace", space)
+    return namespace
 
 
 def _full_name(schema: dict[str, Any], space: str) -> str:
@@ -435,12 +439,12 @@ def _said(schema: Any, named: dict[str, ConnectSchema], space: str) -> ConnectSc
         return ConnectSchema(kind, name, items=_said(schema["items"], named, space))
     if "name" not in schema:
         return ConnectSchema(kind, name)
-    own = schema["name"]
-    space = own.rpartition(".")[0] or schema.get("namespace", space)
+    own_name = schema["name"]
+    space = own_name.rpartition(".")[0] or schema.get("namespace", space)
     fields = {f["name"]: _said(f["type"], named, space) for f in schema.get("fields", ())}
-    said = ConnectSchema(kind, name, fields=fields)
-    named[own if "." in own or not space else f"{space}.{own}"] = said
-    return said
+    parsed = ConnectSchema(kind, name, fields=fields)
+    named[own_name if "." in own_name or not space else f"{space}.{own_name}"] = parsed
+    return parsed
 
 
 REFERENCED = "x-referenced"
@@ -461,13 +465,7 @@ _SEVERAL = "one of several"
 
 
 def said_of(document: Any) -> ConnectSchema:
-    """Return what a schema says.
-
-    Raises
-    ------
-    Unreadable
-        It says nothing that a column could hold, or is none.
-    """
+    """Return what a schema says."""
     try:
         return _Reader(document).said(document, 0)
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
@@ -485,7 +483,7 @@ class _Reader:
         schema = self._plain(schema)
         kind = schema.get("type", _implied(schema))
         if isinstance(kind, list):
-            others = [each for each in kind if each != "null"]
+            others = [branch for branch in kind if branch != "null"]
             if len(others) != 1:
                 return ConnectSchema(" or ".join(map(str, others or kind)))
             kind = others[0]
@@ -498,17 +496,19 @@ class _Reader:
             return ConnectSchema("array", name, items=self.said(schema["items"], depth + 1))
         if kind not in _PLAIN:
             return ConnectSchema(str(kind) if kind != "object" else "map")
-        own = str(schema.get("connect.type", _PLAIN[kind]))
+        connect_type = str(schema.get("connect.type", _PLAIN[kind]))
         if name == DECIMAL and kind == "number":
-            own = "double"  # Its digits are those of a number, not bytes in Base64.
+            connect_type = "double"  # Its digits are those of a number, not bytes in Base64.
         parameters = schema.get("connect.parameters", {})
-        return ConnectSchema(own, name, parameters={str(k): str(v) for k, v in parameters.items()})
+        return ConnectSchema(
+            connect_type, name, parameters={str(k): str(v) for k, v in parameters.items()}
+        )
 
     def _members(self, schema: Any, depth: int) -> dict[str, ConnectSchema]:
-        given = list(schema.get("properties", {}).items())
+        properties = list(schema.get("properties", {}).items())
         # Confluent's converter numbers them: JSON's objects have no order.
-        given.sort(key=lambda item: int(item[1].get("connect.index", 0)))
-        return {str(name): self.said(part, depth + 1) for name, part in given}
+        properties.sort(key=lambda item: int(item[1].get("connect.index", 0)))
+        return {str(name): self.said(part, depth + 1) for name, part in properties}
 
     def _plain(self, schema: Any) -> Any:
         """Follow references and the choices that mean "or null"."""
@@ -517,7 +517,7 @@ class _Reader:
             if "$ref" in schema:
                 schema = self._referred(str(schema["$ref"]))
             elif choices:
-                others = [each for each in choices if each.get("type") != "null"]
+                others = [choice for choice in choices if choice.get("type") != "null"]
                 if len(others) != 1:
                     return {"type": _SEVERAL}
                 schema = others[0]
@@ -561,25 +561,7 @@ _DIGITS_MAX = 38
 
 
 def natural_type(said: ConnectSchema, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
-    """Return the type of the values that a schema describes, and the members that it lacks.
-
-    Parameters
-    ----------
-    said : Said
-        Within its budget (`payloads.decoder`).
-    where : str
-        The way to the value, for errors.
-
-    Returns
-    -------
-    tuple of (pyarrow.DataType, tuple of RefusedField)
-        A member of an object that no column can hold is not in the type.
-
-    Raises
-    ------
-    SchemaError
-        No column can hold them.
-    """
+    """Return the type of the values that a schema describes, and the members that it lacks."""
     if said.type == "struct":
         return _object(said, where)
     if said.type == "array" and said.items is not None:
@@ -597,7 +579,7 @@ def _object(said: ConnectSchema, where: str) -> tuple[pa.DataType, tuple[Refused
         except SchemaError as error:
             refused.append(RefusedField((name,), error))
         else:
-            refused += (each.within(name) for each in inside)
+            refused += (refusal.within(name) for refusal in inside)
     if refused and not parts:
         raise refused[0].error
     if not parts:

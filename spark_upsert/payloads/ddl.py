@@ -54,28 +54,7 @@ _IS_TYPE = re.compile(r"\s*(\w+\s*(\([\d\s,]*\))?\s*$|(array|map|struct)\s*<)", 
 
 
 def parse_schema(option: str, text: str, *, bare_name: str) -> tuple[pa.Schema, bool]:
-    """Read a schema that an option gives.
-
-    Parameters
-    ----------
-    option : str
-        The option's name, for errors.
-    text : str
-        A DDL string, the JSON of a ``StructType``, or one type.
-    bare_name : str
-        The name of the column if the text is one type that is not a struct.
-
-    Returns
-    -------
-    tuple of (pyarrow.Schema, bool)
-        Storage types, and whether the text is one type. A column declared NOT NULL is not
-        nullable.
-
-    Raises
-    ------
-    OptionError
-        The text is neither.
-    """
+    """Read a schema that an option gives."""
     try:
         fields, is_bare = _read(text, bare_name)
         if len({field.name.lower() for field in fields}) < len(fields):
@@ -201,8 +180,10 @@ class _Parser:
     def _next(self) -> str:
         match = self._match()
         if match is None:
-            rest = self._text[self._at :].strip()[:30]
-            raise ValueError(f"'{rest}' was not expected" if rest else "it ends too early")
+            remaining = self._text[self._at :].strip()[:30]
+            raise ValueError(
+                f"'{remaining}' was not expected" if remaining else "it ends too early"
+            )
         self._at = match.end()
         return str(match[match.lastindex or 0])
 
@@ -214,8 +195,8 @@ class _Parser:
 
     def _expect(self, token: str) -> None:
         if not self._accept(token):
-            found = self._peek()
-            raise ValueError(f"'{token}' was expected, found '{found or 'the end'}'")
+            next_token = self._peek()
+            raise ValueError(f"'{token}' was expected, found '{next_token or 'the end'}'")
 
 
 def _decimal(numbers: tuple[int, ...]) -> pa.DataType:

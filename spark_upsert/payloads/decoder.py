@@ -78,32 +78,25 @@ IMAGES = ("before", "after")
 def column_at(where: str) -> str:
     """Return the column that a field belongs to: ``value.after.x.y`` is in ``x``."""
     _, *path = where.split(".")
-    place = 1 if len(path) > 1 and path[0] in IMAGES else 0
-    return path[place] if path else where
+    depth = 1 if len(path) > 1 and path[0] in IMAGES else 0
+    return path[depth] if path else where
 
 
 def refused_columns(refused: Iterable[RefusedField], images: bool) -> dict[str, SchemaError]:
-    """Return the columns that rows have and no table can hold, with the error of each.
-
-    Parameters
-    ----------
-    refused : iterable of RefusedField
-    images : bool
-        Whether the columns are the fields of `IMAGES`; other fields are no columns then.
-    """
-    found: dict[str, SchemaError] = {}
-    for each in refused:
-        path = each.path
+    """Return the columns that rows have and no table can hold, with the error of each."""
+    errors: dict[str, SchemaError] = {}
+    for refusal in refused:
+        path = refusal.path
         if images and (path[0] not in IMAGES or len(path) == 1):
             continue
-        found.setdefault(path[1] if images else path[0], each.error)
-    return found
+        errors.setdefault(path[1] if images else path[0], refusal.error)
+    return errors
 
 
 def refused_fields(decoder: object) -> tuple[RefusedField, ...]:
     """Return the fields that a decoder passes over, because no column can hold them."""
-    found: tuple[RefusedField, ...] = getattr(decoder, "refused", ())
-    return found
+    refusals: tuple[RefusedField, ...] = getattr(decoder, "refused", ())
+    return refusals
 
 
 class Decoder(Protocol):
@@ -122,40 +115,33 @@ class Decoder(Protocol):
 def decode_blocks(
     fields: pa.Schema, payloads: pa.Array, decode: Callable[[pa.Array], tuple[pa.Array, Bad]]
 ) -> Payloads:
-    """Decode payloads block by block.
-
-    Parameters
-    ----------
-    fields : pyarrow.Schema
-    payloads : pyarrow.Array of binary, shape (n,)
-    decode : callable
-        Takes payloads without nulls; returns an array of `row_type`, of the same length, and
-        the bad ones, which are null in it.
-    """
+    """Decode payloads block by block."""
     present = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
-    given = payloads if len(present) == len(payloads) else payloads.drop_null()
+    present_payloads = payloads if len(present) == len(payloads) else payloads.drop_null()
     pieces: list[pa.Array] = []
     reasons: dict[int, str] = {}
-    for start, stop in _blocks(given):
-        found, bad = decode(given.slice(start, stop - start))
-        pieces.append(found)
-        for place, reason in bad.items():
-            reasons[int(present[start + place])] = shortened(reason)
-    found = pa.concat_arrays(pieces) if pieces else pa.nulls(0, row_type(fields))
+    for start, stop in _blocks(present_payloads):
+        decoded_rows, bad = decode(present_payloads.slice(start, stop - start))
+        pieces.append(decoded_rows)
+        for row, reason in bad.items():
+            reasons[int(present[start + row])] = shortened(reason)
+    decoded_rows = pa.concat_arrays(pieces) if pieces else pa.nulls(0, row_type(fields))
     if len(present) < len(payloads):
-        places = np.zeros(len(payloads), dtype=np.int64)
+        row_indices = np.zeros(len(payloads), dtype=np.int64)
         absent = np.ones(len(payloads), dtype=np.bool_)
-        places[present], absent[present] = np.arange(len(present)), False
-        found = found.take(pa.array(places, mask=absent))
-    columns = tuple(found.flatten())
+        row_indices[present], absent[present] = np.arange(len(present)), False
+        decoded_rows = decoded_rows.take(pa.array(row_indices, mask=absent))
+    columns = tuple(decoded_rows.flatten())
     return Payloads(columns, _spread(reasons, len(payloads)) if reasons else None)
 
 
 def _spread(texts: dict[int, str], count: int) -> pa.Array:
     """Return texts at their places, and null elsewhere."""
-    places = np.full(count, -1, dtype=np.int64)
-    places[list(texts)] = np.arange(len(texts))
-    return pa.array(list(texts.values()), pa.string()).take(pa.array(places, mask=places < 0))
+    row_indices = np.full(count, -1, dtype=np.int64)
+    row_indices[list(texts)] = np.arange(len(texts))
+    return pa.array(list(texts.values()), pa.string()).take(
+        pa.array(row_indices, mask=row_indices < 0)
+    )
 
 
 def row_type(fields: pa.Schema) -> pa.DataType:
@@ -168,16 +154,7 @@ def with_faults(
     reasons: pa.Array | None,
     faults: Iterable[tuple[str, npt.NDArray[np.bool_]]],
 ) -> Payloads:
-    """Return payloads of which some turned out bad after they were decoded.
-
-    Parameters
-    ----------
-    columns : sequence of pyarrow.Array
-    reasons : pyarrow.Array or None
-        What is known to be bad (`Payloads`).
-    faults : iterable of (str, numpy.ndarray of bool)
-        A reason, and the payloads that it holds for.
-    """
+    """Return payloads of which some turned out bad after they were decoded."""
     for reason, bad in faults:
         because = pc.if_else(pa.array(bad), reason, None)
         reasons = because if reasons is None else pc.coalesce(reasons, because)
@@ -278,13 +255,7 @@ def require(*, parts: int = 0, depth: int = 0) -> None:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return what the text of a schema holds.
-
-    Raises
-    ------
-    Unreadable
-        It is too long, nested too deep, or no JSON.
-    """
+    """Return what the text of a schema holds."""
     if len(text) > SCHEMA_BYTES_MAX:
         raise Unreadable(f"it is longer than {SCHEMA_BYTES_MAX} bytes")
     try:
@@ -331,9 +302,9 @@ class Piece:
 
 def taken(payloads: Payloads, rows: Positions) -> Payloads:
     """Return some of the decoded payloads."""
-    places = pa.array(rows)
-    reasons = None if payloads.reasons is None else payloads.reasons.take(places)
-    return Payloads(tuple(column.take(places) for column in payloads.columns), reasons)
+    row_indices = pa.array(rows)
+    reasons = None if payloads.reasons is None else payloads.reasons.take(row_indices)
+    return Payloads(tuple(column.take(row_indices) for column in payloads.columns), reasons)
 
 
 def gathered(fields: pa.Schema, pieces: Iterable[Piece]) -> Payloads:
@@ -344,19 +315,21 @@ def gathered(fields: pa.Schema, pieces: Iterable[Piece]) -> Payloads:
     O(columns times payloads), which is what is returned, and O(1) for each piece and column that it
     holds: a batch in which each payload has a schema of its own costs no more.
     """
-    found: dict[str, _Parts] = {field.name: _Parts() for field in fields}
+    parts_by_name: dict[str, _Parts] = {field.name: _Parts() for field in fields}
     why = _Parts()
     count = 0
     for piece in pieces:
         count += len(piece.rows)
         for name, column in piece.columns.items():
-            found[name].add(piece.rows, column)
+            parts_by_name[name].add(piece.rows, column)
         if piece.reasons is not None:
             why.add(piece.rows, piece.reasons)
-    places: dict[tuple[int, ...], pa.Array | None] = {}
-    reasons = why.whole(pa.string(), count, places)
+    taken_by_path: dict[tuple[int, ...], pa.Array | None] = {}
+    reasons = why.whole(pa.string(), count, taken_by_path)
     return Payloads(
-        tuple(found[field.name].whole(field.type, count, places) for field in fields),
+        tuple(
+            parts_by_name[field.name].whole(field.type, count, taken_by_path) for field in fields
+        ),
         reasons if reasons.null_count < count else None,
     )
 
@@ -386,18 +359,18 @@ class _Parts:
         key = tuple(map(id, self._rows))
         if key not in known:
             known[key] = self._places(count)
-        whole = self._parts[0] if len(self._parts) == 1 else pa.concat_arrays(self._parts)
-        places = known[key]
-        return whole if places is None else whole.take(places)
+        combined = self._parts[0] if len(self._parts) == 1 else pa.concat_arrays(self._parts)
+        row_indices = known[key]
+        return combined if row_indices is None else combined.take(row_indices)
 
     def _places(self, count: int) -> pa.Array | None:
         """Return where each row of the whole stands in the parts; None if all stand in order."""
         rows = np.concatenate(self._rows)
         if len(rows) == count and bool((np.diff(rows) > 0).all()):
             return None
-        places = np.full(count, -1, dtype=np.int64)
-        places[rows] = np.arange(len(rows))
-        return pa.array(places, mask=places < 0)
+        row_indices = np.full(count, -1, dtype=np.int64)
+        row_indices[rows] = np.arange(len(rows))
+        return pa.array(row_indices, mask=row_indices < 0)
 
 
 def decoded(decoder: Decoder, payloads: pa.Array) -> Payloads:
@@ -406,11 +379,6 @@ def decoded(decoder: Decoder, payloads: pa.Array) -> Payloads:
     A payload may be made for an error that no decoder foresees: of Python's stack, of a library, of
     the memory that a value takes. Such an error is the reason of the payload for which it comes
     when that is decoded alone, with the error's type, and not one of its neighbours.
-
-    Raises
-    ------
-    UpsertFlowError
-        No payload is at fault: a registry is away, or a schema contradicts the table's.
 
     Notes
     -----
@@ -476,8 +444,8 @@ def as_texts(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
     except pa.ArrowInvalid:
         # Arrow does not say which; a block is small.
         is_text = np.array([_is_utf8(payload) for payload in payloads.to_pylist()], dtype=np.bool_)
-        kept = pc.if_else(pa.array(is_text), payloads, None)
-        return kept.cast(pa.string()), is_text
+        texts = pc.if_else(pa.array(is_text), payloads, None)
+        return texts.cast(pa.string()), is_text
 
 
 def _is_utf8(payload: bytes) -> bool:

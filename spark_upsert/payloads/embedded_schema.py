@@ -125,20 +125,7 @@ class CountedFields:
     """
 
     def of(self, fields: pa.Schema, refused: Iterable[RefusedField] = ()) -> pa.Schema:
-        """Return the fields that count.
-
-        Parameters
-        ----------
-        fields : pyarrow.Schema
-        refused : iterable of RefusedField
-            Fields that no column can hold, which are not among the others.
-
-        Raises
-        ------
-        SchemaError
-            No table can hold them: a name is reserved, two differ in case only, one has no type, or
-            one is refused.
-        """
+        """Return the fields that count."""
         for name, error in refused_columns(refused, bool(self.images)).items():
             if name.lower() not in self.left_out:
                 raise error
@@ -158,12 +145,12 @@ class CountedFields:
         return field.name in self.images and pa.types.is_struct(field.type)
 
     def _columns(self, fields: Iterable[pa.Field]) -> list[pa.Field]:
-        kept = [field for field in fields if field.name.lower() not in self.left_out]
-        refuse_reserved(field.name for field in kept if field.name.lower() not in self.used)
-        require_storable(stored(pa.schema(kept)))
-        if len({field.name.lower() for field in kept}) < len(kept):
-            _joined([kept], "")  # Which says of two names that they differ in case only.
-        return kept
+        remaining = [field for field in fields if field.name.lower() not in self.left_out]
+        refuse_reserved(field.name for field in remaining if field.name.lower() not in self.used)
+        require_storable(stored(pa.schema(remaining)))
+        if len({field.name.lower() for field in remaining}) < len(remaining):
+            _joined([remaining], "")  # Which says of two names that they differ in case only.
+        return remaining
 
 
 @dataclass(frozen=True)
@@ -178,16 +165,16 @@ class Inline:
     def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
         """Take messages apart by the texts of their schemas."""
         for alike in by_schema(payloads):
-            own: OwnSchema | str
+            schema: OwnSchema | str
             error = None
             if alike.says_nothing:
-                own = "it does not hold its schema, which 'inline' expects"
+                schema = "it does not hold its schema, which 'inline' expects"
             elif not alike.schema:
-                own = "the message's schema is not JSON, or no payload follows it"
+                schema = "the message's schema is not JSON, or no payload follows it"
             else:
                 read = partial(_inline, alike.schema, self.bare_name)
-                own, error = _read(read, "its schema", self.counted)
-            yield SchemaGroup(alike.rows, own, alike.bodies(payloads), error)
+                schema, error = _read(read, "its schema", self.counted)
+            yield SchemaGroup(alike.rows, schema, alike.bodies(payloads), error)
 
 
 @dataclass(frozen=True)
@@ -217,20 +204,26 @@ class ByRegistry:
         present = np.flatnonzero(~has_none)
         numbers = ids.fill_null(-1).to_numpy(zero_copy_only=False)[present]
         order = np.argsort(numbers, kind="stable")
-        found, starts, counts = np.unique(numbers[order], return_index=True, return_counts=True)
+        schema_numbers, starts, counts = np.unique(
+            numbers[order], return_index=True, return_counts=True
+        )
         # Those of many payloads first: where too many are missing, it is not they that are left.
-        owns = {number: self._own(number) for number in found[np.argsort(-counts)].tolist()}
-        for number, places in zip(found.tolist(), np.split(order, starts[1:]), strict=False):
-            rows = present[places]
-            own, error = owns[number]
-            yield SchemaGroup(rows, own, bodies.take(pa.array(rows)), error)
+        owns = {
+            number: self._own(number) for number in schema_numbers[np.argsort(-counts)].tolist()
+        }
+        for number, row_indices in zip(
+            schema_numbers.tolist(), np.split(order, starts[1:]), strict=False
+        ):
+            rows = present[row_indices]
+            writer_schema, error = owns[number]
+            yield SchemaGroup(rows, writer_schema, bodies.take(pa.array(rows)), error)
 
     def _own(self, number: int) -> tuple[OwnSchema | str, SchemaError | None]:
         read = partial(self._registered, number)
-        own, error = _read(read, f"schema id {number}", self.counted)
-        if isinstance(own, OwnSchema):
-            self._require_no_newer(number, own)
-        return own, error
+        writer_schema, error = _read(read, f"schema id {number}", self.counted)
+        if isinstance(writer_schema, OwnSchema):
+            self._require_no_newer(number, writer_schema)
+        return writer_schema, error
 
     def _registered(self, number: int) -> OwnSchema | str:
         try:
@@ -270,33 +263,13 @@ class ByRegistry:
 def _read(
     read: Callable[[], OwnSchema | str], name: str, counted: CountedFields | None
 ) -> tuple[OwnSchema | str, SchemaError | None]:
-    """Return what a schema says, or why nothing of it can be stored, for the error policy.
-
-    Parameters
-    ----------
-    read : callable
-        Returns the schema, or what is wrong with it.
-    name : str
-        What the schema is called where that is told.
-    counted : Counted or None
-
-    Returns
-    -------
-    tuple of (OwnSchema or str, SchemaError or None)
-        The error is there where no table can hold what the schema says. An exception of another
-        library becomes a reason, with its type.
-
-    Raises
-    ------
-    UpsertFlowError
-        No payload is at fault, as where the registry is away.
-    """
+    """Return what a schema says, or why nothing of it can be stored, for the error policy."""
     try:
-        own = read()
-        if isinstance(own, str):
-            return f"{name} {own}", None
+        writer_schema = read()
+        if isinstance(writer_schema, str):
+            return f"{name} {writer_schema}", None
         if counted is not None:
-            counted.of(own.fields, own.refused)
+            counted.of(writer_schema.fields, writer_schema.refused)
     except Unreadable as error:
         return f"{name} cannot be read: {error}", None
     except SchemaError as error:
@@ -305,7 +278,7 @@ def _read(
         raise
     except Exception as error:  # noqa: BLE001 - it becomes the reason of the payloads
         return f"{name} cannot be read: {unforeseen(error)}", None
-    return own, None
+    return writer_schema, None
 
 
 def _inline(text: bytes, bare_name: str) -> OwnSchema:
@@ -355,8 +328,8 @@ class _PlainDecoder:
         if self.said.type == "struct":
             wire = object_wire(self.fields, self.said, SchemalessDefaults())
             read = JsonDecoder(pa.schema(list(wire.type))).decode(payloads)
-            given = pa.StructArray.from_arrays(list(read.columns), fields=list(wire.type))
-            return converted(wire, given, read)
+            struct = pa.StructArray.from_arrays(list(read.columns), fields=list(wire.type))
+            return converted(wire, struct, read)
         wire = _plain_wire(self.fields, self.said)
         written = pa.schema([pa.field(self.fields.names[0], wire.type)])
         read = JsonDecoder(written, is_bare=True).decode(payloads)
@@ -392,9 +365,9 @@ class _SelectedFields:
     fields: pa.Schema
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        found = self.inner.decode(payloads)
-        by_name = dict(zip(self.inner.fields.names, found.columns, strict=True))
-        return Payloads(tuple(by_name[name] for name in self.fields.names), found.reasons)
+        decoded_rows = self.inner.decode(payloads)
+        by_name = dict(zip(self.inner.fields.names, decoded_rows.columns, strict=True))
+        return Payloads(tuple(by_name[name] for name in self.fields.names), decoded_rows.reasons)
 
 
 # -- several schemas -----------------------------------------------------------------------
@@ -420,40 +393,21 @@ def fields_in(
     expected: pa.Schema | None = None,
     is_tolerant: bool = False,
 ) -> FoundFields:
-    """Return the fields that payloads have by their own schemas.
-
-    Parameters
-    ----------
-    schemas : Schemas
-    batches : iterable of pyarrow.Array of binary
-    narrowed : callable, optional
-        Takes a schema, and returns the fields that count.
-    expected : pyarrow.Schema, optional
-        The table's own fields: of a schema that contradicts them nothing counts.
-    is_tolerant : bool
-        Whether a schema that no table can hold makes its payloads bad, and is no error.
-
-    Raises
-    ------
-    SchemaError
-        Two schemas contradict each other, or no table can hold what one says.
-    StorageError
-        The registry does not answer.
-    """
+    """Return the fields that payloads have by their own schemas."""
     # Each once, and kept until all are seen: an identity is free again once its owner is gone.
-    found: dict[int, OwnSchema] = {}
+    schema_by_id: dict[int, OwnSchema] = {}
     why = None
     for part in chain.from_iterable(map(schemas.parts, batches)):
         if part.error is not None and not is_tolerant:
             raise part.error
         if isinstance(part.own, OwnSchema):
-            found[id(part.own)] = part.own
+            schema_by_id[id(part.own)] = part.own
         elif why is None and part.bodies.null_count < len(part.bodies):
             why = shortened(part.own)
-    told = [narrowed(own) for own in found.values()]
-    is_odd = [expected is not None and _contradicts(expected, fields) for fields in told]
-    odd = list(compress(told, is_odd))
-    good = [fields for fields, other in zip(told, is_odd, strict=True) if not other]
+    narrowed_fields = [narrowed(writer_schema) for writer_schema in schema_by_id.values()]
+    is_odd = [expected is not None and _contradicts(expected, fields) for fields in narrowed_fields]
+    odd = list(compress(narrowed_fields, is_odd))
+    good = [fields for fields, differs in zip(narrowed_fields, is_odd, strict=True) if not differs]
     return FoundFields(
         joined(*good) if good else None,
         _shared(expected, odd) if expected is not None and odd else None,
@@ -476,13 +430,7 @@ def _shared(expected: pa.Schema, odd: Iterable[pa.Schema]) -> pa.Schema:
 
 
 def joined(*schemas: pa.Schema) -> pa.Schema:
-    """Return the fields of all, of types that hold the values of all; the first one's first.
-
-    Raises
-    ------
-    SchemaError
-        No type holds them, or they are too many.
-    """
+    """Return the fields of all, of types that hold the values of all; the first one's first."""
     fields = pa.schema(_joined(schemas, ""))
     if sum(map(parts_of, fields.types)) > PARTS_MAX:
         raise SchemaError(
@@ -494,19 +442,21 @@ def joined(*schemas: pa.Schema) -> pa.Schema:
 
 
 def _joined(parts: Iterable[Iterable[pa.Field]], above: str) -> list[pa.Field]:
-    found: dict[str, pa.Field] = {}
+    field_by_name: dict[str, pa.Field] = {}
     spelt: dict[str, str] = {}
     for field in chain.from_iterable(parts):
         where = f"{above}{field.name}"
-        own = spelt.setdefault(field.name.lower(), field.name)
-        if own != field.name:
-            raise _contradiction(f"'{above}{own}' and '{where}', which differ in case only", own)
-        if own in found:
-            type_ = _wider(found[own].type, field.type, where)
-            found[own] = pa.field(own, type_)
+        spelling = spelt.setdefault(field.name.lower(), field.name)
+        if spelling != field.name:
+            raise _contradiction(
+                f"'{above}{spelling}' and '{where}', which differ in case only", spelling
+            )
+        if spelling in field_by_name:
+            type_ = _wider(field_by_name[spelling].type, field.type, where)
+            field_by_name[spelling] = pa.field(spelling, type_)
         else:
-            found[own] = pa.field(own, field.type)
-    return list(found.values())
+            field_by_name[spelling] = pa.field(spelling, field.type)
+    return list(field_by_name.values())
 
 
 def _wider(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
@@ -550,14 +500,7 @@ class OwnDecoder:
     refused: tuple[RefusedField, ...] = ()
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Return the fields of each payload.
-
-        Raises
-        ------
-        SchemaError
-            No table can hold what a schema says, or it has another type for a field than is asked
-            for, unless that is tolerated.
-        """
+        """Return the fields of each payload."""
         return gathered(self.fields, map(self._decode_part, self.schemas.parts(payloads)))
 
     def _decode_part(self, part: SchemaGroup) -> Piece:
@@ -573,36 +516,36 @@ class OwnDecoder:
         spelt = _other_spelling(part.own.fields, self.fields) if self.is_tolerant else None
         if spelt is not None:
             return _bad(part, spelt)
-        own = pa.schema(_common(part.own.fields, self.fields))
-        decoder = part.own.decoder(own if len(own) else part.own.fields)
-        found = decoded(decoder, part.bodies)
-        given = zip(decoder.fields.names, found.columns, strict=True)
+        common_schema = pa.schema(_common(part.own.fields, self.fields))
+        decoder = part.own.decoder(common_schema if len(common_schema) else part.own.fields)
+        decoded_rows = decoded(decoder, part.bodies)
+        columns_by_name = zip(decoder.fields.names, decoded_rows.columns, strict=True)
         try:
             # By name: a decoder may give them in the order of the schema, and more than is asked.
             columns = {
                 name: _conformed(column, self.fields.field(name), len(part.rows), name)
-                for name, column in given
+                for name, column in columns_by_name
                 if self.fields.get_field_index(name) >= 0
             }
         except SchemaError as error:
             if not self.is_tolerant:
                 raise
             return _bad(part, error.message.rstrip("."))
-        return Piece(part.rows, columns, found.reasons)
+        return Piece(part.rows, columns, decoded_rows.reasons)
 
     def _asked_of(self, own: OwnSchema) -> SchemaError | None:
         """Return why a schema has a field that is asked for, and no column can hold there."""
-        asked = {field.name: field.type for field in self.fields}
-        for each in own.refused:
-            type_ = asked.get(each.path[0])
-            for name in each.path[1:]:
+        requested = {field.name: field.type for field in self.fields}
+        for refusal in own.refused:
+            type_ = requested.get(refusal.path[0])
+            for name in refusal.path[1:]:
                 if type_ is None or not pa.types.is_struct(type_):
                     type_ = None
                     break
                 index = type_.get_field_index(name)
                 type_ = type_.field(index).type if index >= 0 else None
             if type_ is not None:
-                return each.error
+                return refusal.error
         return None
 
 
@@ -614,52 +557,53 @@ def _other_spelling(
     own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType, above: str = ""
 ) -> str | None:
     """Return why a schema's values would be lost: a name is the one asked for but for its case."""
-    wanted = {field.name: field.type for field in asked}
-    spelt = {name.lower(): name for name in wanted}
+    wanted_types = {field.name: field.type for field in asked}
+    spelt = {name.lower(): name for name in wanted_types}
     for field in own:
-        where, type_ = f"{above}{field.name}", wanted.get(field.name)
+        where, type_ = f"{above}{field.name}", wanted_types.get(field.name)
         if type_ is None and field.name.lower() in spelt:
-            other = spelt[field.name.lower()]
-            return f"a schema of the payloads has '{where}', and the table '{above}{other}'"
+            spelling = spelt[field.name.lower()]
+            return f"a schema of the payloads has '{where}', and the table '{above}{spelling}'"
         if type_ is not None and pa.types.is_struct(type_) and pa.types.is_struct(field.type):
-            found = _other_spelling(field.type, type_, f"{where}.")
-            if found is not None:
-                return found
+            difference = _other_spelling(field.type, type_, f"{where}.")
+            if difference is not None:
+                return difference
     return None
 
 
 def _common(own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType) -> list[pa.Field]:
     """Return the wanted fields that a schema has, in its own types, in the order asked for."""
-    found: dict[int, pa.Field] = {}
+    field_by_index: dict[int, pa.Field] = {}
     for field in own:
-        place = asked.get_field_index(field.name)
-        if place < 0:
+        index = asked.get_field_index(field.name)
+        if index < 0:
             continue
-        type_, wanted = field.type, asked.field(place).type
-        if pa.types.is_struct(type_) and pa.types.is_struct(wanted):
-            inside = _common(type_, wanted)
+        type_, wanted_type = field.type, asked.field(index).type
+        if pa.types.is_struct(type_) and pa.types.is_struct(wanted_type):
+            inside = _common(type_, wanted_type)
             if not inside:
                 continue
             type_ = pa.struct(inside)
-        found[place] = pa.field(field.name, type_)
-    return [found[place] for place in sorted(found)]
+        field_by_index[index] = pa.field(field.name, type_)
+    return [field_by_index[field_index] for field_index in sorted(field_by_index)]
 
 
 def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str) -> pa.Array:
     """Return a column in the type that is asked for; null where there is none."""
     if column is None:
         return pa.nulls(count, field.type)
-    own = storage_type(column.type)
-    if own == field.type:
+    stored_type = storage_type(column.type)
+    if stored_type == field.type:
         return convert(column, field.type)
-    if pa.types.is_struct(own) and pa.types.is_struct(field.type):
-        inside = dict(zip((f.name for f in own), column.flatten(), strict=True))
+    if pa.types.is_struct(stored_type) and pa.types.is_struct(field.type):
+        inside = dict(zip((f.name for f in stored_type), column.flatten(), strict=True))
         parts = [_conformed(inside.get(f.name), f, count, f"{where}.{f.name}") for f in field.type]
         mask = column.is_null() if column.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(field.type), mask=mask)
-    if not (widens(own, field.type) or pa.types.is_null(own)):
+    if not (widens(stored_type, field.type) or pa.types.is_null(stored_type)):
         raise SchemaError(
-            f"a schema of the payloads has '{where}' as {own}, and the table as {field.type}.",
+            f"a schema of the payloads has '{where}' as {stored_type}, and the table as "
+            f"{field.type}.",
             hint="correct what writes it; a wider type of the same kind is taken with "
             f"{setting('mergeSchema', 'true')}.",
             column=where,
@@ -669,10 +613,10 @@ def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str)
 
 def dotted(fields: Iterable[pa.Field], above: str = "") -> list[pa.Field]:
     """Return the fields that are no structs, named by their paths."""
-    found = []
+    dotted_fields = []
     for field in fields:
         if pa.types.is_struct(field.type):
-            found += dotted(field.type, f"{above}{field.name}.")
+            dotted_fields += dotted(field.type, f"{above}{field.name}.")
         else:
-            found.append(field.with_name(f"{above}{field.name}"))
-    return found
+            dotted_fields.append(field.with_name(f"{above}{field.name}"))
+    return dotted_fields

@@ -94,29 +94,22 @@ def may_be_sparse(fields: pa.Schema) -> bool:
 
 
 def are_sparse(payloads: pa.Array, fields: pa.Schema) -> Mask | None:
-    """Return which payloads mean too many values; None if none does.
-
-    Parameters
-    ----------
-    payloads : pyarrow.Array of binary
-    fields : pyarrow.Schema
-        The declared members.
-    """
+    """Return which payloads mean too many values; None if none does."""
     widest = max(map(_widest_item, fields.types))
     marks = (pc.count_substring(payloads, mark).fill_null(0) for mark in (",", "["))
-    items = np.sum([np.asarray(each, dtype=np.int64) for each in marks], axis=0)
+    items = np.sum([np.asarray(mark, dtype=np.int64) for mark in marks], axis=0)
     lengths = np.asarray(pc.binary_length(payloads).fill_null(0), dtype=np.int64)
-    found = items * widest > values_max(0) + VALUES_PER_BYTE * lengths
-    arrays = _Arrays.of(fields) if found.any() else None
-    for row in np.flatnonzero(found).tolist():
-        found[row] = _means_more(payloads[row].as_py(), arrays, values_max(int(lengths[row])))
-    return found if found.any() else None
+    is_sparse = items * widest > values_max(0) + VALUES_PER_BYTE * lengths
+    arrays = _Arrays.of(fields) if is_sparse.any() else None
+    for row in np.flatnonzero(is_sparse).tolist():
+        is_sparse[row] = _means_more(payloads[row].as_py(), arrays, values_max(int(lengths[row])))
+    return is_sparse if is_sparse.any() else None
 
 
 def _widest_item(type_: pa.DataType) -> int:
     inside = [type_.field(index).type for index in range(type_.num_fields)]
-    own = parts_of(type_.value_type) if pa.types.is_list(type_) else 0
-    return max([own, *map(_widest_item, inside)])
+    item_width = parts_of(type_.value_type) if pa.types.is_list(type_) else 0
+    return max([item_width, *map(_widest_item, inside)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +123,8 @@ class _Arrays:
 
     @classmethod
     def of(cls, fields: Iterable[pa.Field]) -> _Arrays | None:
-        found = {each.name: cls._in(each.type) for each in fields}
-        members = {name: inside for name, inside in found.items() if inside is not None}
+        parsers = {declared_field.name: cls._in(declared_field.type) for declared_field in fields}
+        members = {name: inside for name, inside in parsers.items() if inside is not None}
         return cls(members) if members else None
 
     @classmethod
@@ -149,15 +142,15 @@ def _means_more(payload: bytes, arrays: _Arrays | None, most: int) -> bool:
         return False
     values = 0
     while left and values <= most:
-        found, inside = left.pop()
+        value, inside = left.pop()
         if inside is None:
             continue
-        if inside.item_parts and isinstance(found, list):
-            values += len(found) * inside.item_parts
+        if inside.item_parts and isinstance(value, list):
+            values += len(value) * inside.item_parts
             if inside.item is not None and values <= most:
-                left += [(each, inside.item) for each in found]
-        elif not inside.item_parts and isinstance(found, dict):
-            left += [(found[name], part) for name, part in inside.members.items() if name in found]
+                left += [(item, inside.item) for item in value]
+        elif not inside.item_parts and isinstance(value, dict):
+            left += [(value[name], part) for name, part in inside.members.items() if name in value]
     return values > most
 
 
@@ -254,9 +247,9 @@ class JsonDecoder:
         sparse = are_sparse(payloads, self.fields) if self._may_be_sparse else None
         if sparse is None:
             return decode_blocks(self.fields, payloads, self._decode_block)
-        kept = pc.if_else(pa.array(sparse), None, payloads)
-        found = decode_blocks(self.fields, kept, self._decode_block)
-        return with_faults(found.columns, found.reasons, [(TOO_SPARSE, sparse)])
+        dense = pc.if_else(pa.array(sparse), None, payloads)
+        decoded = decode_blocks(self.fields, dense, self._decode_block)
+        return with_faults(decoded.columns, decoded.reasons, [(TOO_SPARSE, sparse)])
 
     @cached_property
     def _type(self) -> pa.DataType:
@@ -302,7 +295,10 @@ class JsonDecoder:
                 return ()
             names.setdefault(type_, set()).add(name)
         # One pattern for each type: with one for each name, the time is quadratic in the names.
-        long = (rf"{named(own)}\s*:\s*{no_short_number(type_)}" for type_, own in names.items())
+        long = (
+            rf"{named(names_of_type)}\s*:\s*{no_short_number(type_)}"
+            for type_, names_of_type in names.items()
+        )
         return (_ESCAPE, *long)
 
     @cached_property
@@ -326,15 +322,15 @@ class JsonDecoder:
     def _decode_block(self, payloads: pa.Array) -> tuple[pa.Array, Bad]:
         texts, is_text = as_texts(payloads)
         bad = {int(row): NOT_UTF8 for row in np.flatnonzero(~is_text)}
-        rows, found, is_sure = self._read(texts, np.flatnonzero(is_text))
+        rows, parsed, is_sure = self._read(texts, np.flatnonzero(is_text))
         if is_sure.all() and len(rows) == len(texts):
-            return found, bad
-        places = np.full(len(texts), -1, dtype=np.int64)
-        places[rows[is_sure]] = np.flatnonzero(is_sure)
+            return parsed, bad
+        row_indices = np.full(len(texts), -1, dtype=np.int64)
+        row_indices[rows[is_sure]] = np.flatnonzero(is_sure)
         alone: list[int] = []
         values: list[dict[str, Any]] = []
-        pieces = [found]
-        for row in np.flatnonzero(is_text & (places < 0)).tolist():
+        pieces = [parsed]
+        for row in np.flatnonzero(is_text & (row_indices < 0)).tolist():
             try:
                 values.append(read_exactly(texts[row].as_py(), self.fields, is_bare=self.is_bare))
                 alone.append(row)
@@ -344,18 +340,18 @@ class JsonDecoder:
                 # It may be here for its neighbours: what Arrow is sure of stays good.
                 _, found_alone, is_sure_alone = self._read(texts, np.array([row]))
                 if is_sure_alone.any():
-                    places[row] = sum(map(len, pieces))
+                    row_indices[row] = sum(map(len, pieces))
                     pieces.append(found_alone)
                 else:
                     bad[row] = str(error)
-        is_unread = places < 0
-        if len(pieces) == 1 and not alone and len(found) == len(texts):
+        is_unread = row_indices < 0
+        if len(pieces) == 1 and not alone and len(parsed) == len(texts):
             # In its place each; what is null stays, which spares a copy.
-            is_null = found.null_count == is_unread.sum()
-            return found if is_null else pc.if_else(pa.array(is_unread), None, found), bad
-        places[alone] = sum(map(len, pieces)) + np.arange(len(alone))
+            is_null = parsed.null_count == is_unread.sum()
+            return parsed if is_null else pc.if_else(pa.array(is_unread), None, parsed), bad
+        row_indices[alone] = sum(map(len, pieces)) + np.arange(len(alone))
         pieces.append(pa.array(values, built_type(self._type)).cast(self._type))
-        return pa.concat_arrays(pieces).take(pa.array(places, mask=places < 0)), bad
+        return pa.concat_arrays(pieces).take(pa.array(row_indices, mask=row_indices < 0)), bad
 
     def _read(self, texts: pa.Array, rows: np.ndarray) -> tuple[np.ndarray, pa.Array, np.ndarray]:
         """Return those of some rows that Arrow might read, their values, and which are sure."""
@@ -379,10 +375,10 @@ class JsonDecoder:
         if self._odd_floats and _is_anywhere(_ODD_FLOAT, lines):
             lines = pc.replace_substring_regex(lines, self._odd_floats, r"\1\2")
         parsed = self._read_lines(lines, _read_type(self._type, as_floats=as_floats))
-        found, doubts = _converted(parsed, self._type)
-        self._doubt_nulls(found, doubts)
+        converted, doubts = _converted(parsed, self._type)
+        self._doubt_nulls(converted, doubts)
         self._doubt_texts(taken, doubts)
-        return rows, found, doubts == _SURE
+        return rows, converted, doubts == _SURE
 
     def _is_whole(self, texts: pa.Array) -> np.ndarray:
         """Return which texts begin and end like one JSON value."""
@@ -393,11 +389,11 @@ class JsonDecoder:
     def _read_lines(self, lines: pa.Array, type_: pa.DataType) -> pa.Array:
         """Return the row of each line; null where Arrow does not read it."""
         member = type_[0].type if self.is_bare else type_
-        is_read, found = _read_lines(lines, member, self._no_integer)
+        is_read, parsed = _read_lines(lines, member, self._no_integer)
         if self.is_bare:
             mask = pa.array(~is_read)
-            found = pa.StructArray.from_arrays([found], fields=list(type_), mask=mask)
-        return found
+            parsed = pa.StructArray.from_arrays([parsed], fields=list(type_), mask=mask)
+        return parsed
 
     def _doubt_nulls(self, found: pa.Array, doubts: np.ndarray) -> None:
         """Doubt payloads that are null, or lack what is declared NOT NULL."""
@@ -455,11 +451,11 @@ def _ends_as_object(texts: pa.Array) -> np.ndarray:
     chars = np.frombuffer(data or b"", np.uint8)
     offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset :][: len(texts) + 1]
     is_some = offsets[1:] > offsets[:-1]
-    found = np.zeros(len(texts), dtype=np.bool_)
-    found[is_some] = (
+    ends_as_object = np.zeros(len(texts), dtype=np.bool_)
+    ends_as_object[is_some] = (
         _MAY_BEGIN[chars[offsets[:-1][is_some]]] & _MAY_END[chars[offsets[1:][is_some] - 1]]
     )
-    return found
+    return ends_as_object
 
 
 def _is_one_object(texts: pa.Array, lines: pa.Array) -> np.ndarray:
@@ -510,13 +506,6 @@ def _read_lines(
 ) -> tuple[np.ndarray, pa.Array]:
     """Return which lines Arrow reads, and the value of each line; null where it does not.
 
-    Parameters
-    ----------
-    lines : pyarrow.Array of large_string
-    type_ : pyarrow.DataType
-    no_integer : str, optional
-        What lines match that fail a whole block, because they hold no BIGINT.
-
     Notes
     -----
     Once it stopped, it goes on in windows of twice the distance to the bad line, because an
@@ -545,14 +534,14 @@ def _read_lines(
             is_all_named &= lost.start == lost.stop
             at, window = lost.stop, 16 * window
     if is_lost.any():
-        given = lines.filter(pa.array(is_lost))
-        found, again = _read_again(given, type_, None if is_all_named else no_integer)
-        if is_all_named and not found.all():
-            found, again = _read_again(given, type_, no_integer)
-        is_read[is_lost] = found
+        failed_lines = lines.filter(pa.array(is_lost))
+        parsed, again = _read_again(failed_lines, type_, None if is_all_named else no_integer)
+        if is_all_named and not parsed.all():
+            parsed, again = _read_again(failed_lines, type_, no_integer)
+        is_read[is_lost] = parsed
         ends = np.append(0, np.cumsum(is_lost))
-        for place, lost in gaps.items():
-            pieces[place] = again[ends[lost.start] : ends[lost.stop]]
+        for line, lost in gaps.items():
+            pieces[line] = again[ends[lost.start] : ends[lost.stop]]
     return is_read, pa.concat_arrays(pieces)
 
 
@@ -639,19 +628,19 @@ def _converted(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarra
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(array.offsets, values, type=type_, mask=mask), doubts
     if pa.types.is_floating(type_):
-        found = convert(array, type_, Rounding.HALF_UP)
-        doubts[_mask(pc.fill_null(pc.is_inf(found), False))] = _DOUBTED
-        is_odd = pc.or_(pc.is_nan(found), pc.equal(found, 0.0))
+        converted = convert(array, type_, Rounding.HALF_UP)
+        doubts[_mask(pc.fill_null(pc.is_inf(converted), False))] = _DOUBTED
+        is_odd = pc.or_(pc.is_nan(converted), pc.equal(converted, 0.0))
         doubts[_mask(pc.fill_null(is_odd, False))] = _SEEN_IN_TEXT
-        return found, doubts
+        return converted, doubts
     if pa.types.is_decimal128(type_) and pa.types.is_floating(array.type):
-        found, bad = decimals_of_floats(array, type_)
+        converted, bad = decimals_of_floats(array, type_)
     elif pa.types.is_string(type_) or pa.types.is_boolean(type_):
         return array, doubts
     else:
-        found, bad = try_convert(array, type_)
+        converted, bad = try_convert(array, type_)
     doubts[bad] = _DOUBTED
-    return found, doubts
+    return converted, doubts
 
 
 _DECODABLE: tuple[Callable[[pa.DataType], bool], ...] = (

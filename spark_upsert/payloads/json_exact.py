@@ -39,11 +39,6 @@ _EXPONENT_DIGITS = 10
 def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
     """Return the decimal that a text writes, with the scale of the type.
 
-    Raises
-    ------
-    Undecodable
-        It writes none, or one that the type cannot hold exactly.
-
     Notes
     -----
     O(length); only numbers that fit are ever converted.
@@ -51,8 +46,8 @@ def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
     match = _TEXT.fullmatch(text)
     if match is None or not (match[2] or match[3]):
         raise Undecodable(f"'{shown(text)}' is no decimal number")
-    sign, whole, fraction, exponent_sign, exponent = match.groups(default="")
-    written = (whole + fraction).lstrip("0")
+    sign, integer_digits, fraction, exponent_sign, exponent = match.groups(default="")
+    written = (integer_digits + fraction).lstrip("0")
     digits = written.rstrip("0")
     if not digits:
         return Decimal((0, (0,), -type_.scale))
@@ -66,13 +61,7 @@ def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
 
 
 def decimal_from(unscaled: int, type_: pa.Decimal128Type) -> Decimal:
-    """Return ``unscaled * 10**-scale``.
-
-    Raises
-    ------
-    Undecodable
-        It has more digits than the type.
-    """
+    """Return ``unscaled * 10**-scale``."""
     if abs(unscaled) >= 10**type_.precision:
         raise Undecodable(f"a number needs a greater precision than {_name(type_)} has")
     # Not `scaleb`, which rounds to the precision of the context.
@@ -94,10 +83,10 @@ def no_short_number(type_: pa.Decimal128Type) -> str:
 
     It need not match what is no JSON. ``null`` is none of it.
     """
-    whole, fraction = _short_whole(type_), type_.scale
+    integer_digits, fraction = _short_whole(type_), type_.scale
     return (
         r"(?:-?[^-0-9n\s]"
-        rf"|-?[0-9]{{{whole + 1}}}"
+        rf"|-?[0-9]{{{integer_digits + 1}}}"
         rf"|-?[0-9]+\.[0-9]{{{fraction + 1 if fraction else 0}}}"
         r"|-?[0-9]+(?:\.[0-9]+)?[eE])"
     )
@@ -118,8 +107,8 @@ def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.
     bad = ~(np.abs(floats) < 10.0 ** _short_whole(type_))
     words[:, 0] = np.rint(np.where(bad, 0.0, floats) * 10.0**type_.scale)
     words[:, 1] = words[:, 0] >> 63
-    found = pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(words)])
-    return pc.if_else(numbers.is_valid(), found, None) if numbers.null_count else found, bad
+    decimals = pa.Array.from_buffers(type_, len(words), [None, pa.py_buffer(words)])
+    return pc.if_else(numbers.is_valid(), decimals, None) if numbers.null_count else decimals, bad
 
 
 def _short_whole(type_: pa.Decimal128Type) -> int:
@@ -195,21 +184,13 @@ _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 
 def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, Any]:
-    """Return the declared members of one payload, as values of `built_type`.
-
-    Raises
-    ------
-    Undecodable
-        It is not what was declared, and why.
-    TooDeep
-        It is nested too deep to tell.
-    """
-    found = _parsed(text)
+    """Return the declared members of one payload, as values of `built_type`."""
+    parsed = _parsed(text)
     if is_bare:
-        found = JsonObject([(fields[0].name, found)])
-    elif not isinstance(found, JsonObject):
-        raise Undecodable(f"expected a JSON object, found {_kind(found)}")
-    values = _members(found, list(fields), "")
+        parsed = JsonObject([(fields[0].name, parsed)])
+    elif not isinstance(parsed, JsonObject):
+        raise Undecodable(f"expected a JSON object, found {_kind(parsed)}")
+    values = _members(parsed, list(fields), "")
     for field in fields:
         if not field.nullable and values[field.name] is None:
             raise Undecodable(f"'{field.name}' is missing or null, and declared NOT NULL")
@@ -217,13 +198,7 @@ def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, An
 
 
 def parse_document(text: str) -> Any:
-    """Return one JSON document with its numbers as they are written.
-
-    Raises
-    ------
-    ValueError
-        The text is no JSON, or nested too deep.
-    """
+    """Return one JSON document with its numbers as they are written."""
     if _depth(text) > DEPTH_MAX:
         raise ValueError(f"nested more than {DEPTH_MAX} deep")
     return _READER.decode(text)
@@ -265,13 +240,13 @@ def _depth(text: str) -> int:
 
 def _members(found: JsonObject, fields: list[pa.Field], where: str) -> dict[str, Any]:
     """Return the declared members of an object; one that is missing is null."""
-    given: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in found:
-        if name in given and any(field.name == name for field in fields):
+        if name in members and any(field.name == name for field in fields):
             raise Undecodable(f"'{where}{name}' was specified twice")
-        given[name] = value
+        members[name] = value
     return {
-        field.name: _value(given.get(field.name), field.type, where + field.name)
+        field.name: _value(members.get(field.name), field.type, where + field.name)
         for field in fields
     }
 

@@ -65,21 +65,13 @@ _IS_DIGIT[np.frombuffer(_ALPHABET, np.uint8)] = True
 
 
 def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Decode texts.
-
-    Parameters
-    ----------
-    texts : pyarrow.Array of string, shape (n,)
-
-    Returns
-    -------
-    tuple of (pyarrow.Array of binary, numpy.ndarray of bool), both of shape (n,)
-        The bytes, null where the text is null or no Base64; and where it is no Base64.
-    """
+    """Decode texts."""
     is_whole = pc.equal(pc.bit_wise_and(pc.binary_length(texts), 3), 0)
-    whole = pc.if_else(is_whole, texts, "").fill_null("").cast(pa.large_binary())
-    ends = np.frombuffer(whole.buffers()[1], np.int64, len(whole) + 1, whole.offset * 8)
-    digits = np.frombuffer(whole.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]].copy()
+    complete_texts = pc.if_else(is_whole, texts, "").fill_null("").cast(pa.large_binary())
+    ends = np.frombuffer(
+        complete_texts.buffers()[1], np.int64, len(complete_texts) + 1, complete_texts.offset * 8
+    )
+    digits = np.frombuffer(complete_texts.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]].copy()
     ends = ends - ends[0]
     full = np.flatnonzero(np.diff(ends))
     one = full[digits[ends[full + 1] - 1] == _PADDING]
@@ -95,12 +87,12 @@ def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     is_bad[np.searchsorted(ends, wrong, side="right") - 1] = True
     offsets = ends // 4 * 3
     offsets[1:] -= np.cumsum(np.bincount(np.concatenate([one, two]), minlength=len(texts)))
-    found = pa.LargeBinaryArray.from_buffers(
+    decoded_bytes = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(),
         len(texts),
         [None, pa.py_buffer(offsets), pa.py_buffer(np.delete(decoded, dropped))],
     ).cast(pa.binary())
-    return pc.if_else(pc.and_(texts.is_valid(), pa.array(~is_bad)), found, None), is_bad
+    return pc.if_else(pc.and_(texts.is_valid(), pa.array(~is_bad)), decoded_bytes, None), is_bad
 
 
 Faults = list[tuple[str, Mask]]
@@ -156,13 +148,7 @@ class ConnectSchema:
 
     @classmethod
     def parse(cls, record: Any) -> ConnectSchema:
-        """Read a schema as Connect writes it in JSON.
-
-        Raises
-        ------
-        Unreadable
-            It is not one, or beyond its budget.
-        """
+        """Read a schema as Connect writes it in JSON."""
         try:
             return cls._of(record, Parts(), 0)
         except UnicodeEncodeError as error:
@@ -238,24 +224,7 @@ def wire_of(
     *,
     where: str,
 ) -> Wire:
-    """Return how values of a declared type are written.
-
-    Parameters
-    ----------
-    column : str
-        The column of the row that the values belong to.
-    declared : pyarrow.DataType
-    said : Said or None
-        What the message's schema says, if it has one.
-    unsaid : Unsaid
-    where : str
-        The way to the value, for errors.
-
-    Raises
-    ------
-    Unreadable
-        The schema says something that cannot be of the declared type.
-    """
+    """Return how values of a declared type are written."""
     if pa.types.is_struct(declared):
 
         def inside(part: pa.Field, said: ConnectSchema | None) -> Wire:
@@ -309,8 +278,8 @@ def _leaf_wire(type_: pa.DataType, convert: _Convert | None, reason: str) -> Wir
     def with_reason(array: pa.Array) -> tuple[pa.Array, Faults]:
         if convert is None:
             return array, []
-        found, bad = convert(array)
-        return found, [(reason, bad)] if bad.any() else []
+        converted, bad = convert(array)
+        return converted, [(reason, bad)] if bad.any() else []
 
     return Wire(type_, with_reason)
 
@@ -322,22 +291,7 @@ def object_wire(
     *,
     images: Collection[str] = (),
 ) -> Wire:
-    """Return how an object is written.
-
-    Parameters
-    ----------
-    fields : pyarrow.Schema
-        The declared members.
-    said : Said or None
-    unsaid : Unsaid
-    images : collection of str
-        The members that are rows themselves: their members are columns.
-
-    Raises
-    ------
-    Unreadable
-        The schema says something that cannot be of the declared types.
-    """
+    """Return how an object is written."""
 
     def member(part: pa.Field, said: ConnectSchema | None) -> Wire:
         if part.name in images:
@@ -359,18 +313,7 @@ def natural_wire(
     keep: Collection[str] | None = None,
     where: str = "",
 ) -> tuple[pa.DataType, Wire]:
-    """Return the type that values of a written type mean, and the way there.
-
-    Parameters
-    ----------
-    written : pyarrow.DataType
-    said : Said or None
-        What the schema says of it.
-    keep : collection of str, optional
-        The names of fields to keep, nested ones with dots; those above and below come along.
-    where : str
-        The way to the value.
-    """
+    """Return the type that values of a written type mean, and the way there."""
     if pa.types.is_struct(written):
         parts: dict[str, tuple[pa.DataType, Wire]] = {}
         leading = None if keep is None else _leading(keep)
@@ -412,7 +355,7 @@ def _leading(names: Collection[str]) -> frozenset[str]:
 
 
 def _dots(name: str) -> list[int]:
-    return [place for place, letter in enumerate(name) if letter == "."]
+    return [position for position, letter in enumerate(name) if letter == "."]
 
 
 def _timestamp(
@@ -468,23 +411,23 @@ def parameter_number(text: str) -> int | None:
 
 def _struct(declared: pa.DataType, said: ConnectSchema | None, wire: _WireOf) -> Wire:
     """Return the wire of a struct; a field that the schema does not have is null."""
-    known = said.fields if said is not None and said.type == "struct" else None
+    known_fields = said.fields if said is not None and said.type == "struct" else None
     wires = []
     for part in declared.fields:
-        if known is not None and part.name not in known:
+        if known_fields is not None and part.name not in known_fields:
             wires.append(_missing(part))
         else:
-            wires.append(wire(part, None if known is None else known[part.name]))
+            wires.append(wire(part, None if known_fields is None else known_fields[part.name]))
     fields = [pa.field(f.name, w.type) for f, w in zip(declared.fields, wires, strict=True)]
 
     def convert(array: pa.Array) -> tuple[pa.Array, Faults]:
         # Flattened: below a null struct there is nothing to be wrong.
-        given = dict(zip((f.name for f in array.type.fields), array.flatten(), strict=True))
-        parts = [w.convert(given[f.name]) for w, f in zip(wires, fields, strict=True)]
+        children = dict(zip((f.name for f in array.type.fields), array.flatten(), strict=True))
+        parts = [w.convert(children[f.name]) for w, f in zip(wires, fields, strict=True)]
         mask = array.is_null() if array.null_count else None
         columns = [column for column, _ in parts]
-        found = pa.StructArray.from_arrays(columns, fields=list(declared.fields), mask=mask)
-        return found, [fault for _, faults in parts for fault in faults]
+        structs = pa.StructArray.from_arrays(columns, fields=list(declared.fields), mask=mask)
+        return structs, [fault for _, faults in parts for fault in faults]
 
     named = zip(declared.fields, wires, strict=True)
     numbers = tuple(name or part.name for part, w in named for name in w.numbers)
@@ -510,8 +453,8 @@ def _list(item: Wire, declared: pa.DataType) -> Wire:
         lengths = pc.list_value_length(array).fill_null(0)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         mask = array.is_null() if array.null_count else None
-        found = pa.ListArray.from_arrays(pa.array(offsets), values, type=declared, mask=mask)
-        return found, [(reason, _lists_of(bad, offsets)) for reason, bad in faults]
+        lists = pa.ListArray.from_arrays(pa.array(offsets), values, type=declared, mask=mask)
+        return lists, [(reason, _lists_of(bad, offsets)) for reason, bad in faults]
 
     type_ = pa.list_(pa.field("element", item.type))
     return Wire(type_, convert, tuple(name or _ITEM for name in item.numbers))
@@ -552,8 +495,8 @@ def _zoned(texts: pa.Array) -> tuple[pa.Array, Mask]:
     """Return ISO 8601 texts with a zone as times."""
     type_ = pa.timestamp("us", tz="UTC")
     has_form = pc.match_substring_regex(texts, _ISO)
-    found, _ = try_convert(pc.if_else(has_form, texts, None), type_)
-    return found, _valid(texts) & ~_valid(found)
+    moments, _ = try_convert(pc.if_else(has_form, texts, None), type_)
+    return moments, _valid(texts) & ~_valid(moments)
 
 
 # -- decimals ----------------------------------------------------------------------------
@@ -570,18 +513,18 @@ _SCALES = (-_DIGITS_MAX, 2 * _DIGITS_MAX)
 def _precise_decimals(texts: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
     """Return decimals of texts in Base64, or of numbers (`NUMBER_MARK`)."""
     is_number = pc.starts_with(texts, NUMBER_MARK).fill_null(False)
-    found, bad = _base64_decimals(pc.if_else(is_number, None, texts), scale, declared)
+    decimals, bad = _base64_decimals(pc.if_else(is_number, None, texts), scale, declared)
     if not pc.any(is_number, min_count=0).as_py():
-        return found, bad
+        return decimals, bad
     digits = pc.utf8_slice_codeunits(pc.if_else(is_number, texts, None), len(NUMBER_MARK))
     numbers, unfit = try_convert(digits, declared)
-    return pc.if_else(is_number, numbers, found), bad | unfit
+    return pc.if_else(is_number, numbers, decimals), bad | unfit
 
 
 def _base64_decimals(texts: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
     binary, bad = decode_base64(texts)
-    found, unfit = _unscaled(binary, scale, declared)
-    return found, bad | unfit
+    decimals, unfit = _unscaled(binary, scale, declared)
+    return decimals, bad | unfit
 
 
 def _unscaled(binary: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
@@ -589,16 +532,16 @@ def _unscaled(binary: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.A
     if not len(binary):
         return pa.nulls(0, declared), np.zeros(0, dtype=np.bool_)
     present = _valid(binary)
-    given = binary.fill_null(b"\0")
-    lengths = np.asarray(pc.binary_length(given))
+    filled = binary.fill_null(b"\0")
+    lengths = np.asarray(pc.binary_length(filled))
     bad = (lengths < 1) | (lengths > _WORD_BYTES)
-    given = pc.if_else(pa.array(bad), b"\0", given)
-    ends = np.frombuffer(given.buffers()[1], np.int32, len(given) + 1, given.offset * 4)
-    data = np.frombuffer(given.buffers()[2] or b"", np.uint8)
-    places = ends[1:, None] - 1 - np.arange(_WORD_BYTES)
-    is_inside = places >= ends[:-1, None]
+    filled = pc.if_else(pa.array(bad), b"\0", filled)
+    ends = np.frombuffer(filled.buffers()[1], np.int32, len(filled) + 1, filled.offset * 4)
+    data = np.frombuffer(filled.buffers()[2] or b"", np.uint8)
+    byte_indices = ends[1:, None] - 1 - np.arange(_WORD_BYTES)
+    is_inside = byte_indices >= ends[:-1, None]
     signs = np.where(data[ends[:-1]] & 0x80, 0xFF, 0).astype(np.uint8)
-    words = np.where(is_inside, data[np.maximum(places, 0)], signs[:, None]).astype(np.uint8)
+    words = np.where(is_inside, data[np.maximum(byte_indices, 0)], signs[:, None]).astype(np.uint8)
     low, high = np.ascontiguousarray(words).view("<u8").reshape(-1, 2).T
     least, most = _SCALES
     # A number fits if its digits do, once the declared scale has added its zeros.
@@ -607,17 +550,17 @@ def _unscaled(binary: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.A
     bad |= _exceeds(high.view("<i8"), low, 10**spare - 1 if least <= scale <= most else 0)
     # Not `if_else`, which refuses decimals of more digits behind the point than in all.
     validity = pa.array(present & ~bad).buffers()[1]
-    whole = pa.Array.from_buffers(
+    unscaled = pa.Array.from_buffers(
         pa.decimal128(_DIGITS_MAX, min(max(scale, least), most)),
-        len(given),
+        len(filled),
         [validity, pa.py_buffer(words.tobytes())],
     )
     if is_coarse:
-        found = convert(whole, declared)
+        decimals = convert(unscaled, declared)
     else:
-        found, unfit = try_convert(whole, declared)
+        decimals, unfit = try_convert(unscaled, declared)
         bad |= unfit
-    return _with_long_numbers(found, bad, binary, scale)
+    return _with_long_numbers(decimals, bad, binary, scale)
 
 
 def _with_long_numbers(
@@ -631,23 +574,23 @@ def _with_long_numbers(
         return found, bad
     fits: dict[int, bytes] = {}
     for row in rows.tolist():
-        whole, rest = divmod(int.from_bytes(binary[row].as_py(), signed=True), 10**zeros)
-        if not rest and abs(whole) < 10**found.type.precision:
-            fits[row] = whole.to_bytes(_WORD_BYTES, "little", signed=True)
+        quotient, remainder = divmod(int.from_bytes(binary[row].as_py(), signed=True), 10**zeros)
+        if not remainder and abs(quotient) < 10**found.type.precision:
+            fits[row] = quotient.to_bytes(_WORD_BYTES, "little", signed=True)
     chosen = list(fits)
-    places, bad = np.arange(len(found)), bad.copy()
-    places[chosen], bad[chosen] = len(found) + np.arange(len(chosen)), False
+    row_indices, bad = np.arange(len(found)), bad.copy()
+    row_indices[chosen], bad[chosen] = len(found) + np.arange(len(chosen)), False
     words = pa.py_buffer(b"".join(fits.values()))
     added = pa.Array.from_buffers(found.type, len(chosen), [None, words])
-    return pa.concat_arrays([found, added]).take(pa.array(places)), bad
+    return pa.concat_arrays([found, added]).take(pa.array(row_indices)), bad
 
 
 def _exceeds(high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int) -> Mask:
     """Return where a number of 128 bits is beyond plus or minus a bound."""
 
     def less(number: int) -> Mask:
-        top, rest = number >> 64, np.uint64(number & (2**64 - 1))
-        return (high < top) | ((high == top) & (low < rest))
+        top, low_word = number >> 64, np.uint64(number & (2**64 - 1))
+        return (high < top) | ((high == top) & (low < low_word))
 
     return less(-bound) | ~less(bound + 1)
 
@@ -659,10 +602,12 @@ def _variable_decimals(array: pa.Array, declared: pa.DataType) -> tuple[pa.Array
     scales = array.field("scale").fill_null(0).to_numpy(zero_copy_only=False)
     binary, bad = decode_base64(array.field("value"))
     bad = bad | ~_valid(binary) | ~has_scale
-    found = pa.nulls(len(array), declared)
+    decimals = pa.nulls(len(array), declared)
     for scale in np.unique(scales[present & ~bad]):
-        own = pa.array(present & ~bad & (scales == scale))
-        numbers, unfit = _unscaled(pc.if_else(own, binary, None), int(scale), declared)
-        found = pc.if_else(own, numbers, found)
+        has_declared_scale = pa.array(present & ~bad & (scales == scale))
+        numbers, unfit = _unscaled(
+            pc.if_else(has_declared_scale, binary, None), int(scale), declared
+        )
+        decimals = pc.if_else(has_declared_scale, numbers, decimals)
         bad = bad | unfit
-    return found, bad & present
+    return decimals, bad & present

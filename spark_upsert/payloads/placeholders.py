@@ -95,13 +95,7 @@ class Placeholder:
 
     @classmethod
     def parse(cls, text: str) -> Placeholder:
-        """Return the placeholder of the connector's setting: a text, or ``hex:`` and digits.
-
-        Raises
-        ------
-        OptionError
-            The digits are not hexadecimal, or there are none.
-        """
+        """Return the placeholder of the connector's setting: a text, or ``hex:`` and digits."""
         if not text.startswith(_HEX):
             return cls(text.encode())
         digits = text[len(_HEX) :]
@@ -134,27 +128,27 @@ class Placeholder:
         return np.zeros(len(column), dtype=np.bool_)
 
     def _find_in_lists(self, column: pa.Array) -> Mask:
-        found = np.zeros(len(column), dtype=np.bool_)
+        is_placeholder = np.zeros(len(column), dtype=np.bool_)
         if is_text(column.type.value_type):
             rows, items = _lists_of(column, 1)
-            found[rows] = _equal_any(items, self._item_texts)
-            return found
+            is_placeholder[rows] = _equal_any(items, self._item_texts)
+            return is_placeholder
         if not _is_numeric(column.type.value_type):
-            return found
+            return is_placeholder
         pattern = np.frombuffer(self.data, np.int8)
         rows, items = _lists_of(column, len(pattern))
         for numbers in _as_numbers(items):
-            found[rows] |= (numbers.reshape(-1, len(pattern)) == pattern).all(axis=1)
-        return found
+            is_placeholder[rows] |= (numbers.reshape(-1, len(pattern)) == pattern).all(axis=1)
+        return is_placeholder
 
     def _find_in_maps(self, column: pa.Array) -> Mask:
-        found = np.zeros(len(column), dtype=np.bool_)
+        is_placeholder = np.zeros(len(column), dtype=np.bool_)
         entry = pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])
         if all(is_text(field.type) for field in entry):
             rows, items = _lists_of(column.cast(pa.list_(entry)), 1)
             sides = [_equal_any(side, (self._text.encode(),)) for side in items.flatten()]
-            found[rows] = np.logical_and.reduce(sides)
-        return found
+            is_placeholder[rows] = np.logical_and.reduce(sides)
+        return is_placeholder
 
     @cached_property
     def _text(self) -> str:
@@ -179,36 +173,19 @@ class Placeholder:
     def rows_in_doubt(
         self, payloads: pa.Array, reasons: pa.Array | None, types: Iterable[pa.DataType]
     ) -> Positions:
-        """Return the JSON payloads that may hold a placeholder which their columns do not show.
-
-        Parameters
-        ----------
-        payloads : pyarrow.Array of binary
-        reasons : pyarrow.Array or None
-            Why payloads could not be decoded (`Payloads.reasons`).
-        types : iterable of pyarrow.DataType
-            The types of the columns: a STRUCT drops members that it does not declare.
-        """
+        """Return the JSON payloads that may hold a placeholder which their columns do not show."""
         has_struct = any(map(_has_struct, types))
         if reasons is None and not has_struct:
             return np.zeros(0, dtype=np.int64)
         # JSON may escape any other character, and each in several ways.
         plain = max(_PLAIN.findall(self._text), key=len, default="")
-        found = pc.match_substring(payloads, plain.encode()).fill_null(False)
+        is_doubtful = pc.match_substring(payloads, plain.encode()).fill_null(False)
         if reasons is not None and not has_struct:
-            found = pc.and_(found, reasons.is_valid())
-        return np.flatnonzero(_mask(found))
+            is_doubtful = pc.and_(is_doubtful, reasons.is_valid())
+        return np.flatnonzero(_mask(is_doubtful))
 
     def remove(self, payload: bytes, path: tuple[str, ...]) -> tuple[bytes, frozenset[str]]:
-        """Return a JSON payload with null for each placeholder, and the members that had it.
-
-        Parameters
-        ----------
-        payload : bytes
-            A document, perhaps with a Confluent header, or with a Connect schema before it.
-        path : tuple of str
-            The names that lead to the row.
-        """
+        """Return a JSON payload with null for each placeholder, and the members that had it."""
         header = payload[:5] if payload[:1] == b"\0" else b""
         try:
             document = parse_document(payload[len(header) :].decode())
@@ -248,22 +225,6 @@ def decode_again(
     """Decode the JSON payloads of some rows without their placeholders.
 
     A loop over rows, for those whose columns cannot hold the placeholder: some 30 us for a kB.
-
-    Parameters
-    ----------
-    placeholder : Placeholder
-    payloads : pyarrow.Array of binary, shape (n,)
-    rows : numpy.ndarray of int
-        Rows to be decoded again if they hold the placeholder.
-    path : tuple of str
-        The names that lead to the row in a payload.
-    decode : callable
-        Takes rows, their payloads, and the members that are not in these.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray of bool, shape (n,)
-        Which rows hold the placeholder, by member.
     """
     groups: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
     for row in rows.tolist():
@@ -272,12 +233,12 @@ def decode_again(
             chosen, texts = groups.setdefault(names, ([], []))
             chosen.append(row)
             texts.append(payload)
-    found: dict[str, Mask] = {}
+    mask_by_column: dict[str, Mask] = {}
     for names, (chosen, texts) in groups.items():
         decode(np.array(chosen), pa.array(texts, pa.binary()), names)
         for name in names:
-            found.setdefault(name, np.zeros(len(payloads), dtype=np.bool_))[chosen] = True
-    return found
+            mask_by_column.setdefault(name, np.zeros(len(payloads), dtype=np.bool_))[chosen] = True
+    return mask_by_column
 
 
 def apply_unsent(
@@ -290,16 +251,6 @@ def apply_unsent(
 
     With the merge engine ``partial-update`` null leaves the old value as it is. With other engines,
     and in a key, a value that was not sent is an error.
-
-    Parameters
-    ----------
-    schema : TableSchema
-    columns : mapping of str to pyarrow.Array, each of shape (n,)
-        The table's columns.
-    unsent : mapping of str to numpy.ndarray of bool, each of shape (n,)
-        The rows with a placeholder, by column.
-    shown : mapping of str to str
-        The name of a column in a message, if it is another one.
     """
     changed, reasons = dict(columns), None
     for name, where in unsent.items():
@@ -339,11 +290,11 @@ def _equal_any(column: pa.Array, texts: tuple[bytes, ...]) -> Mask:
     lengths = pc.binary_length(column)
     sizes = pa.array({len(text) for text in texts}, lengths.type)
     rows = np.flatnonzero(_mask(pc.is_in(lengths, sizes)))
-    found = np.zeros(len(column), dtype=np.bool_)
+    is_equal = np.zeros(len(column), dtype=np.bool_)
     if len(rows):
         taken = column.take(pa.array(rows)).cast(pa.binary())
-        found[rows] = _mask(pc.is_in(taken, pa.array(texts, pa.binary())))
-    return found
+        is_equal[rows] = _mask(pc.is_in(taken, pa.array(texts, pa.binary())))
+    return is_equal
 
 
 def _lists_of(column: pa.Array, length: int) -> tuple[Positions, pa.Array]:
@@ -381,8 +332,8 @@ def _has_struct(type_: pa.DataType) -> bool:
 
 
 def _has_wkb(type_: pa.StructType) -> bool:
-    place = type_.get_field_index(_WKB)
-    return place >= 0 and is_text(type_.field(place).type)
+    field_index = type_.get_field_index(_WKB)
+    return field_index >= 0 and is_text(type_.field(field_index).type)
 
 
 def _without(column: pa.Array, where: Mask) -> pa.Array:

@@ -41,12 +41,12 @@ class Recent(Generic[K, V]):
     def of(self, key: K, make: Callable[[], V]) -> V:
         """Return what is kept for a key, or make it, outside the lock; what raises is not kept."""
         with self._lock:
-            found = self._known.get(key)
-        if found is None:
-            found = make()
+            value = self._known.get(key)
+        if value is None:
+            value = make()
             with self._lock:
-                self._known.put(key, found)
-        return found
+                self._known.put(key, value)
+        return value
 
     def clear(self) -> None:
         """Forget all, as a new process would."""

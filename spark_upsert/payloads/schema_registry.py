@@ -149,13 +149,7 @@ class _TimedFile(io.RawIOBase):
 
 
 def body_of(response: Any) -> bytes:
-    """Return the body of an answer (of urllib3, not read yet), unpacked.
-
-    Raises
-    ------
-    TooMuch
-        It is longer than `ANSWER_BYTES_MAX`, packed or not, or packed in a way that is not known.
-    """
+    """Return the body of an answer (of urllib3, not read yet), unpacked."""
     data = bytearray()
     while piece := response.read(_PIECE_BYTES, decode_content=False):
         data += piece
@@ -170,12 +164,12 @@ def _unpacked(data: bytes, packed: str) -> bytes:
         raise TooMuch(f"an answer packed as '{packed[:20]}'")
     inflater = zlib.decompressobj(_ANY_WINDOW)
     try:
-        found = inflater.decompress(data, ANSWER_BYTES_MAX)
+        inflated = inflater.decompress(data, ANSWER_BYTES_MAX)
     except zlib.error as error:
         raise TooMuch(f"an answer that is not packed as it says ({error})") from error
     if inflater.unconsumed_tail:
         raise TooMuch(f"more than {ANSWER_BYTES_MAX} bytes, once it is unpacked")
-    return found
+    return inflated
 
 
 K = TypeVar("K", bound=Hashable)
@@ -214,18 +208,10 @@ class NegativeCache(Generic[K]):
         self._lock = threading.Lock()
 
     def of(self, owner: K, name: str, ask: Callable[[], V]) -> V:
-        """Ask for something, unless it was missing just now.
-
-        Raises
-        ------
-        Unasked
-            `MISSING_MAX` others of the owner are missing.
-        Exception
-            The error of the request; the same error again for a missing thing until it expires.
-        """
+        """Ask for something, unless it was missing just now."""
         self._enter(owner, name)
         try:
-            found = ask()
+            schema = ask()
         except self._missing as error:
             self._note(owner, name, error)
             raise
@@ -233,7 +219,7 @@ class NegativeCache(Generic[K]):
             self._note(owner, name, None)
             raise
         self._note(owner, name, None)
-        return found
+        return schema
 
     def clear(self) -> None:
         """Forget all, as a new process would."""
@@ -244,26 +230,26 @@ class NegativeCache(Generic[K]):
         """Take a place before asking: those that ask at once are bounded, too."""
         now_s = self._clock()
         with self._lock:
-            known = self._known.setdefault(owner, OrderedDict())
+            entries = self._known.setdefault(owner, OrderedDict())
             self._known.move_to_end(owner)
             while len(self._known) > _OWNERS_MAX:
                 self._known.popitem(last=False)
-            while known and next(iter(known.values()))[0] <= now_s:
-                known.popitem(last=False)
-            _, error = known.get(name, (0.0, None))
+            while entries and next(iter(entries.values()))[0] <= now_s:
+                entries.popitem(last=False)
+            _, error = entries.get(name, (0.0, None))
             if error is not None:
                 raise type(error)(*error.args)
-            if name not in known and len(known) >= MISSING_MAX:
+            if name not in entries and len(entries) >= MISSING_MAX:
                 raise LookupThrottle
-            known[name] = now_s + MISSING_S, None
+            entries[name] = now_s + MISSING_S, None
 
     def _note(self, owner: K, name: str, error: Exception | None) -> None:
         until_s = self._clock() + MISSING_S
         with self._lock:
-            known = self._known.setdefault(owner, OrderedDict())
-            known.pop(name, None)
+            entries = self._known.setdefault(owner, OrderedDict())
+            entries.pop(name, None)
             if error is not None:
-                known[name] = until_s, error
+                entries[name] = until_s, error
 
 
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
@@ -314,32 +300,12 @@ Fetch = Callable[[str], Any]
 
 
 def schema_of_id(settings: RegistrySettings, schema_id: int) -> RegisteredSchema:
-    """Return the schema of an id.
-
-    Raises
-    ------
-    UnknownSchema
-        There is none, or there was none a moment ago.
-    Unreadable
-        It cannot be read with what it refers to.
-    Unasked
-        It is not known here, and it is not asked for because too many others are missing.
-    StorageError
-        The registry does not answer, or refuses to.
-    """
+    """Return the schema of an id."""
     return _kept(settings, f"/schemas/ids/{schema_id}")
 
 
 def latest_schema(settings: RegistrySettings, subject: str) -> RegisteredSchema:
-    """Return the newest schema of a subject; it is asked for each time.
-
-    Raises
-    ------
-    OptionError
-        There is no such subject.
-    StorageError
-        The registry does not answer, or refuses to.
-    """
+    """Return the newest schema of a subject; it is asked for each time."""
     fetch = _fetch_of(settings)
     try:
         return _registered(settings, fetch(f"/subjects/{quote(subject, safe='')}/versions/latest"))
@@ -391,29 +357,20 @@ def _registered(settings: RegistrySettings, answer: Any) -> RegisteredSchema:
 
 
 def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) -> str:
-    """Return a schema with those that it refers to, which may lie, or be too many.
-
-    Raises
-    ------
-    Unreadable
-        It cannot be read because of them. Then its payloads are bad: a registry holds what writers
-        have registered.
-    StorageError
-        The registry does not answer.
-    """
+    """Return a schema with those that it refers to, which may lie, or be too many."""
     try:
-        found = _SchemaReferences(settings)
-        found.collect(references, 0)
-        whole = (_with_avro if kind == "AVRO" else _with_json)(text, found.schemas)
+        fetched = _SchemaReferences(settings)
+        fetched.collect(references, 0)
+        resolve = (_with_avro if kind == "AVRO" else _with_json)(text, fetched.schemas)
     except (UpsertFlowError, Unreadable):
         raise
     except UnknownSchema as error:
         raise Unreadable("it refers to a schema that is not in the registry") from error
     except Exception as error:
         raise Unreadable(f"what it refers to is no schema ({unforeseen(error)})") from error
-    if len(whole) > SCHEMA_BYTES_MAX:
+    if len(resolve) > SCHEMA_BYTES_MAX:
         raise Unreadable(f"it is longer than {SCHEMA_BYTES_MAX} bytes with what it refers to")
-    return whole
+    return resolve
 
 
 class _SchemaReferences:
@@ -468,18 +425,23 @@ def _with_avro(text: str, found: Mapping[str, Any]) -> str:
             return [whole(branch, space) for branch in part]
         if not isinstance(part, dict):
             return part
-        own = str(part.get("name", ""))
-        inner = own.rpartition(".")[0] or part.get("namespace", space) if own else space
+        record_name = str(part.get("name", ""))
+        inner = (
+            record_name.rpartition(".")[0] or part.get("namespace", space) if record_name else space
+        )
         replaced = dict(part)
         for member in ("type", "items", "values"):
             if member in part:
                 replaced[member] = whole(part[member], inner)
         if "fields" in part:
             replaced["fields"] = [
-                {**each, "type": whole(each["type"], inner)} for each in part["fields"]
+                {**record_field, "type": whole(record_field["type"], inner)}
+                for record_field in part["fields"]
             ]
         # A type from elsewhere keeps its own space, not the one around the place it came to.
-        return {**replaced, "namespace": inner} if own and "." not in own else replaced
+        return (
+            {**replaced, "namespace": inner} if record_name and "." not in record_name else replaced
+        )
 
     return json.dumps(whole(read_json(text), ""))
 
@@ -643,24 +605,19 @@ class ConfluentDecoder:
 
 
 def header_ids(payloads: pa.Array) -> pa.Array:
-    """Return the schema ids in the headers of payloads; null where there is none.
-
-    Parameters
-    ----------
-    payloads : pyarrow.Array of binary, shape (n,)
-
-    Returns
-    -------
-    pyarrow.Array of int64, shape (n,)
-    """
+    """Return the schema ids in the headers of payloads; null where there is none."""
     heads = pc.binary_slice(payloads, 0, HEADER_BYTES)
     has_header = pc.and_(
         pc.equal(pc.binary_length(heads), HEADER_BYTES),
         pc.equal(pc.binary_slice(payloads, 0, 1), b"\0"),
     ).fill_null(False)
     empty = bytes(HEADER_BYTES)
-    whole = pc.if_else(has_header, heads, empty).fill_null(empty).cast(pa.binary(HEADER_BYTES))
-    table = np.frombuffer(whole.buffers()[1], np.uint8, count=len(whole) * HEADER_BYTES)
+    header_bytes = (
+        pc.if_else(has_header, heads, empty).fill_null(empty).cast(pa.binary(HEADER_BYTES))
+    )
+    table = np.frombuffer(
+        header_bytes.buffers()[1], np.uint8, count=len(header_bytes) * HEADER_BYTES
+    )
     digits = np.ascontiguousarray(table.reshape(-1, HEADER_BYTES)[:, 1:])
     ids = digits.view(">u4").reshape(-1).astype(np.int64)
     return pc.if_else(has_header, pa.array(ids), None)

@@ -74,10 +74,6 @@ def has_wrapped(payloads: pa.Array) -> bool:
 def by_schema(payloads: pa.Array) -> Iterator[SameSchemaMessages]:
     """Yield the messages of each schema; first those that are bare or absent.
 
-    Parameters
-    ----------
-    payloads : pyarrow.Array of binary, shape (n,)
-
     Notes
     -----
     Messages from one writer have a few schemas: each schema is looked for in all messages, by its
@@ -132,8 +128,8 @@ def _head(message: bytes) -> tuple[bytes, int] | None:
         _, end = json.JSONDecoder().raw_decode(text, before.end())
     except (ValueError, RecursionError):
         return None
-    behind = _BEHIND_SCHEMA.match(text, end)
-    return None if behind is None else (message[before.end() : end], behind.end())
+    rest_match = _BEHIND_SCHEMA.match(text, end)
+    return None if rest_match is None else (message[before.end() : end], rest_match.end())
 
 
 def _mask(found: pa.Array) -> Mask:

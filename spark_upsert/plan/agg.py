@@ -17,15 +17,7 @@ def count(column: str | None = None) -> Aggregate:
 
 
 def sum(column: str, *, scale: int | None = None) -> Aggregate:
-    """Sum a column; NULL if no row has a value.
-
-    Parameters
-    ----------
-    column : str
-        A column of integers or decimals, or of floats with a scale.
-    scale : int, optional
-        Digits behind the point, 0 to 15, to which each float is rounded, half to even.
-    """
+    """Sum a column; NULL if no row has a value."""
     return Aggregate(_UNNAMED, AggregateKind.SUM, column, scale)
 
 

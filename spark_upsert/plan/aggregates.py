@@ -43,10 +43,10 @@ class Aggregate(NamedTuple):
         PlanError
             There is no such function.
         """
-        known = [each.value for each in AggregateKind]
-        if function not in known:
+        kinds = [kind.value for kind in AggregateKind]
+        if function not in kinds:
             raise PlanError(
-                f"there is no aggregate '{function}'.", hint=did_you_mean(function, known)
+                f"there is no aggregate '{function}'.", hint=did_you_mean(function, kinds)
             )
         return cls(name, AggregateKind(function), column)
 
@@ -139,13 +139,7 @@ def _unknown(
 
 
 def joined_by(on: Any) -> dict[str, str]:
-    """Return the left columns of a join with their right ones.
-
-    Raises
-    ------
-    PlanError
-        It says neither.
-    """
+    """Return the left columns of a join with their right ones."""
     if isinstance(on, Mapping):
         require_texts("join", "names of columns", [*on, *on.values()])
         return dict(on)
@@ -160,9 +154,9 @@ def joined_by(on: Any) -> dict[str, str]:
 
 def require_texts(call: str, expected: str, given: Iterable[Any]) -> None:
     """Raise `PlanError` unless all that is given is text."""
-    for each in given:
-        if not isinstance(each, str):
-            raise wrong_argument(call, expected, each)
+    for text in given:
+        if not isinstance(text, str):
+            raise wrong_argument(call, expected, text)
 
 
 def wrong_argument(call: str, expected: str, found: Any) -> PlanError:

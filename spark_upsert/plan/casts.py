@@ -54,15 +54,7 @@ def kind_of(type_: pa.DataType) -> str:
 
 
 def cast(value: Datum, type_: pa.DataType) -> Datum:
-    """Return a value in another type.
-
-    Raises
-    ------
-    PlanError
-        SQL has no such cast.
-    pyarrow.ArrowInvalid
-        A row has none.
-    """
+    """Return a value in another type."""
     if isinstance(value, pa.Scalar):
         return cast(pa.repeat(value, 1), type_)[0]
     kinds = kind_of(value.type), kind_of(type_)
@@ -131,9 +123,9 @@ def _moment_of_seconds(value: Datum, type_: pa.DataType) -> Datum:
 
 def _seconds_of_moment(value: Datum, type_: pa.DataType) -> Datum:
     micros = convert(value, UTC, Rounding.DOWN).view(pa.int64())
-    behind = pc.subtract(micros, pc.multiply(pc.divide(micros, _SECOND_US), _SECOND_US))
+    fraction = pc.subtract(micros, pc.multiply(pc.divide(micros, _SECOND_US), _SECOND_US))
     # Divided towards zero; time is counted down to the second.
-    is_before = pc.less(behind, 0)
+    is_before = pc.less(fraction, 0)
     seconds = pc.subtract(pc.divide(micros, _SECOND_US), _number_of_truth(is_before, pa.int64()))
     return convert(seconds, type_)
 
@@ -165,25 +157,27 @@ def _text_of_float(value: Datum, type_: pa.DataType) -> Datum:
     """Return the fewest digits that tell a float apart, as Java writes them: ``1.0E20``."""
     text = convert(value, pa.string())
     parts = pc.extract_regex(text, _WRITTEN)
-    sign, whole, fraction, power = (pc.struct_field(parts, index) for index in range(4))
-    written = pc.binary_join_element_wise(whole, fraction, "")
+    sign, integer_part, fraction, power = (pc.struct_field(parts, index) for index in range(4))
+    written = pc.binary_join_element_wise(integer_part, fraction, "")
     cut = pc.utf8_ltrim(written, "0")
     digits = pc.utf8_rtrim(cut, "0")
     # The point is so many digits behind the first.
-    point = pc.subtract(pc.utf8_length(whole), pc.utf8_length(written))
+    point = pc.subtract(pc.utf8_length(integer_part), pc.utf8_length(written))
     point = pc.add(pc.add(point, pc.utf8_length(cut)), _int32(power))
-    rest = pc.utf8_slice_codeunits(digits, 1)
+    fraction_digits = pc.utf8_slice_codeunits(digits, 1)
     exponent = convert(pc.subtract(point, 1), pa.string())
-    found = _joined(pc.utf8_slice_codeunits(digits, 0, 1), ".", _or_zero(rest), "E", exponent)
-    for place in _PLAIN_POWERS:
-        padded = pc.utf8_rpad(digits, place, "0") if place > 0 else digits
-        before = pc.utf8_slice_codeunits(padded, 0, place) if place > 0 else "0"
-        behind = pc.utf8_slice_codeunits(padded, max(place, 0))
-        plain = _joined(before, ".", "0" * -place, _or_zero(behind))
-        found = pc.if_else(pc.equal(point, place), plain, found)
-    found = pc.if_else(pc.equal(digits, ""), "0.0", found)
+    float_texts = _joined(
+        pc.utf8_slice_codeunits(digits, 0, 1), ".", _or_zero(fraction_digits), "E", exponent
+    )
+    for power_of_ten in _PLAIN_POWERS:
+        padded = pc.utf8_rpad(digits, power_of_ten, "0") if power_of_ten > 0 else digits
+        before = pc.utf8_slice_codeunits(padded, 0, power_of_ten) if power_of_ten > 0 else "0"
+        digits_after = pc.utf8_slice_codeunits(padded, max(power_of_ten, 0))
+        plain = _joined(before, ".", "0" * -power_of_ten, _or_zero(digits_after))
+        float_texts = pc.if_else(pc.equal(point, power_of_ten), plain, float_texts)
+    float_texts = pc.if_else(pc.equal(digits, ""), "0.0", float_texts)
     named = pc.replace_substring(pc.replace_substring(text, "inf", "Infinity"), "nan", "NaN")
-    return convert(pc.coalesce(_joined(sign, found), named), type_)
+    return convert(pc.coalesce(_joined(sign, float_texts), named), type_)
 
 
 def _int32(power: Datum) -> Datum:
@@ -246,9 +240,9 @@ def _truth_of_text(value: Datum, type_: pa.DataType) -> Datum:
 
 
 def _require(is_known: Datum, value: Datum, type_: pa.DataType) -> None:
-    place = is_known.index(False).as_py()
-    if place >= 0:
-        raise UnfitError(f"'{shown(value[place].as_py())}' is no {type_}{range_of(type_)}")
+    row = is_known.index(False).as_py()
+    if row >= 0:
+        raise UnfitError(f"'{shown(value[row].as_py())}' is no {type_}{range_of(type_)}")
 
 
 def _date_of_text(value: Datum, type_: pa.DataType) -> Datum:

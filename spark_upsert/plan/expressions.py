@@ -93,20 +93,14 @@ class BoundExpression:
     _evaluate: Callable[[pa.RecordBatch], Datum]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return its values, one for each row of a batch.
-
-        Raises
-        ------
-        DataError
-            Of some row there is none: an overflow, a division by zero, a cast that fails.
-        """
+        """Return its values, one for each row of a batch."""
         try:
-            found = self._evaluate(batch)
+            result = self._evaluate(batch)
         except (pa.ArrowException, OverflowError) as error:
             raise _no_value(self.text, error) from error
         except RecursionError as error:
             raise _too_deep(self.text) from error
-        return _as_array(found, batch.num_rows)
+        return _as_array(result, batch.num_rows)
 
     def true_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which it is true: not those for which it is false, or unknown."""
@@ -147,7 +141,7 @@ def _bound(text: str, condition: str | pc.Expression, schema: pa.Schema) -> Boun
         for name in double_quoted(condition):
             if has_column(schema, name):
                 _warn_of_text(name)
-        names = {_found(each, schema, text) for each in _columns(tree)}
+        names = {_found(column, schema, text) for column in _columns(tree)}
         evaluate: Callable[[pa.RecordBatch], Datum] = _Evaluation(tree, schema)
     else:
         names = set(schema.names)
@@ -183,7 +177,7 @@ def bind_condition(condition: str | pc.Expression, schema: pa.Schema) -> BoundEx
 
 def columns_of(condition: str) -> frozenset[str]:
     """Return the names of the columns that SQL reads, as they are written there."""
-    return frozenset(each.path[0] for each in _columns(parse_sql(condition)))
+    return frozenset(column.path[0] for column in _columns(parse_sql(condition)))
 
 
 def plain_column(condition: str) -> str | None:
@@ -205,7 +199,7 @@ def constant(tree: Tree) -> pa.Scalar | None:
 def _columns(tree: Tree) -> list[ColumnName]:
     if isinstance(tree, ColumnName):
         return [tree]
-    return [found for each in children(tree) for found in _columns(each)]
+    return [path for child in children(tree) for path in _columns(child)]
 
 
 def _found(column: ColumnName, schema: pa.Schema, text: str) -> str:
@@ -264,7 +258,7 @@ def _in_utc(found: Datum) -> Datum:
 
 def _in_own_digits(trees: Sequence[Tree], values: list[Datum]) -> list[Datum]:
     """Return whole numbers of the text beside decimals as such, which leaves these more room."""
-    if not any(pa.types.is_decimal(each.type) for each in values):
+    if not any(pa.types.is_decimal(value.type) for value in values):
         return values
     return [
         in_own_digits(value) if isinstance(tree, Literal) and tree.type == pa.int64() else value
@@ -313,34 +307,34 @@ class _Evaluation:
         Divisions look at their right side first.
         """
         if name in _ALL_COUNT or len(arguments) == 1:
-            return [self._of(each, batch) for each in arguments]
+            return [self._of(expression, batch) for expression in arguments]
         order = 1 if name not in _DIVISIONS else -1
-        found: list[Datum] = []
+        evaluated: list[Datum] = []
         is_open: Datum = pa.scalar(True)
-        for each in arguments[::order]:
-            found.append(self._where(is_open, each, batch))
-            is_open = pc.and_(is_open, pc.is_valid(found[-1]))
-        values = found[::order]
+        for argument in arguments[::order]:
+            evaluated.append(self._where(is_open, argument, batch))
+            is_open = pc.and_(is_open, pc.is_valid(evaluated[-1]))
+        values = evaluated[::order]
         return _in_own_digits(arguments, values) if name in _COMPARED_OR_COMPUTED else values
 
     def _column(self, path: Sequence[str], batch: pa.RecordBatch) -> Datum:
-        found = batch[find_in_schema(path[0], self._schema, role="column")]
-        if isinstance(found, pa.ExtensionArray):
-            found = found.storage
-        if pa.types.is_dictionary(found.type):
-            found = convert(found, storage_type(found.type))
+        column = batch[find_in_schema(path[0], self._schema, role="column")]
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        if pa.types.is_dictionary(column.type):
+            column = convert(column, storage_type(column.type))
         for name in path[1:]:
-            if not pa.types.is_struct(found.type):
+            if not pa.types.is_struct(column.type):
                 raise PlanError(
                     f"'{'.'.join(path)}': '{name}' is to be a field, but before it stands "
-                    f"{found.type}.",
+                    f"{column.type}.",
                     hint="only structs have fields.",
                 )
-            fields = [each.name for each in found.type]
+            fields = [field.name for field in column.type]
             if name not in fields:
                 raise PlanError.missing_column(name, fields)
-            found = pc.struct_field(found, name)
-        return found
+            column = pc.struct_field(column, name)
+        return column
 
     def _case(self, tree: Case, batch: pa.RecordBatch) -> Datum:
         """Return the value of the first branch that is true; others are not looked at."""
@@ -350,17 +344,17 @@ class _Evaluation:
             is_met = is_true(self._where(undecided, condition, batch))
             taken.append((pc.and_(undecided, is_met), value))
             undecided = pc.and_not(undecided, is_met)
-        found = self._where(undecided, tree.otherwise, batch)
+        result = self._where(undecided, tree.otherwise, batch)
         for is_taken, value in reversed(taken):
-            found = chosen(is_taken, self._where(is_taken, value, batch), found)
-        return found
+            result = chosen(is_taken, self._where(is_taken, value, batch), result)
+        return result
 
     def _coalesce(self, arguments: Sequence[Tree], batch: pa.RecordBatch) -> Datum:
-        found = self._of(arguments[0], batch)
-        for each in arguments[1:]:
-            is_open = pc.is_null(found)
-            found = chosen(is_open, self._where(is_open, each, batch), found)
-        return found
+        result = self._of(arguments[0], batch)
+        for argument in arguments[1:]:
+            is_open = pc.is_null(result)
+            result = chosen(is_open, self._where(is_open, argument, batch), result)
+        return result
 
     def _in(self, value: Tree, several: Sequence[Tree], batch: pa.RecordBatch) -> Datum:
         """Return whether a value equals any, up to the first; unknown if some is NULL.
@@ -369,20 +363,20 @@ class _Evaluation:
         """
         nothing = batch.slice(0, 0)
         first = self._of(value, batch)
-        kinds = [self._of(each, nothing) for each in several]
+        kinds = [self._of(expression, nothing) for expression in several]
         try:
             type_ = alike(first, *kinds)[0].type
         except pa.ArrowNotImplementedError as error:
             raise refused("IN", [first, *kinds]) from error
         first = nearest(first, type_)
-        found: Datum = pa.scalar(False)
+        is_member: Datum = pa.scalar(False)
         is_known = pc.is_valid(first)
-        for each in several:
-            is_open = pc.and_(is_known, pc.invert(pc.fill_null(found, False)))
-            found = pc.or_kleene(
-                found, equal(first, nearest(self._where(is_open, each, batch), type_))
+        for item in several:
+            is_open = pc.and_(is_known, pc.invert(pc.fill_null(is_member, False)))
+            is_member = pc.or_kleene(
+                is_member, equal(first, nearest(self._where(is_open, item, batch), type_))
             )
-        return pc.if_else(is_known, found, pa.scalar(None, pa.bool_()))
+        return pc.if_else(is_known, is_member, pa.scalar(None, pa.bool_()))
 
     def _decided(self, name: str, left: Tree, right: Tree, batch: pa.RecordBatch) -> Datum:
         """Return an AND or OR; the right side counts only where the left does not decide."""
@@ -403,13 +397,13 @@ class _Evaluation:
             return self._of(tree, batch)
         except pa.ArrowInvalid:
             mask = _as_array(is_open, batch.num_rows)
-            places = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
-            if len(places) == batch.num_rows:
+            row_indices = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            if len(row_indices) == batch.num_rows:
                 raise
-        values = _as_array(self._of(tree, batch.take(pa.array(places))), len(places))
+        values = _as_array(self._of(tree, batch.take(pa.array(row_indices))), len(row_indices))
         back = np.zeros(batch.num_rows, dtype=np.int64)
-        back[places] = np.arange(len(places))
-        return values.take(pa.array(back, mask=~np.isin(np.arange(batch.num_rows), places)))
+        back[row_indices] = np.arange(len(row_indices))
+        return values.take(pa.array(back, mask=~np.isin(np.arange(batch.num_rows), row_indices)))
 
 
 Pins = Mapping[str, pa.Array]
@@ -423,39 +417,20 @@ _OWN = frozenset({"truth", "text", "bytes", "date", "moment", "naive"})
 
 
 def pins_of(condition: str, schema: pa.Schema) -> Pins:
-    """Return the columns that a condition pins, with their values.
-
-    Parameters
-    ----------
-    condition : str
-        SQL that `expressions.bind_condition` takes for the schema.
-    schema : pyarrow.Schema
-    """
+    """Return the columns that a condition pins, with their values."""
     return _pins(parse_sql(condition), schema)
 
 
 def values_of(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
-    """Return the values of a column's type that equal some others; None if that is not known.
-
-    Parameters
-    ----------
-    values : pyarrow.Array
-    type_ : pyarrow.DataType
-        Of the column. A value that it does not have is left out: no row equals it.
-
-    Returns
-    -------
-    pyarrow.Array or None
-        Each once, none of them null.
-    """
+    """Return the values of a column's type that equal some others; None if that is not known."""
     kinds = {kind_of(values.type), kind_of(type_)}
     if kind_of(values.type) == "nothing":
         return pa.array([], type_)
     if not (kinds <= _NUMBERS or (len(kinds) == 1 and kinds <= _OWN)):
         return None
-    found = [_converted(each, type_) for each in values if each.is_valid]
-    kept = [each for each in found if each is not None]
-    return pc.unique(pa.concat_arrays(kept)) if kept else pa.array([], type_)
+    converted = [_converted(value, type_) for value in values if value.is_valid]
+    present = [value for value in converted if value is not None]
+    return pc.unique(pa.concat_arrays(present)) if present else pa.array([], type_)
 
 
 def _converted(value: pa.Scalar, type_: pa.DataType) -> pa.Array | None:
@@ -493,9 +468,9 @@ def _among(values: pa.Array, others: pa.Array) -> pa.Array:
 
 def either(left: Pins, right: Pins) -> Pins:
     """Return what holds where one of two does; a side that is never true adds nothing."""
-    for one, other in ((left, right), (right, left)):
+    for one, second in ((left, right), (right, left)):
         if any(not len(values) for values in one.values()):
-            return other
+            return second
     return {
         name: pc.unique(pa.concat_arrays([left[name], right[name]]))
         for name in left.keys() & right.keys()
@@ -513,13 +488,13 @@ def _pinned(
     except SchemaError:
         return {}
     type_ = schema.field(name).type
-    found = []
-    for each in several:
-        value = constant(each)
+    pins = []
+    for item in several:
+        value = constant(item)
         if value is None or (is_null_safe and not value.is_valid):
             return {}
         values = values_of(pa.repeat(value, 1), type_)
         if values is None:
             return {}
-        found.append(values)
-    return {name: pc.unique(pa.concat_arrays(found))}
+        pins.append(values)
+    return {name: pc.unique(pa.concat_arrays(pins))}

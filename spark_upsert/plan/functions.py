@@ -83,15 +83,7 @@ _INT_MAX = (1 << 31) - 1
 
 
 def apply(name: str, arguments: Sequence[Datum]) -> Datum:
-    """Return the values of an operator or a function.
-
-    Raises
-    ------
-    PlanError
-        It does not take the types that its arguments have.
-    pyarrow.ArrowInvalid
-        Of some row there is none.
-    """
+    """Return the values of an operator or a function."""
     try:
         return FUNCTIONS[name](*arguments)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -104,7 +96,7 @@ def apply(name: str, arguments: Sequence[Datum]) -> Datum:
 
 def refused(name: str, arguments: Sequence[Datum]) -> PlanError:
     """Return the refusal of the types of arguments."""
-    types = " and ".join(str(each.type) for each in arguments)
+    types = " and ".join(str(argument.type) for argument in arguments)
     return PlanError(f"{name} does not take {types}.", hint=CAST_HINT)
 
 
@@ -118,9 +110,9 @@ def _is_about_types(error: pa.ArrowInvalid) -> bool:
 
 def alike(*values: Datum) -> list[Datum]:
     """Return values in one type, so that kernels find each other; NULLs as one of it."""
-    known = [each.type for each in values if not pa.types.is_null(each.type)]
-    type_ = _common(known) if known else pa.bool_()
-    return [nearest(each, type_) for each in values]
+    types = [value.type for value in values if not pa.types.is_null(value.type)]
+    type_ = _common(types) if types else pa.bool_()
+    return [nearest(value, type_) for value in values]
 
 
 def _common(types: Sequence[pa.DataType]) -> pa.DataType:
@@ -132,7 +124,7 @@ def _common(types: Sequence[pa.DataType]) -> pa.DataType:
         return _common_number(types, kinds)
     if kinds <= {"date", "naive", "moment"}:
         unit = max(
-            (getattr(each, "unit", "us") for each in types), key=["s", "ms", "us", "ns"].index
+            (getattr(type_, "unit", "us") for type_ in types), key=["s", "ms", "us", "ns"].index
         )
         return pa.timestamp(unit, tz="UTC" if "moment" in kinds else None)
     if kinds == {"text"} or kinds == {"bytes"}:
@@ -204,20 +196,20 @@ def _is_false(value: Datum) -> Datum:
 def equal(*values: Datum) -> Datum:
     """Return whether two values are equal; NaN is equal to itself."""
     left, right = alike(*values)
-    found = pc.equal(left, right)
+    is_equal = pc.equal(left, right)
     if _is_floating(left):
-        return pc.or_(found, pc.and_(pc.is_nan(left), pc.is_nan(right)))
-    return found
+        return pc.or_(is_equal, pc.and_(pc.is_nan(left), pc.is_nan(right)))
+    return is_equal
 
 
 def _less(*values: Datum) -> Datum:
     left, right = alike(*values)
     if pa.types.is_boolean(left.type):
         left, right = pc.if_else(left, 1, 0), pc.if_else(right, 1, 0)
-    found = pc.less(left, right)
+    is_less = pc.less(left, right)
     if _is_floating(left):
-        return pc.or_(found, pc.and_(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
-    return found
+        return pc.or_(is_less, pc.and_(pc.invert(pc.is_nan(left)), pc.is_nan(right)))
+    return is_less
 
 
 def _same(left: Datum, right: Datum) -> Datum:
@@ -250,17 +242,17 @@ def _preferred(is_second: Datum, first: Datum, second: Datum) -> Datum:
 
 def _numbers(*values: Datum) -> list[Datum]:
     """Return numbers for arithmetic, which has its own rules for decimals; others have none."""
-    if not all(_is_number(each) or pa.types.is_null(each.type) for each in values):
+    if not all(_is_number(value) or pa.types.is_null(value.type) for value in values):
         raise pa.ArrowNotImplementedError("no numbers")
-    if all(pa.types.is_null(each.type) for each in values):
+    if all(pa.types.is_null(value.type) for value in values):
         raise pa.ArrowNotImplementedError("no numbers")
-    kinds = {kind_of(each.type) for each in values}
+    kinds = {kind_of(value.type) for value in values}
     if "decimal" in kinds and "float" not in kinds:
-        first = next(each.type for each in values if pa.types.is_decimal(each.type))
+        first = next(value.type for value in values if pa.types.is_decimal(value.type))
         nulls_typed = (
-            nearest(each, first) if pa.types.is_null(each.type) else each for each in values
+            nearest(value, first) if pa.types.is_null(value.type) else value for value in values
         )
-        return [_decimal(each) for each in nulls_typed]
+        return [_decimal(number) for number in nulls_typed]
     return alike(*values)
 
 
@@ -280,8 +272,8 @@ def _add(*values: Datum) -> Datum:
 
 
 def _minus(*values: Datum) -> Datum:
-    found = _numbers(*values)
-    return pc.negate_checked(*found) if len(found) == 1 else pc.subtract_checked(*found)
+    operands = _numbers(*values)
+    return pc.negate_checked(*operands) if len(operands) == 1 else pc.subtract_checked(*operands)
 
 
 def _multiply(*values: Datum) -> Datum:
@@ -297,10 +289,10 @@ def _divide(*values: Datum) -> Datum:
 
 
 def _whole_numbers(*values: Datum) -> list[Datum]:
-    found = _numbers(*values)
-    if not all(map(_is_whole, found)):
+    operands = _numbers(*values)
+    if not all(map(_is_whole, operands)):
         raise pa.ArrowNotImplementedError("no whole numbers")
-    return found
+    return operands
 
 
 def _div(*values: Datum) -> Datum:
@@ -333,10 +325,10 @@ def _round(value: Datum, digits: Datum | None = None) -> Datum:
     [number] = _numbers(value)
     if _is_floating(number):
         return _round_float(number, 0 if digits is None else _whole(digits, *FLOAT_PLACES))
-    places = 0 if digits is None else _whole(digits, -_INT_MAX, _INT_MAX)
+    scale = 0 if digits is None else _whole(digits, -_INT_MAX, _INT_MAX)
     if not _is_whole(number):
-        return rounded(number, places)
-    return number if places >= 0 else nearest(rounded(_decimal(number), places), pa.int64())
+        return rounded(number, scale)
+    return number if scale >= 0 else nearest(rounded(_decimal(number), scale), pa.int64())
 
 
 def _round_float(number: Datum, places: int) -> Datum:
@@ -353,10 +345,10 @@ def _round_float(number: Datum, places: int) -> Datum:
     text = convert(pc.if_else(is_rounded, double, 0.0), pa.string())
     if places < 0:
         # What is cut off is no half, or more than the half that is rounded by.
-        found = rounded(convert(text, pa.decimal128(38, 0), Rounding.DOWN), places)
+        decimals = rounded(convert(text, pa.decimal128(38, 0), Rounding.DOWN), places)
     else:
-        found = convert(text, pa.decimal128(38, places), Rounding.HALF_UP)
-    return pc.if_else(is_rounded, nearest(found, number.type), number)
+        decimals = convert(text, pa.decimal128(38, places), Rounding.HALF_UP)
+    return pc.if_else(is_rounded, nearest(decimals, number.type), number)
 
 
 def _to_whole(function: Callable[[Datum], Datum], rounding: Rounding) -> Callable[[Datum], Datum]:
@@ -397,10 +389,10 @@ def _text(value: Datum) -> str:
 
 def _texts(*values: Datum) -> list[Datum]:
     """Return texts; others have none unless they are cast."""
-    if not all(kind_of(each.type) in ("text", "nothing") for each in values):
+    if not all(kind_of(value.type) in ("text", "nothing") for value in values):
         raise pa.ArrowNotImplementedError("no texts")
-    found = alike(*values)
-    return [nearest(each, pa.string()) if each.type == pa.bool_() else each for each in found]
+    texts = alike(*values)
+    return [nearest(value, pa.string()) if value.type == pa.bool_() else value for value in texts]
 
 
 _ESCAPES = re.compile(r"(?:[^\\]|\\[%_\\])*", re.DOTALL)

@@ -59,20 +59,7 @@ Columns = Sequence[pa.Array]
 
 
 def codes(*sides: Columns) -> list[Positions]:
-    """Number rows by their values.
-
-    Parameters
-    ----------
-    *sides : sequence of pyarrow.Array
-        The same columns in each, of types that can be keys.
-
-    Returns
-    -------
-    list of numpy.ndarray of int64
-        For each side a number for each of its rows. Different values have the numbers from 0 on in
-        the order in which they first come, one side after the other. Without columns all rows are
-        equal.
-    """
+    """Number rows by their values."""
     lengths = [len(side[0]) if side else 0 for side in sides]
     numbers = None
     for parts in zip(*sides, strict=True):
@@ -98,11 +85,11 @@ def joinable(columns: Columns) -> Mask | None:
 def join_codes(left: Columns, right: Columns) -> tuple[Positions, Positions]:
     """Number rows by their values (`codes`); those that join nothing get `NOWHERE`."""
     masks = joinable(left), joinable(right)
-    one, other = (
-        own if mask is None else np.where(mask, own, NOWHERE)
-        for own, mask in zip(codes(left, right), masks, strict=True)
+    one, right_codes = (
+        code_array if mask is None else np.where(mask, code_array, NOWHERE)
+        for code_array, mask in zip(codes(left, right), masks, strict=True)
     )
-    return one, other
+    return one, right_codes
 
 
 def canonical(column: pa.Array) -> pa.Array:
@@ -119,10 +106,10 @@ def places(wanted: Positions, among: Positions) -> Positions:
 
     The code `NOWHERE` equals none.
     """
-    own = np.flatnonzero(among != NOWHERE)[::-1]
+    row_indices = np.flatnonzero(among != NOWHERE)[::-1]
     # The last entry is that of `NOWHERE`.
     table = np.full(max(wanted.max(initial=-1), among.max(initial=-1)) + 2, NOWHERE, dtype=np.int64)
-    table[among[own]] = own
+    table[among[row_indices]] = row_indices
     return table[wanted]
 
 
@@ -137,14 +124,14 @@ def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
     The code `NOWHERE` equals none.
     """
     table = np.full(max(left.max(initial=-1), right.max(initial=-1)) + 2, NOWHERE, dtype=np.int64)
-    own = np.flatnonzero(right >= 0)
-    counts = np.bincount(right[own], minlength=len(table))
+    matched_rows = np.flatnonzero(right >= 0)
+    counts = np.bincount(right[matched_rows], minlength=len(table))
     if counts.max(initial=0) <= 1:  # No row has two partners: there is nothing to sort.
-        table[right[own]] = own
+        table[right[matched_rows]] = matched_rows
         partners = table[left]
         matched = np.flatnonzero((left >= 0) & (partners != NOWHERE))
         return matched, partners[matched]
-    order = own[np.argsort(right[own], kind="stable")]
+    order = matched_rows[np.argsort(right[matched_rows], kind="stable")]
     begins = np.cumsum(counts) - counts
     counts = np.where(left >= 0, counts[left], 0)
     ends = np.cumsum(counts)
@@ -153,13 +140,7 @@ def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
 
 
 def firsts(numbers: Positions) -> Positions:
-    """Return the place of the first row of each code, ascending.
-
-    Parameters
-    ----------
-    numbers : numpy.ndarray of int64
-        As `codes` gives them, of one side or of all: a number is new if it is above all before it.
-    """
+    """Return the place of the first row of each code, ascending."""
     reached = np.maximum.accumulate(numbers)
     return np.flatnonzero(numbers > np.append(-1, reached[:-1])[: len(numbers)])
 
@@ -227,25 +208,19 @@ class KeyIndex:
         self._buckets = np.concatenate([[0], np.cumsum(sizes)])
 
     def find(self, keys: Sequence[pa.Array]) -> Positions:
-        """Return the group of each key, `NOWHERE` if there is none.
-
-        Parameters
-        ----------
-        keys : sequence of pyarrow.Array
-            Columns of the types of the index, without nulls.
-        """
+        """Return the group of each key, `NOWHERE` if there is none."""
         hashes = hash_keys(keys, seed=_SEED)
         buckets = self._bucket_of(hashes)
-        places, ends = self._buckets[buckets], self._buckets[buckets + 1]
+        starts, ends = self._buckets[buckets], self._buckets[buckets + 1]
         groups = np.full(len(hashes), NOWHERE)
-        rows = np.flatnonzero(places < ends)
+        rows = np.flatnonzero(starts < ends)
         while len(rows):
-            at = places[rows]
-            found = self._is_at(keys, rows, at, self._hashes[at] == hashes[rows])
-            groups[rows[found]] = at[found]
-            rows = rows[~found]
-            places[rows] += 1
-            rows = rows[places[rows] < ends[rows]]
+            at = starts[rows]
+            is_match = self._is_at(keys, rows, at, self._hashes[at] == hashes[rows])
+            groups[rows[is_match]] = at[is_match]
+            rows = rows[~is_match]
+            starts[rows] += 1
+            rows = rows[starts[rows] < ends[rows]]
         return groups
 
     def _bucket_of(self, hashes: Words) -> Positions:
@@ -259,10 +234,12 @@ class KeyIndex:
             return same_hash
         likely = np.flatnonzero(same_hash)
         sides = ((self._keys, at), (keys, rows))
-        taken = [[key.take(pa.array(places[likely])) for key in side] for side, places in sides]
-        found = same_hash.copy()
-        found[likely] = equal_rows(*taken)
-        return found
+        taken = [
+            [key.take(pa.array(row_indices[likely])) for key in side] for side, row_indices in sides
+        ]
+        is_match = same_hash.copy()
+        is_match[likely] = equal_rows(*taken)
+        return is_match
 
     def _has_same_key(self, keys: Sequence[pa.Array], hashes: Words, order: Positions) -> Mask:
         """Return which rows have the key of the one before them, in an order."""
@@ -270,8 +247,8 @@ class KeyIndex:
         likely = np.flatnonzero(same)
         if len(likely) and not self._is_injective:
             taken = [
-                [key.take(pa.array(order[places])) for key in keys]
-                for places in (likely, likely - 1)
+                [key.take(pa.array(order[row_indices])) for key in keys]
+                for row_indices in (likely, likely - 1)
             ]
             same[likely] = equal_rows(*taken)
         return same
@@ -285,24 +262,22 @@ def _is_as_before(hashes: Words) -> Mask:
 
 
 def ranks_of(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Words, Words]:
-    """Return numbers that put the keys of two sides in one order.
-
-    Parameters
-    ----------
-    left, right : sequence of pyarrow.Array
-        As many columns, of the same types, without nulls; at least one row in each.
-    """
-    whole = [pa.concat_arrays([one, other]) for one, other in zip(left, right, strict=True)]
-    both = ranks(whole)
+    """Return numbers that put the keys of two sides in one order."""
+    joined = [
+        pa.concat_arrays([one, right_column]) for one, right_column in zip(left, right, strict=True)
+    ]
+    both = ranks(joined)
     return both[: len(left[0])], both[len(left[0]) :]
 
 
 def ranks(columns: Sequence[pa.Array]) -> Words:
     """Return numbers that put keys in order; at least one row."""
     result, *others = (_ranks(column) for column in columns)
-    for other in others:
+    for next_codes in others:
         # Dense numbers are below the number of rows, so that two of them fit into one.
-        high, low = (np.unique(each, return_inverse=True)[1] for each in (result, other))
+        high, low = (
+            np.unique(code_array, return_inverse=True)[1] for code_array in (result, next_codes)
+        )
         result = (high * (int(low.max()) + 1) + low).astype(np.uint64)
     return result
 
@@ -324,8 +299,8 @@ def first_descent(keys: Sequence[pa.Array]) -> int | None:
     if count < 1:
         return None
     signs = compare([key.slice(0, count) for key in keys], [key.slice(1) for key in keys])
-    found = np.flatnonzero(signs > 0)
-    return int(found[0]) + 1 if len(found) else None
+    descents = np.flatnonzero(signs > 0)
+    return int(descents[0]) + 1 if len(descents) else None
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -354,7 +329,10 @@ def alike(one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[list[pa.Ar
 def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows in the types of a schema, NULL where a whole number does not fit."""
     fields = [schema.field(name) for name in rows.schema.names]
-    if all(own.type == field.type for own, field in zip(rows.schema, fields, strict=True)):
+    if all(
+        column_field.type == field.type
+        for column_field, field in zip(rows.schema, fields, strict=True)
+    ):
         return rows
     arrays = [try_convert(rows.column(field.name), field.type)[0] for field in fields]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -51,33 +51,28 @@ def plan_from_json(text: str) -> Node:
     """
     record = read_text(text)
     if not isinstance(record, dict) or record.get("v") != VERSION:
-        found = record.get("v") if isinstance(record, dict) else None
+        format_version = record.get("v") if isinstance(record, dict) else None
         raise PlanError(
-            f"the plan is of the form {found!r}, and this version reads the form {VERSION}.",
+            f"the plan is of the form {format_version!r}, and this version reads the form "
+            f"{VERSION}.",
             hint="make the plan anew with the version that reads it.",
         )
     return _node({name: value for name, value in record.items() if name != "v"}, 0)
 
 
 def read_text(text: str) -> Any:
-    """Return the JSON of a plan's text, which is small and shallow enough for what walks it.
-
-    Raises
-    ------
-    PlanError
-        It is no JSON, too long or too deep.
-    """
-    found: Any = None
+    """Return the JSON of a plan's text, which is small and shallow enough for what walks it."""
+    parsed: Any = None
     is_read = False
     if len(text) <= _TEXT_MAX:
         with suppress(ValueError, RecursionError):
-            found, is_read = json.loads(text), True
-    if not is_read or _is_nested_beyond(found, _NESTING_MAX):
+            parsed, is_read = json.loads(text), True
+    if not is_read or _is_nested_beyond(parsed, _NESTING_MAX):
         raise PlanError(
             f"the plan is no JSON, or longer or deeper than a plan can be: {text:.200}",
             hint="give the text that `to_json()` returned.",
         )
-    return found
+    return parsed
 
 
 def _is_nested_beyond(value: Any, most: int) -> bool:
@@ -85,9 +80,9 @@ def _is_nested_beyond(value: Any, most: int) -> bool:
     for _ in range(most):
         level = [
             inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
         ]
         if not level:
             return False
@@ -113,14 +108,14 @@ def _node(record: Any, depth: int) -> Node:
 
 def _built(kind: type[Node], record: Mapping[str, Any], depth: int) -> Node:
     readers = _readers(kind.kind)
-    given = {}
+    arguments = {}
     for name, value in record.items():
         if name == "node":
             continue
         if name not in readers:
             raise PlanError(f"it has no field '{name}'.", hint=did_you_mean(name, readers))
         try:
-            given[name] = readers[name].read(value, depth)
+            arguments[name] = readers[name].read(value, depth)
         except (TypeError, ValueError, pa.ArrowException) as error:
             if isinstance(error, PlanError):
                 raise
@@ -128,10 +123,10 @@ def _built(kind: type[Node], record: Mapping[str, Any], depth: int) -> Node:
                 f"its field '{name}' is {to_text(value):.200}, expected {readers[name].what}.",
                 hint="give the text that `to_json()` returned.",
             ) from error
-    missing = [f.name for f in fields(kind) if f.default is MISSING and f.name not in given]
+    missing = [f.name for f in fields(kind) if f.default is MISSING and f.name not in arguments]
     if missing:
         raise PlanError(f"its field '{missing[0]}' is missing.", hint="give all fields.")
-    return kind(**given)
+    return kind(**arguments)
 
 
 class _Reader(NamedTuple):
@@ -173,7 +168,7 @@ def _formula(value: Any, _: int) -> str:
 
 def _several(what: str, read: Callable[[Any, int], Any]) -> _Reader:
     def all_of(value: Any, depth: int) -> tuple[Any, ...]:
-        return tuple(read(each, depth) for each in _list(value))
+        return tuple(read(item, depth) for item in _list(value))
 
     return _Reader(what, all_of)
 
@@ -183,7 +178,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _pairs_of(type_: Callable[[str, str], Any], what: str) -> _Reader:
-    return _several(what, lambda value, _: type_(*(_TEXT.read(each, 0) for each in _list(value))))
+    return _several(what, lambda value, _: type_(*(_TEXT.read(item, 0) for item in _list(value))))
 
 
 def _bytes(value: Any) -> pa.Buffer:
@@ -208,10 +203,10 @@ _READERS: dict[Any, _Reader] = {
     int | None: _optional(_COUNT),
     Formula: _Reader("SQL", _formula),
     JoinType: _Reader(
-        f"one of {', '.join(each.value for each in JoinType)}", lambda value, _: JoinType(value)
+        f"one of {', '.join(kind.value for kind in JoinType)}", lambda value, _: JoinType(value)
     ),
     Reverse: _Reader(
-        f"one of {', '.join(each.value for each in Reverse)}", lambda value, _: Reverse(value)
+        f"one of {', '.join(mode.value for mode in Reverse)}", lambda value, _: Reverse(value)
     ),
     Node: _Reader("a node", _below),
     tuple[Node, ...]: _several("a list of nodes", _below),

@@ -139,9 +139,9 @@ class Node:
     @property
     def inputs(self) -> tuple[Node, ...]:
         """The nodes below it, in their order."""
-        found = (getattr(self, each.name) for each in fields(self))
-        nodes = (each if isinstance(each, tuple) else (each,) for each in found)
-        return tuple(node for each in nodes for node in each if isinstance(node, Node))
+        values = (getattr(self, node_field.name) for node_field in fields(self))
+        nodes = (value if isinstance(value, tuple) else (value,) for value in values)
+        return tuple(node for children in nodes for node in children if isinstance(node, Node))
 
     @property
     def label(self) -> str:
@@ -208,7 +208,7 @@ class Scan(Node):
     @classmethod
     def of(cls, path: str, columns: pa.Schema, key: tuple[str, ...]) -> Scan:
         """Return the scan of a table with some columns."""
-        frozen = tuple(Column(each.name, type_text(each.type)) for each in columns)
+        frozen = tuple(Column(column.name, type_text(column.type)) for column in columns)
         return cls(path=path, columns=frozen, key=key)
 
     @property
@@ -405,12 +405,12 @@ class Join(Node):
     @property
     def left_keys(self) -> tuple[str, ...]:
         """The columns of the left side that are joined."""
-        return tuple(each.left for each in self.on)
+        return tuple(pair.left for pair in self.on)
 
     @property
     def right_keys(self) -> tuple[str, ...]:
         """The columns of the right side that are joined."""
-        return tuple(each.right for each in self.on)
+        return tuple(pair.right for pair in self.on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -480,8 +480,8 @@ class Group(Node):
 
 
 KINDS: dict[str, type[Node]] = {
-    each.kind: each
-    for each in (
+    node_type.kind: node_type
+    for node_type in (
         *(Scan, ArrowScan, FileScan, TableScan, ChangeScan, Values),
         *(Filter, Project, Unnest, Limit, AssignUniqueId),
         *(LocalPartition, MixedUnion, Join, MergeJoin, HashJoin, IndexLookupJoin, Group),
@@ -502,7 +502,7 @@ def require_depth(node: Node) -> None:
     """Raise `PlanError` if a plan is deeper than its text may be."""
     level: list[Node] = [node]
     for _ in range(DEPTH_MAX + 1):
-        level = [inner for each in level for inner in each.inputs]
+        level = [inner for node in level for inner in node.inputs]
         if not level:
             return
     raise too_deep()
@@ -517,42 +517,39 @@ def too_deep() -> PlanError:
 
 
 def require_names(plan: Node) -> None:
-    """Refuse a task's plan in which two nodes have one name, or that is absurdly large or deep.
-
-    Raises
-    ------
-    PlanError
-    """
-    seen: dict[str, str] = {}
+    """Refuse a task's plan in which two nodes have one name, or that is absurdly large or deep."""
+    first_spellings: dict[str, str] = {}
     waiting = [(plan, 0)]
     while waiting:
         node, depth = waiting.pop()
-        waiting.extend((each, depth + 1) for each in reversed(node.inputs))
+        waiting.extend((child, depth + 1) for child in reversed(node.inputs))
         if depth > DEPTH_MAX:
             raise too_deep()
-        if len(seen) == NODES_MAX:
+        if len(first_spellings) == NODES_MAX:
             raise PlanError(
                 f"the plan of a task has at most {NODES_MAX} nodes; this one has more.",
                 hint="cut it into several.",
             )
         if not node.id:
             raise PlanError(f"a {node.kind} has no name.", hint="give each node an 'id'.")
-        if node.id in seen:
+        if node.id in first_spellings:
             raise PlanError(
-                f"node '{node.id}': a {seen[node.id]} and a {node.kind} have this name.",
+                f"node '{node.id}': a {first_spellings[node.id]} and a {node.kind} have this name.",
                 hint="give each node an 'id' of its own.",
                 node=node.id,
             )
-        seen[node.id] = node.kind
+        first_spellings[node.id] = node.kind
 
 
 # -- what a plan is as text ------------------------------------------------------------------
 
 
 def _record(node: Node) -> dict[str, Any]:
-    values = ((each, getattr(node, each.name)) for each in fields(node))
-    kept = {f.name: _plain(node, value) for f, value in values if not _is_same(value, f.default)}
-    return {"node": node.kind, **kept}
+    values = ((node_field, getattr(node, node_field.name)) for node_field in fields(node))
+    shown_fields = {
+        f.name: _plain(node, value) for f, value in values if not _is_same(value, f.default)
+    }
+    return {"node": node.kind, **shown_fields}
 
 
 def _is_same(value: Any, default: Any) -> bool:
@@ -569,7 +566,7 @@ def _plain(node: Node, value: Any) -> Any:
         case Enum():
             return value.value
         case tuple():
-            return [_plain(node, each) for each in value]
+            return [_plain(node, item) for item in value]
         case pa.Schema():
             return base64.b64encode(value.serialize().to_pybytes()).decode()
         case pa.Table():
@@ -600,13 +597,7 @@ class UnnestedRows(NamedTuple):
 
 
 def unnested_schema(node: Unnest, schema: pa.Schema) -> pa.Schema:
-    """Return the columns that a node gives: the place of an element stands before the element.
-
-    Raises
-    ------
-    PlanError
-        The column is none of lists, or there is one already of the name of the places.
-    """
+    """Return the columns that a node gives: the place of an element stands before the element."""
     if node.column not in schema.names:
         raise PlanError.missing_column(node.column, schema.names)
     list_type = schema.field(node.column).type
@@ -624,27 +615,27 @@ def unnested_schema(node: Unnest, schema: pa.Schema) -> pa.Schema:
             column=node.position,
         )
     at = schema.get_field_index(node.column)
-    given = schema.set(at, pa.field(node.column, list_type.value_type))
-    return given if node.position is None else given.insert(at, pa.field(node.position, pa.int64()))
+    unnested = schema.set(at, pa.field(node.column, list_type.value_type))
+    return (
+        unnested
+        if node.position is None
+        else unnested.insert(at, pa.field(node.position, pa.int64()))
+    )
 
 
 def unnest(node: Unnest, rows: pa.RecordBatch, schema: pa.Schema) -> UnnestedRows:
-    """Return a row for each element of the lists of some rows, in their order.
-
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch
-    schema : pyarrow.Schema
-        As `unnested_schema` gives it.
-    """
+    """Return a row for each element of the lists of some rows, in their order."""
     lists = rows.column(node.column)
     lengths = np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
     owners = np.repeat(np.arange(len(lengths)), lengths)
-    own = {node.column: lists.flatten()}
+    columns = {node.column: lists.flatten()}
     if node.position is not None:
-        own[node.position] = pa.array(_places(lengths))
-    places = pa.array(owners)
-    arrays = [own[name] if name in own else rows.column(name).take(places) for name in schema.names]
+        columns[node.position] = pa.array(_places(lengths))
+    row_indices = pa.array(owners)
+    arrays = [
+        columns[name] if name in columns else rows.column(name).take(row_indices)
+        for name in schema.names
+    ]
     return UnnestedRows(pa.RecordBatch.from_arrays(arrays, schema=schema), owners)
 
 

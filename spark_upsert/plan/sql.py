@@ -200,13 +200,7 @@ class _Token:
 
 
 def parse_sql(text: str) -> Tree:
-    """Return the tree of an expression.
-
-    Raises
-    ------
-    PlanError
-        It is not in the grammar: what stands there, and where, is told.
-    """
+    """Return the tree of an expression."""
     if len(text) > TEXT_MAX:
         raise PlanError(
             f"an expression has at most {TEXT_MAX} characters, this one has {len(text)}.",
@@ -229,7 +223,7 @@ def children(tree: Tree) -> tuple[Tree, ...]:
         case Call(arguments=arguments):
             return arguments
         case Case(branches=branches, otherwise=otherwise):
-            return (*(each for branch in branches for each in branch), otherwise)
+            return (*(child for branch in branches for child in branch), otherwise)
         case Cast(argument=argument):
             return (argument,)
         case _:
@@ -251,16 +245,7 @@ def double_quoted(text: str) -> list[str]:
 
 
 def requoted(text: str, quote: str) -> str:
-    """Return an expression with another quote in place of double quotes.
-
-    Parameters
-    ----------
-    text : str
-        An expression that is not in the grammar is returned unchanged.
-    quote : str
-        A single quote, so that the meaning stays; or a backtick, so that what is between double
-        quotes is a name, as version 0.1.0 read it.
-    """
+    """Return an expression with another quote in place of double quotes."""
     pieces, end = [], 0
     for token in _double_quoted(text):
         content = _unquoted(token.text).replace(quote, quote * 2)
@@ -287,12 +272,12 @@ def _unquoted(text: str) -> str:
 def _height(tree: Tree) -> int:
     height, level = 0, [tree]
     while level:
-        height, level = height + 1, [each for above in level for each in children(above)]
+        height, level = height + 1, [child for above in level for child in children(above)]
     return height
 
 
 def _tokens(text: str) -> list[_Token]:
-    found, at, end = [], 0, len(text.rstrip())
+    tokens, at, end = [], 0, len(text.rstrip())
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
@@ -301,9 +286,9 @@ def _tokens(text: str) -> list[_Token]:
                 f"'{text}': {text[start]!r} at character {start + 1} begins nothing that is known.",
                 hint="put texts between single quotes, and odd names between backticks.",
             )
-        found.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
+        tokens.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
         at = match.end()
-    return [*found, _Token("end", "", len(text))]
+    return [*tokens, _Token("end", "", len(text))]
 
 
 class _Parser:
@@ -328,7 +313,7 @@ class _Parser:
 
     def _accept(self, *words: str) -> str | None:
         """Take the next tokens if they are these words; return the first."""
-        following = [each.upper for each in self._tokens[self._index : self._index + len(words)]]
+        following = [token.upper for token in self._tokens[self._index : self._index + len(words)]]
         if following != list(words):
             return None
         self._index += len(words)
@@ -354,9 +339,9 @@ class _Parser:
                 f"'{self._text}': {refused} is not supported (character {token.at + 1}).",
                 hint="docs/tasks.md lists what expressions may hold.",
             )
-        found = f"'{token.text}'" if token.text else "the end"
+        shown_token = f"'{token.text}'" if token.text else "the end"
         return PlanError(
-            f"'{self._text}': {expected}, found {found} at character {token.at + 1}.",
+            f"'{self._text}': {expected}, found {shown_token} at character {token.at + 1}.",
             hint="docs/tasks.md lists what expressions may hold.",
         )
 
@@ -480,11 +465,11 @@ class _Parser:
         text = self._take().text
         if "e" in text.lower():
             return self._double(sign, text)
-        whole = sign * int(text) if text.isdigit() else _INT64_END
-        if -_INT64_END <= whole < _INT64_END:
-            return Literal(whole, pa.int64())
-        before, _, behind = text.partition(".")
-        precision = max(len(before.lstrip("0")) + len(behind), 1)
+        integer = sign * int(text) if text.isdigit() else _INT64_END
+        if -_INT64_END <= integer < _INT64_END:
+            return Literal(integer, pa.int64())
+        before, _, fraction = text.partition(".")
+        precision = max(len(before.lstrip("0")) + len(fraction), 1)
         if precision > 38:
             raise PlanError(
                 f"'{self._text}': {text} has more than 38 digits.",
@@ -492,7 +477,7 @@ class _Parser:
             )
         # Not by arithmetic, which rounds to the 28 digits of Python's context.
         number = Decimal(f"-{text}" if sign < 0 else text)
-        return Literal(number, pa.decimal128(precision, len(behind)))
+        return Literal(number, pa.decimal128(precision, len(fraction)))
 
     def _double(self, sign: int, text: str) -> Literal:
         number = sign * float(text)
@@ -513,8 +498,8 @@ class _Parser:
             # Python reads more than SQL does: 20260131, and 2026-W05-6.
             value = cls.fromisoformat(text) if form.fullmatch(text) else None
             if isinstance(value, datetime.datetime):
-                own = value.replace(tzinfo=value.tzinfo or datetime.UTC)
-                value = own.astimezone(datetime.UTC)
+                zoned = value.replace(tzinfo=value.tzinfo or datetime.UTC)
+                value = zoned.astimezone(datetime.UTC)
         except (ValueError, OverflowError):
             value = None
         if value is None:
@@ -604,11 +589,11 @@ class _Parser:
 
     def _list(self) -> list[Tree]:
         self._expect("(")
-        found = [] if self._next.text == ")" else [self.any()]
-        while found and self._accept(","):
-            found.append(self.any())
+        items = [] if self._next.text == ")" else [self.any()]
+        while items and self._accept(","):
+            items.append(self.any())
         self._expect(")")
-        return found
+        return items
 
     def _column(self) -> ColumnName:
         path = [self._name()]

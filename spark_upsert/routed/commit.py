@@ -51,28 +51,15 @@ def recorded(
     transaction: Transaction | None,
     now_ms: int,
 ) -> tuple[Batch, list[Member]]:
-    """Return a batch, and the tables of which it has changed what the group says.
-
-    Parameters
-    ----------
-    root : Store
-        That rows may be parked below.
-    options : RoutedOptions
-    group : Group
-        As the batch before left it.
-    settled : Settled
-    transaction : Transaction or None
-        That of the batch.
-    now_ms : int
-    """
+    """Return a batch, and the tables of which it has changed what the group says."""
     queue = Debts.of(group).after(settled.visited, settled.owed, now_ms)
     counts = _parked(root, group, settled)
-    told = {
+    members = {
         folder: member
         for folder, outcome in settled.outcomes.items()
         if (member := _member(group, settled.shares[folder], outcome, transaction, now_ms))
     }
-    told = _with_others(group, told, dict(queue.dirty.items()), counts)
+    members = _with_others(group, members, dict(queue.dirty.items()), counts)
     named = {*names_of(settled.shares).values(), *(group.members.names if options.told else ())}
     batch = Batch(
         template=options.template.relative,
@@ -87,7 +74,7 @@ def recorded(
         terms=settled.terms if settled.is_taken else _terms(group),
     )
     _warn_of_unmatched(group, batch.unmatched, named, root.url)
-    return batch, [told[folder] for folder in sorted(told)]
+    return batch, [members[folder] for folder in sorted(members)]
 
 
 def _terms(group: TableGroup) -> str | None:
@@ -116,12 +103,12 @@ def _with_others(
         return replace(member, debt_since_ms=since, parked=counts.get(member.folder, 0))
 
     # Of the others nothing has changed: they wait for nothing, and had no parked rows.
-    others = {each.folder: each for each in group.members.waiting()}
+    others = {member.folder: member for member in group.members.waiting()}
     others |= {f: group.members[f] for f in (*since_ms, *counts) if f in group.members}
-    found = {folder: completed(member) for folder, member in {**others, **told}.items()}
+    members = {folder: completed(member) for folder, member in {**others, **told}.items()}
     return {
         folder: member
-        for folder, member in found.items()
+        for folder, member in members.items()
         if folder in told or member != group.members[folder]
     }
 
@@ -162,9 +149,9 @@ def _warn_of_unmatched(
     group: TableGroup, unmatched: Iterable[str], names: Collection[str], url: str
 ) -> None:
     """Warn of patterns of options that match no table, when they are new."""
-    known = group.batch.unmatched if group.batch else ()
+    known_patterns = group.batch.unmatched if group.batch else ()
     for pattern in unmatched:
-        if pattern not in known:
+        if pattern not in known_patterns:
             near = nearest(pattern, [name.lower() for name in names])
             meant = f"; did you mean 'table.{near}.*'?" if near else ""
             text = "options 'table.%s.*' match no table below '%s'%s"
@@ -190,33 +177,7 @@ def commit_routed(
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
 ) -> GroupCommit | None:
-    """Make what all tasks staged visible, each table exactly once, and record that it is whole.
-
-    Parameters
-    ----------
-    root : Store
-    options : RoutedOptions
-    staged : sequence of RoutedStaged
-    transaction : Transaction or None
-        That of the batch.
-    overwrite, late_rows
-        As in the plan.
-
-    Returns
-    -------
-    GroupCommit or None
-        None if the batch was whole already; what was staged again is removed.
-
-    Raises
-    ------
-    OtherTableError
-        The root belongs to another query, batches are missing, or a table is not the group's.
-    OptionError, SchemaError
-        No table takes its rows, and what is wrong is said of all (`routed.misfit`).
-    UpsertFlowError
-        Of the first table that failed, with its name, once all were tried. A replay goes on with
-        those that failed.
-    """
+    """Make what all tasks staged visible, each table exactly once, and record that it is whole."""
     group_table = GroupTable(root)
     if group_table.has(transaction):
         discard_routed(root, staged)
@@ -225,12 +186,12 @@ def commit_routed(
     fence = Fence(group_table, _writer(transaction))
     shares = shares_of(staged)
     require_room(options, root, group.members, names_of(shares))
-    terms = next((each.terms for each in staged), "")
+    terms = next((routed_task.terms for routed_task in staged), "")
     fault = fault_of_write(shares, options, group, terms) if options.park else None
     if fault is not None:
         discard_routed(root, staged)
         raise fault
-    planned = max((each.group_version for each in staged), default=group.version)
+    planned = max((routed_task.group_version for routed_task in staged), default=group.version)
     settled = RoutedCommitResult(
         shares=shares,
         outcomes=_committed_or_parked(
@@ -260,8 +221,10 @@ def discard_routed(root: Store, staged: Iterable[RoutedStaged]) -> None:
     """Remove what tasks staged, of which no commit was tried."""
     for task in staged:
         discard_staged(root, task.tables)
-        for folder, each in task.compacted:
-            remove_runs(table_below(root, folder).store, (slice_.file for slice_ in each.added))
+        for folder, compaction in task.compacted:
+            remove_runs(
+                table_below(root, folder).store, (slice_.file for slice_ in compaction.added)
+            )
 
 
 def _writer(transaction: Transaction | None) -> str:

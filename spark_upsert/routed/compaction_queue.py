@@ -45,7 +45,7 @@ class Debts:
         """Return the queue of a group; tables with parked rows are left out."""
         batch = group.batch
         waiting = group.members.waiting()
-        due = {each.folder: each for each in waiting if each.debt and not each.parked}
+        due = {member.folder: member for member in waiting if member.debt and not member.parked}
         since = sorted((member.debt_since_ms or 0, folder) for folder, member in due.items())
         last_ms = since[-1][0] if since else 0
         now_ms = max(last_ms, batch.committed_ms if batch else 0)
@@ -69,17 +69,7 @@ class Debts:
         return tuple(names[index :: self.tasks] for index in range(min(self.tasks, len(names))))
 
     def after(self, visited: Collection[str], owed: Mapping[str, int], now_ms: int) -> Schedule:
-        """Return the waiting tables and the turn after a batch.
-
-        Parameters
-        ----------
-        visited : collection of str
-            Folders of the tables that had their turn. Tables that owe more wait anew, behind all.
-        owed : mapping of str to int
-            How many compactions tables are due for, as far as the batch has looked at them.
-        now_ms : int
-            When the batch is recorded, by a clock.
-        """
+        """Return the waiting tables and the turn after a batch."""
         visited, now_ms = frozenset(visited), max(now_ms, self.next_ms)
         names = self.service.names
         count = next((at for at, name in enumerate(names) if name not in visited), len(names))
@@ -87,7 +77,7 @@ class Debts:
         left = [name for name in names if name in visited and now_owed[name]]
         paid = [name for name in names if not now_owed[name]]
         served = self.schedule.served(self.service, count, {*visited, *paid}, left, now_ms)
-        return served.marked(sorted(each for each, debt in owed.items() if debt), now_ms)
+        return served.marked(sorted(folder for folder, debt in owed.items() if debt), now_ms)
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -102,14 +92,7 @@ def is_due(before: int, newest: int) -> bool:
 
 
 def give_up(tables: Iterable[Table], retention_ms: int) -> None:
-    """Give up what is older; the batch is whole whatever becomes of that.
-
-    Parameters
-    ----------
-    tables : iterable of Table
-        One that is not there, or has nothing of the past, costs a look.
-    retention_ms : int
-    """
+    """Give up what is older; the batch is whole whatever becomes of that."""
     for table in tables:
         try:
             if table.log.try_head() is not None:

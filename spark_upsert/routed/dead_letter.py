@@ -127,14 +127,14 @@ def as_parkable(error: Exception) -> UpsertFlowError | None:
         return None
     last = extract_tb(error.__traceback__)[-1]
     kind = f"{type(error).__name__} in {PurePath(last.filename).name}, line {last.lineno}"
-    found = DataError(
+    data_error = DataError(
         f"the rows cannot be written ({kind}: {error}).",
         hint="report it: that is a fault of upsertflow. Upgrade to a version without it, and run "
         "'upsertflow unpark'.",
         told=f"the rows cannot be written ({kind}).",
     )
-    found.__cause__ = error
-    return found
+    data_error.__cause__ = error
+    return data_error
 
 
 class ParkedKind(Enum):
@@ -170,10 +170,13 @@ class Parking:
         hint = self.error.hint_as(as_flag)
         option = self.error.fields.get("option")
         if isinstance(self.error, OptionError) and option:
-            own = option_of_table(str(option))
-            hint += f" For what is parked, give --set {own}=... with what holds, or --unset {own}."
-        told = self.error.told[:_REASON_CHARS]
-        return f"{told}{_HINT}{hint}" if hint else told
+            option_name = option_of_table(str(option))
+            hint += (
+                f" For what is parked, give --set {option_name}=... with what holds, "
+                f"or --unset {option_name}."
+            )
+        reason = self.error.told[:_REASON_CHARS]
+        return f"{reason}{_HINT}{hint}" if hint else reason
 
     def to_row(self) -> dict[str, Any]:
         """Return what all pieces share."""
@@ -244,11 +247,11 @@ class ParkedTable:
         head = self.table.log.try_head()
         if head is None or not head.live_rows:
             return {}
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for batch in Snapshot(self.table.store, head).read(["folder", "rows"]):
             for folder, rows in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                found[folder] = found.get(folder, 0) + rows
-        return found
+                counts[folder] = counts.get(folder, 0) + rows
+        return counts
 
     def parked(self, folder: str | None = None) -> list[DeadLetterRows]:
         """Return what is parked, for one folder or for all: by folder, in the order of batches."""
@@ -272,12 +275,12 @@ class ParkedTable:
         snapshot = self.table.at()
         for task, chunk in parked.pieces:
             values = (parked.folder, parked.query, parked.batch, task, chunk)
-            wanted = [
+            key_columns = [
                 pa.array([value], COLUMNS.field(name).type)
                 for name, value in zip(KEYS, values, strict=True)
             ]
-            for found in snapshot.having_prefix(wanted, ["kind", "ipc"]):
-                for kind, ipc in zip(*found.columns, strict=True):
+            for stored_rows in snapshot.having_prefix(key_columns, ["kind", "ipc"]):
+                for kind, ipc in zip(*stored_rows.columns, strict=True):
                     with pa.ipc.open_stream(ipc.as_buffer()) as reader:
                         for batch in reader:
                             yield ParkedKind(kind.as_py()), batch
@@ -310,48 +313,48 @@ class ParkedTable:
         return stage(Snapshot(self.table.store, head), map(envelope.commands, rows))
 
     def commit(self, staged: Mapping[str, Sequence[StagedRuns]], transaction: Transaction) -> None:
-        """Park what tasks have staged, by folder, unless the batch is parked for a folder already.
-
-        Raises
-        ------
-        ContentionError
-            Others changed what is parked, again and again.
-        """
+        """Park the staged rows of each folder, unless the batch is parked there already."""
 
         def due(folders: frozenset[str]) -> list[StagedRuns]:
             return [
-                each for folder, parts in staged.items() if folder not in folders for each in parts
+                part for folder, parts in staged.items() if folder not in folders for part in parts
             ]
 
         def chosen() -> list[StagedRuns]:
             return due(frozenset(f for f in staged if self._has(f, transaction)))
 
         used = commit_behind(self.table, chosen)
-        rest = [each for each in due(frozenset()) if all(each is not other for other in used)]
-        if rest:
-            self.table.discard(rest)
+        remaining = [
+            piece
+            for piece in due(frozenset())
+            if all(piece is not used_piece for used_piece in used)
+        ]
+        if remaining:
+            self.table.discard(remaining)
         self._compact_once()
 
     def _has(self, folder: str, transaction: Transaction) -> bool:
         values = (folder, transaction.writer, transaction.number)
-        wanted = [
+        key_columns = [
             pa.array([value], COLUMNS.field(name).type)
             for name, value in zip(KEYS, values, strict=False)
         ]
-        seen = Snapshot(self.table.store, self.table.log.last_look().head())
-        return any(found.num_rows for found in seen.having_prefix(wanted, ["rows"]))
+        snapshot = Snapshot(self.table.store, self.table.log.last_look().head())
+        return any(batch.num_rows for batch in snapshot.having_prefix(key_columns, ["rows"]))
 
     def remove(self, parked: Iterable[DeadLetterRows]) -> None:
         """Forget what is applied, or not wanted."""
         rows = [
-            dict(zip(KEYS, (each.folder, each.query, each.batch, *piece), strict=True))
+            dict(
+                zip(KEYS, (batch_ref.folder, batch_ref.query, batch_ref.batch, *piece), strict=True)
+            )
             | {"gone": True}
-            for each in parked
-            for piece in each.pieces
+            for batch_ref in parked
+            for piece in batch_ref.pieces
         ]
         if rows:
             columns = COLUMNS.append(pa.field("gone", pa.bool_()))
-            self.table.append(pa.Table.from_pylist(rows, schema=columns), deletes="gone")
+            self.table.upsert(pa.Table.from_pylist(rows, schema=columns), deletes="gone")
             self._compact_once()
 
     def _compact_once(self) -> None:
@@ -373,8 +376,8 @@ def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:
 def _parked(group: Sequence[Mapping[str, Any]]) -> DeadLetterRows:
     first = group[0]
     # What failed says more than what was parked beside it.
-    said = next((row for row in group if row["error"] != "PARKED"), first)
-    reason, _, hint = said["reason"].partition(_HINT)
+    error_row = next((row for row in group if row["error"] != "PARKED"), first)
+    reason, _, hint = error_row["reason"].partition(_HINT)
     return DeadLetterRows(
         folder=first["folder"],
         name=first["name"],
@@ -383,7 +386,7 @@ def _parked(group: Sequence[Mapping[str, Any]]) -> DeadLetterRows:
         batch=first["batch"],
         planned=first["planned"],
         rows=sum(row["rows"] for row in group),
-        error=said["error"],
+        error=error_row["error"],
         reason=reason,
         hint=hint,
         options=json.loads(first["options"]),
@@ -399,7 +402,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
         rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
         for start in range(0, max(1, batch.num_rows), rows):  # None may be a truncate alone.
             waiting.append(batch.slice(start, rows))
-            if sum(each.nbytes for each in waiting) >= CHUNK_BYTES:
+            if sum(piece.nbytes for piece in waiting) >= CHUNK_BYTES:
                 yield _stream(waiting)
                 waiting = []
     if waiting:

@@ -163,8 +163,8 @@ class RoutedCommitResult:
     @property
     def places(self) -> dict[str, TableVersion]:
         """The versions that tables have now, by folder."""
-        found = ((folder, outcome.place) for folder, outcome in self.outcomes.items())
-        return {folder: place for folder, place in found if place is not None}
+        refs = ((folder, outcome.place) for folder, outcome in self.outcomes.items())
+        return {folder: table_ref for folder, table_ref in refs if table_ref is not None}
 
 
 def shares_of(staged: Sequence[RoutedStaged]) -> dict[str, TableShare]:
@@ -221,26 +221,28 @@ class Tables:
             return TableOutcome(error=lost)
         try:
             table = table_below(self._root, share.folder)
-            place = None
+            table_ref = None
             if share.parts:
                 with about("table", share.route.name):
-                    place = self._commit_rows(table, share)
+                    table_ref = self._commit_rows(table, share)
             if share.compacted:
                 table.commit_compactions(share.compacted)
-                place = _same_behind(table.log, place or self._places[share.folder])
-            seen = table.log.last_look().head()
+                table_ref = _same_behind(table.log, table_ref or self._places[share.folder])
+            manifest = table.log.last_look().head()
             return TableOutcome(
-                place=place, debt=len(choose(seen)), priority=priority_in(seen.properties)
+                place=table_ref,
+                debt=len(choose(manifest)),
+                priority=priority_in(manifest.properties),
             )
         except Exception as error:  # noqa: BLE001 - raised when all tables were tried
             return TableOutcome(error=error)
 
     def _commit_rows(self, table: Table, share: TableShare) -> TableVersion:
         """Return the version of a table that has the batch, made by this commit or before."""
-        log, known = table.log, self._places.get(share.folder)
-        places = [part.staged.base for part in share.parts if part.staged and not part.unborn]
-        newest = max(places, key=lambda place: place.version, default=None)
-        look = log.look_at(newest, told=known) if newest else log.try_look(told=known)
+        log, known_ref = table.log, self._places.get(share.folder)
+        base_refs = [part.staged.base for part in share.parts if part.staged and not part.unborn]
+        newest = max(base_refs, key=lambda place: place.version, default=None)
+        look = log.look_at(newest, told=known_ref) if newest else log.try_look(told=known_ref)
         head = None if look is None else look.head()
         require_same(self._places, share.folder, share.route.name, head, table.store.url)
         staged = tuple(part.staged for part in share.parts if part.staged is not None)
@@ -276,13 +278,16 @@ class Tables:
             head = look.head()
             for version in range(head.version, head.since - 1, -1):
                 commit = look.commit(version)
-                if any(self._is_ours(each) for each in commit.transactions):
+                if any(self._is_ours(transaction) for transaction in commit.transactions):
                     return TableVersion(table_id=head.table_id, version=version, token=commit.token)
         return head.place
 
     def _is_ours(self, other: Transaction) -> bool:
-        own = self._transaction
-        return own is not None and (other.writer, other.number) == (own.writer, own.number)
+        transaction = self._transaction
+        return transaction is not None and (other.writer, other.number) == (
+            transaction.writer,
+            transaction.number,
+        )
 
 
 def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
@@ -290,11 +295,14 @@ def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
     unborn = [part.unborn for part in parts if part.unborn is not None]
     if unborn:
         return {-1: Snapshot(table.store, _merged(unborn))}
-    places = {part.staged.base for part in parts if part.staged is not None}
+    base_refs = {part.staged.base for part in parts if part.staged is not None}
     with table.log.last_look() as look:  # They are in what was just looked at.
-        for place in places:
-            look.require(place, "the batch")
-        return {each.version: Snapshot(table.store, look.at(each.version)) for each in places}
+        for base_ref in base_refs:
+            look.require(base_ref, "the batch")
+        return {
+            base_ref.version: Snapshot(table.store, look.at(base_ref.version))
+            for base_ref in base_refs
+        }
 
 
 def _same_behind(log: Log, place: TableVersion) -> TableVersion:
@@ -317,28 +325,22 @@ def _require_unmade(head: Manifest | None, parts: Sequence[StagedTable], url: st
 def _merged(unborn: Sequence[Manifest]) -> Manifest:
     """Return one table of what the tasks saw of it, each from its own rows: all columns."""
     schema = unborn[0].schema
-    for other in unborn[1:]:
-        schema = schema.accept(other.schema.columns, merge=True, orders=other.schema.order)
+    for second in unborn[1:]:
+        schema = schema.accept(second.schema.columns, merge=True, orders=second.schema.order)
     return replace(unborn[0], schema=schema)
 
 
 def require_apart(group: TableGroup, settled: RoutedCommitResult) -> None:
-    """Refuse names that are one to the storage: then two of them have the same table.
-
-    Raises
-    ------
-    OtherTableError
-        The batch is not recorded.
-    """
-    places = group.members.places
+    """Refuse names that are one to the storage: then two of them have the same table."""
+    refs = group.members.places
     named = names_of(settled.shares)
     owners: dict[str, str] = {}
-    for folder, place in settled.places.items():
-        other = owners.setdefault(place.table_id, folder)
-        if other == folder and folder not in places:
-            other = places.folder_of(place.table_id) or folder
-        if other != folder:
-            one, two = named.get(other, other), named.get(folder, folder)
+    for folder, table_ref in settled.places.items():
+        other_folder = owners.setdefault(table_ref.table_id, folder)
+        if other_folder == folder and folder not in refs:
+            other_folder = refs.folder_of(table_ref.table_id) or folder
+        if other_folder != folder:
+            one, two = named.get(other_folder, other_folder), named.get(folder, folder)
             raise OtherTableError(
                 f"the rows of '{one}' and of '{two}' lead to one table: to this storage the two "
                 "names are one. The batch is not recorded as whole.",

@@ -169,7 +169,7 @@ class Members(Mapping[str, Member]):
     @classmethod
     def of(cls, members: Iterable[Member]) -> Members:
         """Return some tables."""
-        return cls(pa.Table.from_pylist([each.to_row() for each in members], pa.schema(FIELDS)))
+        return cls(pa.Table.from_pylist([member.to_row() for member in members], pa.schema(FIELDS)))
 
     def __repr__(self) -> str:
         return f"Members({len(self)} tables)"
@@ -184,11 +184,11 @@ class Members(Mapping[str, Member]):
         return folder in self._index
 
     def __getitem__(self, folder: str) -> Member:
-        found = self._made.get(folder)
-        if found is None:
+        member = self._made.get(folder)
+        if member is None:
             [row] = self._rows.slice(self._index[folder], 1).to_pylist()
-            found = self._made[folder] = Member.of_row(row)
-        return found
+            member = self._made[folder] = Member.of_row(row)
+        return member
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -197,8 +197,8 @@ class Members(Mapping[str, Member]):
     @property
     def names(self) -> list[str]:
         """The names of the tables."""
-        found: list[str] = self._rows["name"].to_pylist()
-        return found
+        names: list[str] = self._rows["name"].to_pylist()
+        return names
 
     @property
     def places(self) -> TableVersions:
@@ -370,11 +370,6 @@ class GroupTable:
         """Return the group at a version of the group table, by default the newest.
 
         Empty if the root has no group table.
-
-        Raises
-        ------
-        DataLossError
-            The version is expired, or not there.
         """
         look = self.table.log.try_look()
         if look is None:
@@ -399,13 +394,6 @@ class GroupTable:
         """Return the group when a batch of the query that owns it was whole.
 
         Costs the logarithm of the versions of the group table in looks at its log.
-
-        Raises
-        ------
-        VersionNotFoundError
-            No batch has this number, or not yet, or it is expired.
-        OptionError
-            No batch has a number.
         """
         look = self.table.log.try_look()
         head = None if look is None else look.head()
@@ -423,22 +411,23 @@ class GroupTable:
             index = bisect_left(
                 versions, number, key=lambda version: look.at(version).transactions.get(writer, -1)
             )
-            found = look.at(versions[index]).transactions[writer]
-            if found == number:
+            last_number = look.at(versions[index]).transactions[writer]
+            if last_number == number:
                 return self.seen_by(look, versions[index])
         if index == 0 and head.since > 0:
             raise VersionNotFoundError(
                 f"batch {number} of the tables below '{self.root.url}' is expired: the oldest "
-                f"readable batch is {found}.",
-                hint=f"read batch {found} or a later one; keep more from now on by a longer "
+                f"readable batch is {last_number}.",
+                hint=f"read batch {last_number} or a later one; keep more from now on by a longer "
                 f"{setting('groupRetention', '30 days')} of the query that writes.",
                 since=head.since,
                 newest=head.version,
                 batch=number,
             )
         raise VersionNotFoundError(
-            f"no batch {number} was written below '{self.root.url}': the next batch is {found}.",
-            hint=f"read batch {found}.",
+            f"no batch {number} was written below '{self.root.url}': the next batch is "
+            f"{last_number}.",
+            hint=f"read batch {last_number}.",
             batch=number,
         )
 
@@ -454,16 +443,7 @@ class GroupTable:
     def refusal(
         self, writer: str, *, take_over: bool = False, head: Manifest | None = None
     ) -> OtherTableError | None:
-        """Return why a writer may not write below the root (`refusal_of`).
-
-        Parameters
-        ----------
-        writer : str
-        take_over : bool
-            Whether the writer may take the root from another query.
-        head : Manifest, optional
-            The newest version, where the caller has just looked; by default it is looked for.
-        """
+        """Return why a writer may not write below the root (`refusal_of`)."""
         head = head or self.table.log.try_head()
         if head is None:
             return None
@@ -499,28 +479,7 @@ class GroupTable:
         *,
         take_over: bool = False,
     ) -> Commit | None:
-        """Record that a batch is whole; makes the group table if there is none.
-
-        Parameters
-        ----------
-        batch : Batch
-        members : iterable of Member
-            The tables of which something has changed since.
-        transaction : Transaction or None
-            The transaction of the batch: it is recorded once, however often it is repeated.
-        take_over : bool
-            Whether the writer may take the root from another query.
-
-        Returns
-        -------
-        Commit or None
-            None if it is recorded already.
-
-        Raises
-        ------
-        OtherTableError
-            The root belongs to another query, or batches are missing that must have come before.
-        """
+        """Record that a batch is whole; makes the group table if there is none."""
         table = self.table
         # The put finds out whether what was seen is the newest.
         head = _completed(table, table.log.seen or table.ensure(SCHEMA, allow_non_empty_path=True))
@@ -544,14 +503,7 @@ class GroupTable:
         return committed
 
     def note(self, told: Callable[[Member | None], Member | None], folder: str) -> None:
-        """Record what has become of one table since its last whole batch, and of no other.
-
-        Parameters
-        ----------
-        told : callable
-            Takes what the group says of the table, and returns what it is to say; None: nothing.
-        folder : str
-        """
+        """Record what has become of one table since its last whole batch, and of no other."""
 
         def chosen() -> list[StagedRuns]:
             head = _completed(self.table, self.table.log.head())
@@ -585,12 +537,12 @@ class _OwnersOnly(Admission):
 
 def _rows(snapshot: Snapshot) -> pa.Table:
     """Return all rows of a group table; what an older version did not record is null."""
-    known = set(snapshot.manifest.schema.columns.names)
-    names = [name for name in COLUMNS.names if name in known]
+    stored_names = set(snapshot.manifest.schema.columns.names)
+    names = [name for name in COLUMNS.names if name in stored_names]
     schema = pa.schema([COLUMNS.field(name) for name in names])
     rows = pa.Table.from_batches(snapshot.read(names), schema=schema)
     for name in COLUMNS.names:
-        if name not in known:
+        if name not in stored_names:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, COLUMNS.field(name).type))
     return rows
 
@@ -642,22 +594,15 @@ def never_whole(head: Manifest, group: Manifest) -> dict[str, int]:
     """Return the batches that a table has and that will never be whole, by their queries.
 
     They are of queries that lost the root in the middle of them: the newest of each.
-
-    Parameters
-    ----------
-    head : Manifest
-        Of the table.
-    group : Manifest
-        Of the group table.
     """
-    whole, owner = group.transactions, owner_of(group)
+    transactions, owner = group.transactions, owner_of(group)
     return {
         writer: number
         for writer, number in head.transactions.items()
         if writer != owner
-        and (writer in whole or f"{_CLAIM}{writer}" in whole)
+        and (writer in transactions or f"{_CLAIM}{writer}" in transactions)
         and is_query(writer)
-        and number > whole.get(writer, -1)
+        and number > transactions.get(writer, -1)
     }
 
 
@@ -667,30 +612,20 @@ def is_query(writer: str) -> bool:
 
 
 def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> OtherTableError | None:
-    """Return why a writer may not write below a root, None if it may.
-
-    Parameters
-    ----------
-    writer : str
-        As `Transaction.writer`; ``""`` is a batch write without a name.
-    head : Manifest
-        Of the group table.
-    url : str
-        The root, for the message.
-    take_over : bool
-        Whether it asks for the root of another query.
-    """
+    """Return why a writer may not write below a root, None if it may."""
     owner = owner_of(head)
     if owner is None or owner == writer:
         return None
-    said = f"the tables below '{url}' are written by '{owner}', and now by '{writer or 'a batch'}'"
+    message = (
+        f"the tables below '{url}' are written by '{owner}', and now by '{writer or 'a batch'}'"
+    )
     if not is_query(writer):
         hint = (
             "stop that query and let another one take over, or write into one of the tables by "
             "its own path."
         )
     elif writer in head.transactions or f"{_CLAIM}{writer}" in head.transactions:
-        said += ", from which they were taken over"
+        message += ", from which they were taken over"
         hint = "leave this query stopped; to begin again with it, give it a new checkpointLocation."
     elif not take_over:
         hint = (
@@ -699,4 +634,4 @@ def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> Oth
         )
     else:
         return None
-    return OtherTableError(f"{said}. The batch is not recorded.", hint=hint, path=url)
+    return OtherTableError(f"{message}. The batch is not recorded.", hint=hint, path=url)

@@ -31,24 +31,7 @@ _OF_THE_TABLE = "column"
 def fault_of_write(
     shares: Mapping[str, TableShare], options: RoutedOptions, group: TableGroup, terms: str
 ) -> UpsertFlowError | None:
-    """Return the error of a batch that is not to be parked, because it is that of the write.
-
-    Parameters
-    ----------
-    shares : mapping of str to Share
-        What the tasks bring for each table, by folder.
-    options : RoutedOptions
-    group : Group
-        As the batch before left it.
-    terms : str
-        Of the batch, as `RoutedPlan.terms`.
-
-    Returns
-    -------
-    UpsertFlowError or None
-        None if tables have taken rows by these terms, now or before; or if none fails by what all
-        of them are told. Then those that fail are parked.
-    """
+    """Return the error of a batch that is not to be parked, because it is that of the write."""
     with_rows = {f: share for f, share in shares.items() if share.parts and f != NAMELESS}
     is_proven = group.batch is not None and group.batch.terms == terms
     if is_proven or not all(share.is_parked for share in with_rows.values()):

@@ -66,26 +66,13 @@ class CommandParking:
         tables: Mapping[str, Sequence[StagedTable]],
         errors: Mapping[str, UpsertFlowError] | None = None,
     ) -> None:
-        """Park all rows of some tables.
-
-        Parameters
-        ----------
-        tables : mapping of str to sequence of StagedTable
-            What the tasks have for each, by folder, in the order of the tasks.
-        errors : mapping of str to UpsertFlowError, optional
-            Of tables that failed when they were to be committed.
-
-        Raises
-        ------
-        ContentionError
-            What was staged cannot be parked: nothing of it is.
-        """
+        """Park all rows of some tables."""
         staged: dict[str, list[StagedRuns]] = {}
         batch = self._transaction
         for folder, parts in tables.items():
             parking = self._parking(parts, (errors or {}).get(folder))
             batch = parking.transaction
-            pieces = (self._piece(each, parking) for each in parts)
+            pieces = (self._piece(part, parking) for part in parts)
             staged[folder] = [piece for piece in pieces if piece is not None]
         if batch is None or not staged:
             return
@@ -96,10 +83,10 @@ class CommandParking:
 
     def _parking(self, parts: Sequence[StagedTable], error: UpsertFlowError | None) -> Parking:
         route = parts[0].route
-        known = [each.parking for each in parts if each.parking is not None]
-        failed = [each for each in known if each.error is not None]
-        if known:
-            return (failed or known)[0]
+        dead_letters = [part.parking for part in parts if part.parking is not None]
+        failed = [dead_letter for dead_letter in dead_letters if dead_letter.error is not None]
+        if dead_letters:
+            return (failed or dead_letters)[0]
         transaction = self._transaction
         if transaction is None:
             raise error or AssertionError("nothing failed")
@@ -130,7 +117,7 @@ class CommandParking:
         """Remove what is parked now; what a commit has tried is left to a vacuum."""
         if not was_tried:
             store = StoreBelow(self._root, parts[0].folder)
-            files = (file for each in parts if each.staged for file in each.staged.files)
+            files = (file for part in parts if part.staged for file in part.staged.files)
             remove_runs(store, files)
 
     def _tell(self, parts: Sequence[StagedTable], parking: Parking) -> None:
@@ -139,7 +126,7 @@ class CommandParking:
             return  # It was told when the first of them was parked.
         fields = Fields(
             table=parking.route.name,
-            rows=sum(each.rows for each in parts),
+            rows=sum(part.rows for part in parts),
             batch=parking.transaction.number,
             code=error.code,
             reason=error.told,
@@ -156,9 +143,9 @@ def _commands_of(table: Table, staged: StagedRuns, base: Manifest) -> Iterator[p
     """Yield what a task has staged for a table as commands, which say what table they are for."""
     schema = base.schema
     record = {"schema": schema.to_json(), "properties": dict(base.properties)}
-    told = {TABLE: json.dumps(record).encode()}
+    headers = {TABLE: json.dumps(record).encode()}
     for batch in _batches_of(table, staged, schema):
-        yield with_truncate(batch.replace_schema_metadata(told), staged.truncated)
+        yield with_truncate(batch.replace_schema_metadata(headers), staged.truncated)
 
 
 def _batches_of(table: Table, staged: StagedRuns, schema: TableSchema) -> Iterator[pa.RecordBatch]:

@@ -63,8 +63,8 @@ class RoutedPlan:
     def terms(self) -> str:
         """Stand for what no table has by itself, options and columns: 32 hexadecimal digits."""
         columns = [(field.name, str(field.type)) for field in self.incoming]
-        told = f"{self.options.digest} {columns!r}"
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        text = f"{self.options.digest} {columns!r}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def is_whole(self, transaction: Transaction | None) -> bool:
         """Return whether all tables have a batch already."""
@@ -93,28 +93,7 @@ def plan_routed(
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
 ) -> RoutedPlan:
-    """Check a routed write as far as that can be done without its rows.
-
-    Parameters
-    ----------
-    options : RoutedOptions
-    incoming : pyarrow.Schema
-        The columns of the rows.
-    root : Store, optional
-        By default the one that the options name.
-    overwrite : bool
-        Whether the rows replace the contents of the tables that they go to.
-    late_rows : LateRows
-        What becomes of late rows where no option says so.
-
-    Raises
-    ------
-    SchemaError
-        A column of the template is not there, or names no table.
-    OptionError
-        The tables of the group have another template, or the first table is to be made in a root
-        that holds a Delta table or files.
-    """
+    """Check a routed write as far as that can be done without its rows."""
     Router(options.template, incoming)
     group_table = GroupTable(root_of(options) if root is None else root)
     group = group_table.at()
@@ -153,30 +132,12 @@ def plan_rows_of(
     *,
     unborn_id: str | None = None,
 ) -> WritePlan:
-    """Plan a write of rows that are there: their payloads may say the columns (`found_options`).
-
-    Parameters
-    ----------
-    table : Table
-        Its log was looked at just now.
-    options : WriteOptions
-    rows : iterable of pyarrow.RecordBatch
-        All of the table; read once.
-    incoming : pyarrow.Schema
-        Their columns.
-    unborn_id : str, optional
-        As of `plan_upon`.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        Something does not fit.
-    """
+    """Plan a write of rows that are there: their payloads may say the columns (`found_options`)."""
     head = table.log.seen
     schema = None if head is None else head.schema
     try:
-        found = found_options(options, rows, schema)
-        return plan_upon(table, found, incoming, unborn_id=unborn_id, head=head)
+        inferred = found_options(options, rows, schema)
+        return plan_upon(table, inferred, incoming, unborn_id=unborn_id, head=head)
     except SchemaError as error:
         if options.envelope.finds and options.on_error is None:
             _advise_quarantine(error, schema)
@@ -205,36 +166,22 @@ def require_template(group: TableGroup, template: str, url: str) -> None:
     """Refuse a template that is not the one by which the tables of a group got their names."""
     if group.batch is None or group.batch.template == template:
         return
-    own = group.batch.template
+    current = group.batch.template
     raise OptionError(
         f"option 'path' names the tables below '{url}' by '{template}', but they have their names "
-        f"by '{own}'. Nothing was committed.",
-        hint=f"go on with the path that ends in '{own}', or give another root and, to a stream, a "
-        "new checkpointLocation.",
+        f"by '{current}'. Nothing was committed.",
+        hint=f"go on with the path that ends in '{current}', or give another root and, "
+        "to a stream, a new checkpointLocation.",
         option="path",
         value=template,
-        own=own,
+        own=current,
     )
 
 
 def require_room(
     options: RoutedOptions, root: Store, known: Mapping[str, object], wanted: Mapping[str, str]
 ) -> None:
-    """Refuse new tables that must not be made; tables that exist already may join.
-
-    Parameters
-    ----------
-    root : Store
-    known : mapping
-        Its keys are the folders of the group.
-    wanted : mapping of str to str
-        The name of each folder that rows go to.
-
-    Raises
-    ------
-    OptionError
-        A table is new and none may be made, or there would be too many.
-    """
+    """Refuse new tables that must not be made; tables that exist already may join."""
     new = {folder: name for folder, name in sorted(wanted.items()) if folder not in known}
     if not options.create_tables:
         _require_made(root, new, len(known))
@@ -284,24 +231,18 @@ def require_same(
 def other_table(
     places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> OtherTableError | None:
-    """Return why what lies in a folder is not the table of the group, None if it is.
-
-    Parameters
-    ----------
-    places : mapping of str to Place
-        Of the group, by folder.
-    head : Manifest or None
-        What lies in the folder.
-    url : str
-        The folder, for the message.
-    """
-    place = places.get(folder)
-    if place is None:
+    """Return why what lies in a folder is not the table of the group, None if it is."""
+    table_ref = places.get(folder)
+    if table_ref is None:
         return _of_another_name(places, folder, name, head, url)
-    if head is not None and head.table_id == place.table_id and head.version >= place.version:
+    if (
+        head is not None
+        and head.table_id == table_ref.table_id
+        and head.version >= table_ref.version
+    ):
         return None
-    found = "no table" if head is None else str(head.place)
-    return OtherTableError.at(url, f"the group's table '{name}'", str(place), found)
+    actual = "no table" if head is None else str(head.place)
+    return OtherTableError.at(url, f"the group's table '{name}'", str(table_ref), actual)
 
 
 def _of_another_name(
@@ -310,13 +251,13 @@ def _of_another_name(
     """Return the error of a folder that is another one to the storage: names fold."""
     if head is None:
         return None
-    ids = {place.table_id: other for other, place in places.items()}
-    other = ids.get(head.table_id)
-    if other is None:
+    ids = {table_ref.table_id: folder_name for folder_name, table_ref in places.items()}
+    other_folder = ids.get(head.table_id)
+    if other_folder is None:
         return None
     return OtherTableError(
-        f"the values '{name}' lead to '{url}', where the table of '{other}' lies: to this storage "
-        "the two names are one. Nothing was committed.",
+        f"the values '{name}' lead to '{url}', where the table of '{other_folder}' lies: to this "
+        "storage the two names are one. Nothing was committed.",
         hint="let the values differ in more than upper and lower case, or use a storage that tells "
         "them apart.",
         path=url,

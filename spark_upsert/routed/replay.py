@@ -74,32 +74,7 @@ def unpark(
     given: Mapping[str, str] | None = None,
     told: Callable[[ReplayResult], None] = lambda _: None,
 ) -> list[ReplayResult]:
-    """Apply what is parked.
-
-    Parameters
-    ----------
-    root : Store
-    names : collection of str
-        Of tables, as they are called or by their folders; none: all.
-    given : mapping of str to str, optional
-        Options of the write that hold instead of those that the rows came with, such as
-        ``mergeSchema``; an empty text takes one back.
-    told : callable, optional
-        Hears of each table when it is done.
-
-    Returns
-    -------
-    list of Unparked
-        By folder. Rows without a table are left.
-
-    Raises
-    ------
-    OptionError
-        Nothing is parked for a name.
-    UpsertFlowError
-        A table cannot take its rows yet; it says which. The others were tried all the same, unless
-        it is the storage that fails.
-    """
+    """Apply what is parked."""
     table, done = ParkedTable(root), []
     first: UpsertFlowError | None = None
     for folder, name in chosen(table, names).items():
@@ -111,11 +86,11 @@ def unpark(
             raise
         except Exception as error:
             # Whatever it is, it is about this table, and what is parked for it stays.
-            own = as_parkable(error) or error
-            if not isinstance(own, UpsertFlowError):
+            data_error = as_parkable(error) or error
+            if not isinstance(data_error, UpsertFlowError):
                 raise
-            own.say_about("table", name)
-            first = first or own
+            data_error.say_about("table", name)
+            first = first or data_error
             continue
         told(done[-1])
     if first is not None:
@@ -124,15 +99,7 @@ def unpark(
 
 
 def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) -> list[ReplayResult]:
-    """Forget what is parked, without applying it; what others park meanwhile stays.
-
-    Parameters
-    ----------
-    names : collection of str
-        As of `unpark`; but none are none here.
-    nameless : bool
-        Whether rows without a table are meant, too.
-    """
+    """Forget what is parked, without applying it; what others park meanwhile stays."""
     table = ParkedTable(root)
     folders = chosen(table, names) if names else {}
     folders |= {NAMELESS: ""} if nameless else {}
@@ -140,32 +107,30 @@ def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) ->
     for folder, name in folders.items():
         batches = table.parked(folder)
         table.remove(batches)
-        rows = sum(each.rows for each in batches)
+        rows = sum(batch.rows for batch in batches)
         done.append(ReplayResult(folder=folder, name=name, batches=len(batches), rows=rows, left=0))
         GroupTable(root).note(_with_parked(table, folder), folder)
     return done
 
 
 def chosen(table: ParkedTable, names: Collection[str]) -> dict[str, str]:
-    """Return the folders and names of the tables that some names mean.
-
-    Raises
-    ------
-    OptionError
-        Nothing is parked for a name.
-    """
-    known = {each.folder: each.name for each in table.parked()}
+    """Return the folders and names of the tables that some names mean."""
+    name_by_folder = {entry.folder: entry.name for entry in table.parked()}
     if not names:
-        return known
-    found = {folder: name for folder, name in known.items() if {folder, name} & set(names)}
-    missing = sorted(set(names) - {*found, *found.values()})
+        return name_by_folder
+    selected = {
+        folder: name for folder, name in name_by_folder.items() if {folder, name} & set(names)
+    }
+    missing = sorted(set(names) - {*selected, *selected.values()})
     if missing:
         raise OptionError(
             f"nothing is parked for '{missing[0]}' below '{table.root.url}'.",
-            hint=did_you_mean(missing[0], known.values()) if known else "nothing is parked at all.",
+            hint=did_you_mean(missing[0], name_by_folder.values())
+            if name_by_folder
+            else "nothing is parked at all.",
             table=missing[0],
         )
-    return found
+    return selected
 
 
 def _unpark_one(
@@ -176,13 +141,13 @@ def _unpark_one(
         waiting = table.parked(folder)
         if not waiting:
             break
-        places = [_apply(root, table, each, given) for each in waiting]
+        table_refs = [_apply(root, table, batch_ref, given) for batch_ref in waiting]
         # Before it is forgotten: a reader of all tables at one batch learns of it from the group.
-        left = sum(each.rows for each in table.parked(folder)) - sum(e.rows for e in waiting)
-        GroupTable(root).note(_with_batch(waiting[-1], places[-1], max(0, left)), folder)
+        left = sum(entry.rows for entry in table.parked(folder)) - sum(e.rows for e in waiting)
+        GroupTable(root).note(_with_batch(waiting[-1], table_refs[-1], max(0, left)), folder)
         table.remove(waiting)
-        batches, rows = batches + len(waiting), rows + sum(each.rows for each in waiting)
-    left = sum(each.rows for each in table.parked(folder))
+        batches, rows = batches + len(waiting), rows + sum(entry.rows for entry in waiting)
+    left = sum(entry.rows for entry in table.parked(folder))
     return ReplayResult(folder=folder, name=name, batches=batches, rows=rows, left=left)
 
 
@@ -192,7 +157,7 @@ def _with_batch(
     def told(before: Member | None) -> Member:
         if before is not None and _is_ahead(before.place, place):
             return replace(before, parked=left)
-        found = Member(
+        member = Member(
             folder=parked.folder,
             name=parked.name,
             values=tuple(value or "" for value in parked.values),
@@ -204,8 +169,8 @@ def _with_batch(
             committed_ms=parked.parked_ms,
         )
         if before is None:
-            return found
-        return replace(found, debt=before.debt, debt_since_ms=before.debt_since_ms)
+            return member
+        return replace(member, debt=before.debt, debt_since_ms=before.debt_since_ms)
 
     return told
 
@@ -216,7 +181,7 @@ def _is_ahead(one: TableVersion, other: TableVersion) -> bool:
 
 def _with_parked(table: ParkedTable, folder: str) -> Callable[[Member | None], Member | None]:
     def told(before: Member | None) -> Member | None:
-        return before and replace(before, parked=sum(each.rows for each in table.parked(folder)))
+        return before and replace(before, parked=sum(entry.rows for entry in table.parked(folder)))
 
     return told
 
@@ -233,8 +198,8 @@ def _apply(
     _require_same(root, parked, head, table.store.url)
     if head is not None and head.has(parked.transaction):
         return _place_of(table, parked)
-    told = overridden(parked.options, {**given, "path": "/"})
-    options = replace(WriteOptions.parse(told), path=table.store.url)
+    write_options = overridden(parked.options, {**given, "path": "/"})
+    options = replace(WriteOptions.parse(write_options), path=table.store.url)
     base, envelope = _planned(table, options, parked_table, parked)
     commands = (
         _conformed(
@@ -262,20 +227,23 @@ def _require_same(root: Store, parked: DeadLetterRows, head: Manifest | None, ur
     member = GroupTable(root).at().members.get(parked.folder)
     if member is None:
         return
-    place = member.place
-    if head is None or head.table_id != place.table_id or head.version < place.version:
-        found = "no table" if head is None else str(head.place)
-        raise OtherTableError.at(url, f"the group's table '{parked.name}'", str(place), found)
+    table_ref = member.place
+    if head is None or head.table_id != table_ref.table_id or head.version < table_ref.version:
+        actual = "no table" if head is None else str(head.place)
+        raise OtherTableError.at(url, f"the group's table '{parked.name}'", str(table_ref), actual)
 
 
 def _place_of(table: Table, parked: DeadLetterRows) -> TableVersion:
     """Return the version that has a batch; the newest, if the log does not tell any more."""
-    own = (parked.query, parked.batch)
+    query_batch = (parked.query, parked.batch)
     with table.log.look() as look:
         head = look.head()
         for version in range(head.version, head.since - 1, -1):
             commit = look.commit(version)
-            if any((each.writer, each.number) == own for each in commit.transactions):
+            if any(
+                (transaction.writer, transaction.number) == query_batch
+                for transaction in commit.transactions
+            ):
                 return TableVersion(table_id=head.table_id, version=version, token=commit.token)
     return head.place
 
@@ -319,9 +287,9 @@ def _widened(
     table: Table, base: Manifest, schema: TableSchema, left_out: Collection[str]
 ) -> Manifest:
     """Return a version with the columns of commands that were made for the table, but for some."""
-    own = base.schema
-    is_alike = schema.keys == own.keys and schema.engine == own.engine
-    if not (is_alike and schema.has_order_of(own)):
+    base_schema = base.schema
+    is_alike = schema.keys == base_schema.keys and schema.engine == base_schema.engine
+    if not (is_alike and schema.has_order_of(base_schema)):
         raise SchemaError(
             f"rows were parked as commands of a table with the keys {', '.join(schema.keys)}, and "
             f"the table at '{table.store.url}' has other keys, another order or other rules.",
@@ -329,25 +297,25 @@ def _widened(
             "--drop').",
         )
     names = {name.lower() for name in left_out} - {key.lower() for key in schema.keys}
-    kept = pa.schema([field for field in schema.columns if field.name.lower() not in names])
+    remaining = pa.schema([field for field in schema.columns if field.name.lower() not in names])
     try:
-        wide = own.accept(kept, merge=True, orders=schema.order)
+        wide = base_schema.accept(remaining, merge=True, orders=schema.order)
     except SchemaError as error:
         name = error.fields.get("left_out")
         if name is not None and name not in schema.keys:
-            given = setting("exceptColumnList", joined_names([*left_out, name]))
+            hint = setting("exceptColumnList", joined_names([*left_out, name]))
             # Parked rows pass no cast of a query, so that the hint of a write leads nowhere here.
             raise SchemaError(
                 error.message,
-                hint=f"parked rows come in as they are, and no cast is before them: give {given} "
+                hint=f"parked rows come in as they are, and no cast is before them: give {hint} "
                 f"to bring them in without '{name}'. Rows to come need a column of another name "
                 "at the source.",
                 **error.fields,
             ) from error
         raise
-    if wide == own:
+    if wide == base_schema:
         return base
-    return replace(base, schema=wide) if base.is_unborn else table.alter(wide, upon=own)
+    return replace(base, schema=wide) if base.is_unborn else table.alter(wide, upon=base_schema)
 
 
 def _commands(envelope: Envelope | None, batch: pa.RecordBatch) -> pa.RecordBatch:

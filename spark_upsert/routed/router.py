@@ -84,11 +84,6 @@ class Router:
     template : Template
     schema : pyarrow.Schema
         Of the incoming rows.
-
-    Raises
-    ------
-    SchemaError
-        A column of the template is not there, or is of a type that names nothing.
     """
 
     def __init__(self, template: Template, schema: pa.Schema) -> None:
@@ -102,11 +97,11 @@ class Router:
         return RoutedBatch(batch, tuple(map(self._route, values)), codes)
 
     def _route(self, values: tuple[str | None, ...]) -> Route:
-        found = self._kept.get(values)
-        if found is None:
-            found = route_of(self._template, values)
-            self._kept.put(values, found)
-        return found
+        route = self._kept.get(values)
+        if route is None:
+            route = route_of(self._template, values)
+            self._kept.put(values, route)
+        return route
 
 
 def route_of(template: Template, values: Sequence[str | None]) -> Route:
@@ -130,34 +125,28 @@ def route_of(template: Template, values: Sequence[str | None]) -> Route:
 
 
 def find_nested(column: str, schema: pa.Schema) -> tuple[str, ...]:
-    """Return the names that lead to a column of the template: its own, or through structs.
-
-    Raises
-    ------
-    SchemaError
-        The column is missing, or its type cannot name a table.
-    """
+    """Return the names that lead to a column of the template: its own, or through structs."""
     role = "column of the path"
     names, fields = column.split("."), schema.names
     if column in fields:
         path: tuple[str, ...] = (column,)
-        found = schema.field(column).type
+        type_ = schema.field(column).type
     else:
-        path, found = (), pa.struct(schema)
+        path, type_ = (), pa.struct(schema)
         for at, name in enumerate(names):
-            if not pa.types.is_struct(found):
+            if not pa.types.is_struct(type_):
                 raise SchemaError(
                     f"the {role} '{column}' leads into '{'.'.join(path)}', which is no struct but "
-                    f"{found}.",
+                    f"{type_}.",
                     hint=f"write {{{'.'.join(path)}}}, or name a field of a struct.",
                     column=column,
                 )
-            available = [each.name for each in found]
-            own = find_column(name, available, role=f"{role} '{column}', as" if at else role)
-            path, found = (*path, own), found.field(own).type
-    if not _names_tables(found):
+            available = [field.name for field in type_]
+            field_name = find_column(name, available, role=f"{role} '{column}', as" if at else role)
+            path, type_ = (*path, field_name), type_.field(field_name).type
+    if not _names_tables(type_):
         raise SchemaError(
-            f"the {role} '{column}' is {found}, and a table is named by a text, a whole number, a "
+            f"the {role} '{column}' is {type_}, and a table is named by a text, a whole number, a "
             "truth value or a date.",
             hint=f"cast it: withColumn('{column}', col('{column}').cast('string')).",
             column=column,
@@ -183,19 +172,19 @@ def _encoded(batch: pa.RecordBatch, path: Sequence[str]) -> tuple[Codes, list[st
     column = reduce(pc.struct_field, path[1:], batch.column(path[0]))
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)  # Its own may have a value twice.
-    found = column.dictionary_encode()
-    texts = _texts(found.dictionary)
-    codes = found.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False).astype(np.int64)
-    return codes, [*texts, None] if found.null_count else texts
+    encoded = column.dictionary_encode()
+    texts = _texts(encoded.dictionary)
+    codes = encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, [*texts, None] if encoded.null_count else texts
 
 
 def _texts(values: pa.Array) -> list[str | None]:
     """Return values as texts; bytes that are no UTF-8, which Spark lets a text hold, as halves."""
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         raw = values.cast(pa.large_binary()).to_pylist()
-        return [each.decode(errors="surrogateescape") for each in raw]
-    found: list[str | None] = values.cast(pa.string()).to_pylist()
-    return found
+        return [raw_text.decode(errors="surrogateescape") for raw_text in raw]
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    return texts
 
 
 def _is_utf8(text: str) -> bool:
@@ -215,8 +204,8 @@ def _combined(
     for codes_next, texts_next in columns[1:]:
         both = pa.array(codes * max(len(texts_next), 1) + codes_next).dictionary_encode()
         codes = both.indices.to_numpy().astype(np.int64)
-        pairs = (divmod(each, len(texts_next)) for each in both.dictionary.to_pylist())
-        values = [(*values[one], texts_next[other]) for one, other in pairs]
+        pairs = (divmod(code, len(texts_next)) for code in both.dictionary.to_pylist())
+        values = [(*values[one], texts_next[second]) for one, second in pairs]
     return codes, values
 
 

@@ -109,25 +109,7 @@ def stage_routed(
     *,
     threads: int | None = None,
 ) -> RoutedStaged:
-    """Stage the rows of one task, and do its share of the compaction.
-
-    Parameters
-    ----------
-    plan : RoutedPlan
-    root : Store
-    batches : iterable of pyarrow.RecordBatch
-        Columns as ``plan.incoming``. Read to the end.
-    transaction : Transaction or None
-        That of the batch, if the task knows it.
-    task_index : int
-    threads : int, optional
-        How many tables are staged at once. By default several where storage is behind a network.
-
-    Raises
-    ------
-    UpsertFlowError
-        With the name of the table that it is about. Nothing of this task is left.
-    """
+    """Stage the rows of one task, and do its share of the compaction."""
     if plan.is_whole(transaction):
         for _ in batches:
             continue
@@ -205,15 +187,17 @@ class _Staging:
             problem = DataError(text, hint=problem.hint)
             first = Route((None,) * len(first.values), None, "", problem)
         rows = chain.from_iterable(map(self._spool.rows, routes))
-        found = self._parked(first, sum(counts[route] for route in routes), first.problem, rows)
-        staged = replace(found, task_index=self._task_index)
+        dead_letter = self._parked(
+            first, sum(counts[route] for route in routes), first.problem, rows
+        )
+        staged = replace(dead_letter, task_index=self._task_index)
         self._done.append(staged)
         return (staged,)
 
     def _one(self, counts: dict[Route, int], route: Route) -> StagedTable:
         with about("table", route.name):
-            found = self._staged_or_parked(route, counts[route])
-            staged = replace(found, task_index=self._task_index)
+            outcome = self._staged_or_parked(route, counts[route])
+            staged = replace(outcome, task_index=self._task_index)
             self._done.append(staged)
             return staged
 
@@ -308,11 +292,11 @@ def _require_room(table: Table, options: WriteOptions, base: Manifest) -> None:
 
 def discard_staged(root: Store, tables: Iterable[StagedTable]) -> None:
     """Remove what was staged and is of no use, as far as that is possible."""
-    for each in tables:
-        if each.staged is not None and each.route.folder is not None:
-            remove_runs(table_below(root, each.route.folder).store, each.staged.files)
-        if each.parked is not None:
-            remove_runs(ParkedTable(root).table.store, each.parked.files)
+    for table in tables:
+        if table.staged is not None and table.route.folder is not None:
+            remove_runs(table_below(root, table.route.folder).store, table.staged.files)
+        if table.parked is not None:
+            remove_runs(ParkedTable(root).table.store, table.parked.files)
 
 
 class _Upkeep:

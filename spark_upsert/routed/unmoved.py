@@ -17,31 +17,14 @@ TRIES_MAX = 100
 
 
 def commit_behind(table: Table, chosen: Callable[[], Sequence[StagedRuns]]) -> Sequence[StagedRuns]:
-    """Commit what is chosen upon the newest version right behind that version.
-
-    Parameters
-    ----------
-    table : Table
-    chosen : callable
-        Looks at the newest version, and returns what is to be committed; nothing, if nothing is.
-
-    Returns
-    -------
-    sequence of Staged
-        What was committed.
-
-    Raises
-    ------
-    ContentionError
-        Others were faster, again and again.
-    """
+    """Commit what is chosen upon the newest version right behind that version."""
     for _ in range(TRIES_MAX):
         head = table.log.head()
         staged = chosen()
         if not staged:
             return ()
         with table.log.last_look() as look:
-            base = look.at(min(each.base_version for each in staged))
+            base = look.at(min(routed_part.base_version for routed_part in staged))
         write_set = WriteSet(base=Snapshot(table.store, base), staged=tuple(staged))
         guard = _VersionAdmission(table, head)
         try:

@@ -118,14 +118,14 @@ class Governor:
         latency_ms = _averaged(self.latency_ms, sample)
         pressure = pressure_of(sample, latency_ms, target_ms=self.target_ms)
         high_count = min(SUSTAINED_SAMPLES, self.high_count + 1) if pressure > DEFER_ABOVE else 0
-        kept = self.is_deferring and pressure >= RELEASE_BELOW
+        stays_deferring = self.is_deferring and pressure >= RELEASE_BELOW
         return replace(
             self,
             latency_ms=latency_ms,
             sampled_ms=now_ms,
             pressure=pressure,
             high_count=high_count,
-            is_deferring=kept or high_count == SUSTAINED_SAMPLES,
+            is_deferring=stays_deferring or high_count == SUSTAINED_SAMPLES,
             is_full=sample.is_full,
         )
 
@@ -155,16 +155,7 @@ class Governor:
 
 
 def pressure_of(sample: Sample, latency_ms: float | None, *, target_ms: float) -> float:
-    """Return the greatest of the three ratios, each kept within 0 and 1.
-
-    Parameters
-    ----------
-    sample : Sample
-    latency_ms : float, optional
-        The moving average, in place of the sample's own.
-    target_ms : float
-        The latency that counts as a pressure of 1.
-    """
+    """Return the greatest of the three ratios, each kept within 0 and 1."""
     ratios = (sample.waiting / sample.slots, (latency_ms or 0.0) / target_ms, sample.busy or 0.0)
     return max(map(_clamped, ratios))
 

@@ -83,29 +83,18 @@ _WHOLE = re.compile(r"\s*([+-]?\d{1,9})\s*", re.ASCII)
 
 
 def parse_priority(text: str, *, option: str = PROPERTY) -> int:
-    """Parse a priority.
-
-    Parameters
-    ----------
-    option : str, optional
-        The option that an error names.
-
-    Raises
-    ------
-    OptionError
-        The text is no whole number, or out of bounds.
-    """
-    found = _WHOLE.fullmatch(text)
-    if found is None or not PRIORITY_MIN <= int(found[1]) <= PRIORITY_MAX:
+    """Parse a priority."""
+    match = _WHOLE.fullmatch(text)
+    if match is None or not PRIORITY_MIN <= int(match[1]) <= PRIORITY_MAX:
         expected = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
         raise OptionError.invalid(option, text, expected)
-    return int(found[1])
+    return int(match[1])
 
 
 def priority_in(properties: Mapping[str, str]) -> int | None:
     """Return the priority that a table's properties set, None if they set none."""
-    own = properties.get(PROPERTY)
-    return None if own is None else parse_priority(own)
+    priority_text = properties.get(PROPERTY)
+    return None if priority_text is None else parse_priority(priority_text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +120,7 @@ class Urgency:
 
 
 def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
-    """Return the priorities of inputs, in points.
-
-    Parameters
-    ----------
-    bases : numpy.ndarray of int64, shape (n,)
-        The priorities without their age, in units (`Urgency.base`).
-    waited_ms : numpy.ndarray of int64, shape (n,)
-        How long each waits. A negative time counts as 0: a clock went back.
-    """
+    """Return the priorities of inputs, in points."""
     units = bases + np.clip(waited_ms, 0, WAITED_MAX_MS) * _AGE_PER_MS
     # Half away from zero, which is not what `round` does.
     rounded: Numbers = np.sign(units) * ((2 * np.abs(units) + SCALE) // (2 * SCALE))
@@ -154,16 +135,16 @@ def priority_of(standing: Urgency, *, now_ms: int, waited_ms: int) -> int:
     >>> priority_of(Urgency(read_ms=0), now_ms=90_000, waited_ms=0)
     63
     """
-    found = priorities(np.array([standing.base(now_ms)]), np.array([waited_ms]))
-    return int(found[0])
+    priority = priorities(np.array([standing.base(now_ms)]), np.array([waited_ms]))
+    return int(priority[0])
 
 
 @cache
 def _decay() -> Numbers:
     """Return the units that are left after each millisecond of one half-life."""
     share = np.exp2(np.arange(HALF_LIFE_MS) / -HALF_LIFE_MS)
-    found: Numbers = np.rint(_AUTO_MAX * share).astype(np.int64)
-    return found
+    scores: Numbers = np.rint(_AUTO_MAX * share).astype(np.int64)
+    return scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,16 +242,16 @@ class DirtySet:
         return self._with(dict.fromkeys(names), left, now_ms)
 
     def _with(self, gone: dict[str, None], names: Iterable[str], now_ms: int) -> DirtySet:
-        found = DirtySet()
+        dirty_set = DirtySet()
         # The order of times stays as it is, for the least of two rises with either.
-        found._since_ms = {
+        dirty_set._since_ms = {
             name: min(since_ms, now_ms)
             for name, since_ms in self._since_ms.items()
             if name not in gone
         }
         for name in names:
-            found._since_ms.setdefault(name, now_ms)
-        return found
+            dirty_set._since_ms.setdefault(name, now_ms)
+        return dirty_set
 
 
 TICK_MS = 50
@@ -316,19 +297,10 @@ class Service:
         return Turn(band=band, credit=had - spent)
 
     def is_drained(self, band: int, count: int, left: Collection[str]) -> bool:
-        """Return whether a band is empty after a service.
-
-        Parameters
-        ----------
-        band : int
-        count : int
-            How many of the first inputs were served.
-        left : collection of str
-            The inputs that were served and have more.
-        """
-        places = np.flatnonzero(self.bands == band)
-        has_others = len(places) and places[-1] >= count
-        return not (has_others or any(self.names[place] in left for place in places))
+        """Return whether a band is empty after a service."""
+        indices = np.flatnonzero(self.bands == band)
+        has_others = len(indices) and indices[-1] >= count
+        return not (has_others or any(self.names[index] in left for index in indices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,25 +321,16 @@ class Schedule:
         *,
         defers_lowest: bool = False,
     ) -> Service:
-        """Return the order in which the waiting inputs are served.
-
-        Parameters
-        ----------
-        now_ms : int
-        urgencies : mapping of str to Urgency, optional
-            An input that is left out has no priority, and is not known to be read.
-        defers_lowest : bool
-            Whether the lowest band is passed over; an input leaves that band as it grows older.
-        """
+        """Return the order in which the waiting inputs are served."""
         bands = self._bands(now_ms, urgencies or {})
         turn = _settled(self.turn, bands)
-        places = np.flatnonzero(bands != LOWEST) if defers_lowest else np.arange(len(bands))
-        bands = bands[places]
+        indices = np.flatnonzero(bands != LOWEST) if defers_lowest else np.arange(len(bands))
+        bands = bands[indices]
         rounds = _rounds(bands, turn)
         order = np.lexsort((-bands, rounds))
         names = list(self.dirty)
         return Service(
-            names=[names[place] for place in places[order].tolist()],
+            names=[names[index] for index in indices[order].tolist()],
             bands=bands[order],
             rounds=rounds[order],
             turn=turn,
@@ -381,20 +344,7 @@ class Schedule:
         left: Collection[str],
         now_ms: int,
     ) -> Schedule:
-        """Return the schedule after a service.
-
-        Parameters
-        ----------
-        service : Service
-        count : int
-            How many of the first inputs were served in their turn; these have paid. Where the next
-            one could not be served, inputs behind it may have been, and do not pay; the one that
-            was passed over waits, and keeps its turn.
-        names : collection of str
-            The inputs that were served.
-        left : collection of str
-            The served inputs that have more, in the order in which they are to wait on.
-        """
+        """Return the schedule after a service."""
         dirty = self.dirty.served(names, left, now_ms)
         turn = service.turn_behind(count)
         if service.is_drained(turn.band, count, set(left)):
@@ -410,10 +360,12 @@ class Schedule:
         tick_ms = now_ms - now_ms % TICK_MS
         bases = np.zeros(len(self.dirty), np.int64)
         if urgencies:
-            known = ((place, urgencies.get(name)) for place, name in enumerate(self.dirty))
-            for place, standing in known:
+            indexed = (
+                (name_index, urgencies.get(name)) for name_index, name in enumerate(self.dirty)
+            )
+            for index, standing in indexed:
                 if standing is not None:
-                    bases[place] = standing.base(tick_ms)
+                    bases[index] = standing.base(tick_ms)
         return bands_of(priorities(bases, self.dirty.waited_ms(tick_ms)))
 
 
@@ -426,11 +378,11 @@ def _rounds(bands: Numbers, turn: Turn) -> Numbers:
     """Return the round in which each waiting input is served; 0 is the round under way."""
     rounds = np.empty(len(bands), np.int64)
     for band, weight in enumerate(WEIGHTS.tolist()):
-        places = np.flatnonzero(bands == band)
-        ranks = np.arange(len(places))
+        indices = np.flatnonzero(bands == band)
+        ranks = np.arange(len(indices))
         if band < turn.band:  # Its turn in this round is yet to come.
-            rounds[places] = ranks // weight
+            rounds[indices] = ranks // weight
         else:
             credit = turn.credit if band == turn.band else 0
-            rounds[places] = np.where(ranks < credit, 0, 1 + (ranks - credit) // weight)
+            rounds[indices] = np.where(ranks < credit, 0, 1 + (ranks - credit) // weight)
     return rounds

@@ -89,13 +89,7 @@ class LocalCopies:
         return self._bytes_max
 
     def folder(self) -> Path:
-        """Return the folder, made if it is absent.
-
-        Raises
-        ------
-        OptionError
-            It cannot be made, or another user owns it and could plant copies.
-        """
+        """Return the folder, made if it is absent."""
         with usable(self._folder):
             # Looked at every time: cleaners of temporary folders remove it from under us.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,15 +103,7 @@ class LocalCopies:
         return self._folder
 
     def map(self, name: str, fetch: WriteCopy) -> pa.Buffer:
-        """Return the mapped copy of an object, fetched first if there is none.
-
-        Parameters
-        ----------
-        name : str
-            File name, the same for the same object only.
-        fetch : callable
-            What it raises is passed on, and nothing is kept.
-        """
+        """Return the mapped copy of an object, fetched first if there is none."""
         copy = self.folder() / name
         buffer = _try_map(copy)
         return self._fill(copy, fetch) if buffer is None else buffer
@@ -125,11 +111,11 @@ class LocalCopies:
     def file_of(self, name: str) -> MappedFile | None:
         """Return the state of a copy, without its trailer; None if there is no copy."""
         try:
-            found = os.stat(f"{self._folder}/{name}")
+            status = os.stat(f"{self._folder}/{name}")
         except FileNotFoundError:
             return None
         # Not its times: each process that maps it sets them, so that it is removed late.
-        return MappedFile(found.st_size - _TRAILER_BYTES, (found.st_dev, found.st_ino))
+        return MappedFile(status.st_size - _TRAILER_BYTES, (status.st_dev, status.st_ino))
 
     def forget(self, name: str) -> None:
         """Remove a copy, for example because its contents are damaged."""
@@ -161,7 +147,7 @@ class LocalCopies:
         self._evict(keep)
 
     def _evict(self, keep: Path) -> None:
-        found: list[tuple[float, int, Path]] = []
+        entries: list[tuple[float, int, Path]] = []
         for file in self._folder.iterdir():
             if file.suffix == _PART:
                 _remove_if_abandoned(file)
@@ -170,11 +156,11 @@ class LocalCopies:
                 status = file.stat()
             except FileNotFoundError:
                 continue  # Another process removed it.
-            found.append((status.st_mtime, status.st_size, file))
-        total = sum(size for _, size, _ in found)
+            entries.append((status.st_mtime, status.st_size, file))
+        total = sum(size for _, size, _ in entries)
         if total <= self.bytes_max:
             return
-        for _, size, file in sorted(found):
+        for _, size, file in sorted(entries):
             if total <= self.bytes_max * _KEPT_SHARE:
                 return
             if file != keep:
@@ -196,11 +182,11 @@ def _try_map(copy: Path) -> pa.Buffer | None:
     try:
         if os.stat(copy).st_size >= _TRAILER_BYTES:
             with pa.memory_map(str(copy)) as mapped:
-                whole = mapped.read_buffer()
-            size = whole.size - _TRAILER_BYTES
-            if whole.slice(size).to_pybytes() == _trailer(size):
+                content = mapped.read_buffer()
+            size = content.size - _TRAILER_BYTES
+            if content.slice(size).to_pybytes() == _trailer(size):
                 os.utime(copy)
-                return whole.slice(0, size)
+                return content.slice(0, size)
         copy.unlink()
     except FileNotFoundError:
         return None

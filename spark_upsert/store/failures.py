@@ -48,17 +48,7 @@ _CONFLICT = "ConditionalRequestConflict"
 
 
 def translate(error: Exception, *, verb: str, url: str) -> Exception:
-    """Return the error to raise for one of obstore's.
-
-    Parameters
-    ----------
-    error : Exception
-        What obstore raised.
-    verb : str
-        What was tried, for the message.
-    url : str
-        The object or folder that was asked for.
-    """
+    """Return the error to raise for one of obstore's."""
     text = str(error).split("\n\nDebug source")[0]
     status = _status(text)
     tried = f"could not {verb} '{url}': {_brief(text)}"
@@ -139,19 +129,19 @@ def may_pass(error: StorageError) -> bool:
 
 
 def _status(text: str) -> int | None:
-    found = re.search(r"status code: (\d{3})", text)
-    return int(found[1]) if found else None
+    match = re.search(r"status code: (\d{3})", text)
+    return int(match[1]) if match else None
 
 
 def _brief(text: str) -> str:
     """Return what is of use to a reader; without queries, which may hold a signature."""
-    said = re.search(
+    match = re.search(
         r"status code: (\d{3}[^:]*).*?<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?",
         text,
         re.DOTALL,
     )
-    if said:
-        status, code, message = said.groups()
+    if match:
+        status, code, message = match.groups()
         words = " ".join((message or "").split())
         return f"the server answered {status}, {code}" + (f": {words}" if words else "")
     plain = re.sub(r"(https?://[^\s?]+)\?\S+", r"\1?...", " ".join(text.split()))

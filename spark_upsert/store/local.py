@@ -106,15 +106,7 @@ class RegularFile:
 
 @contextmanager
 def opened_regular(path: Path) -> Iterator[RegularFile]:
-    """Open a regular file for as long as the body runs.
-
-    Raises
-    ------
-    CorruptionError
-        There is something else at the path.
-    OSError
-        It cannot be opened; FileNotFoundError if there is nothing.
-    """
+    """Open a regular file for as long as the body runs."""
     try:
         handle = os.open(path, _READ)
     except OSError as error:
@@ -162,13 +154,7 @@ def resident_bytes() -> int:
 
 
 def release_mapped(buffer: pa.Buffer) -> None:
-    """Give the pages of a mapped file back; a further read loads them anew.
-
-    Parameters
-    ----------
-    buffer : pyarrow.Buffer
-        A whole mapped file that no process writes. The contents of any other memory would be lost.
-    """
+    """Give the pages of a mapped file back; a further read loads them anew."""
     if _madvise is not None and _ADVICE is not None and buffer.size > 0:
         # It is only an advice: if it is not taken, nothing is lost.
         _madvise(ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size), _ADVICE)
@@ -190,15 +176,7 @@ _NO_LINKS = (
 
 @contextmanager
 def translated(verb: str, path: Path) -> Iterator[None]:
-    """Turn what the system refuses into advice.
-
-    Parameters
-    ----------
-    verb : str
-        What is tried, for the message; a ``read`` is told of absence as such.
-    path : pathlib.Path
-        What it is tried on.
-    """
+    """Turn what the system refuses into advice."""
     try:
         yield
     except OSError as error:
@@ -230,8 +208,8 @@ def links_required(path: Path) -> Iterator[None]:
 
 
 def _storage_error(error: OSError, tried: str, hint: str) -> StorageError:
-    said = error.strerror or str(error) or type(error).__name__
-    return StorageError(f"{tried}: {said}.", hint=hint, errno=error.errno)
+    description = error.strerror or str(error) or type(error).__name__
+    return StorageError(f"{tried}: {description}.", hint=hint, errno=error.errno)
 
 
 def _advice(error: OSError) -> str:
@@ -347,12 +325,12 @@ class LocalStore:
         target = f"{self._root}/{path}"
         with translated("read", Path(target)):
             try:
-                found = os.stat(target)
+                status = os.stat(target)
             except FileNotFoundError:
                 return None
         # Either time may be set by hand, both at once not.
-        mark = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
-        return MappedFile(found.st_size, mark)
+        mark = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        return MappedFile(status.st_size, mark)
 
     def release(self, buffer: pa.Buffer) -> None:
         release_mapped(buffer)
@@ -428,15 +406,15 @@ class LocalStore:
 
         It may have been made by a process that was killed before it came to the sync.
         """
-        for each in (folder, *folder.parents[:-1]):
-            number = _number(each)
-            if _FOLDERS.is_durable(each, number):
+        for directory in (folder, *folder.parents[:-1]):
+            number = _number(directory)
+            if _FOLDERS.is_durable(directory, number):
                 continue
             try:
-                sync_folder(each.parent)
+                sync_folder(directory.parent)
             except PermissionError:
                 break  # Folders that we may not read are not ours to make.
-            _FOLDERS.remember(each, number)
+            _FOLDERS.remember(directory, number)
 
 
 _Number = tuple[int, int]
@@ -479,11 +457,11 @@ class _Folders:
 
     def forget_absent(self, folder: Path) -> None:
         """Forget a folder and those above it that are not there."""
-        for each in (folder, *folder.parents):
-            if each.is_dir():
+        for directory in (folder, *folder.parents):
+            if directory.is_dir():
                 break
             with self._lock:
-                self._numbers.pop(each, None)
+                self._numbers.pop(directory, None)
 
 
 _FOLDERS = _Folders()

@@ -246,7 +246,7 @@ class ObjectStore:
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         with self._translated("read", path):
-            found = obstore.get_ranges(
+            buffers = obstore.get_ranges(
                 self._client,
                 path,
                 starts=[low for low, _ in ranges],
@@ -255,7 +255,7 @@ class ObjectStore:
             )
         return [
             self._require_whole(path, low, high, data)
-            for (low, high), data in zip(ranges, found, strict=True)
+            for (low, high), data in zip(ranges, buffers, strict=True)
         ]
 
     def mapped_file(self, path: str) -> MappedFile | None:
@@ -294,8 +294,8 @@ class ObjectStore:
             with ThreadPoolExecutor(RANGES_AT_ONCE) as pool:
                 ranges = [pool.submit(fetch_range, at) for at in range(0, size, RANGE_BYTES)]
                 try:
-                    for each in ranges:
-                        each.result()
+                    for byte_range in ranges:
+                        byte_range.result()
                 finally:
                     pool.shutdown(wait=False, cancel_futures=True)
         return size
@@ -320,11 +320,11 @@ class ObjectStore:
                 chunks = obstore.list(
                     self._client, prefix or None, offset=after, chunk_size=_LIST_CHUNK
                 )
-                found = [entry for chunk in chunks for entry in chunk]
+                entries = [entry for chunk in chunks for entry in chunk]
             else:
-                found = list(obstore.list_with_delimiter(self._client, prefix or None)["objects"])
+                entries = list(obstore.list_with_delimiter(self._client, prefix or None)["objects"])
         depth = prefix.count("/") + bool(prefix)
-        for entry in sorted(found, key=lambda entry: entry["path"]):
+        for entry in sorted(entries, key=lambda entry: entry["path"]):
             if entry["path"] > after and entry["path"].count("/") == depth:
                 yield ObjectInfo(
                     path=entry["path"],
@@ -428,9 +428,13 @@ def _refuse_other_endpoint(endpoint: str | None) -> None:
 
 def _digest(settings: ObjectSettings) -> str:
     """Return what differs if any setting does, those of the environment too."""
-    given = (settings.cloud.value, sorted(settings.config.items()), sorted(settings.client.items()))
-    ambient = sorted(each for each in os.environ.items() if each[0].startswith(_VARIABLES))
-    return hashlib.sha256(repr((given, ambient)).encode()).hexdigest()
+    identity = (
+        settings.cloud.value,
+        sorted(settings.config.items()),
+        sorted(settings.client.items()),
+    )
+    ambient = sorted(item for item in os.environ.items() if item[0].startswith(_VARIABLES))
+    return hashlib.sha256(repr((identity, ambient)).encode()).hexdigest()
 
 
 def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:

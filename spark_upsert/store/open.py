@@ -20,22 +20,7 @@ from spark_upsert.store.settings import cloud_of
 
 
 def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
-    """Return the store for a local path or a URL.
-
-    Parameters
-    ----------
-    path : str
-        A local path, ``file:///...``, or an address that obstore knows: ``s3://``, ``gs://``,
-        ``az://``, ``abfss://``. Hadoop's ``s3a://`` is taken as ``s3://``.
-    options : mapping, optional
-        Settings of the object store (``storage.*`` options without the prefix).
-
-    Raises
-    ------
-    OptionError
-        The path is empty, not supported or contains a secret (`require_plain`), or it is an object
-        store's and obstore is not installed.
-    """
+    """Return the store for a local path or a URL."""
     if not path:
         raise OptionError.missing("path", "where the table lies")
     require_plain(path)
@@ -92,8 +77,8 @@ class StoreBelow:
     @property
     def cache_key(self) -> Hashable | None:
         """The cache key of the store, and the folder (`Store.cache_key`)."""
-        own = self._store.cache_key
-        return None if own is None else (own, self._folder)
+        store_key = self._store.cache_key
+        return None if store_key is None else (store_key, self._folder)
 
     def iter_above(self) -> Iterator[Store]:
         """Yield the folders between this one and the store, the nearest first, and the store."""

@@ -82,24 +82,7 @@ def checked_record(
     *,
     bytes_max: int | None = None,
 ) -> CheckedRecord:
-    """Return a JSON record with its checksum, decoded once by the rule of its reader.
-
-    Parameters
-    ----------
-    where : str
-        The path of the object in its store.
-    value : object
-        The value that the reader must return.
-    record : mapping
-        The JSON form of the value.
-    build, bytes_max
-        The arguments with which the reader calls `read_record`.
-
-    Raises
-    ------
-    OptionError
-        The reader refuses the record, or returns another value. Nothing is written.
-    """
+    """Return a JSON record with its checksum, decoded once by the rule of its reader."""
     return checked_data(
         where,
         value,
@@ -117,13 +100,7 @@ def checked_data(
     *,
     bytes_max: int | None = None,
 ) -> CheckedRecord:
-    """Return a record of any format, decoded once by the rule of its reader.
-
-    Raises
-    ------
-    OptionError
-        As `checked_record`.
-    """
+    """Return a record of any format, decoded once by the rule of its reader."""
     limit = RECORD_BYTES_MAX if bytes_max is None else bytes_max
     data = b""
 
@@ -142,11 +119,6 @@ def require_readable(where: str, value: T, decode: Callable[[], T]) -> None:
     """Refuse a record that its reader does not decode to the value that was encoded.
 
     For records that another system writes, such as the offsets in a checkpoint of Spark.
-
-    Raises
-    ------
-    OptionError
-        As `checked_record`.
     """
     try:
         decoded = decode()
@@ -196,15 +168,7 @@ def read_record(
     *,
     bytes_max: int | None = None,
 ) -> T | None:
-    """Return what ``build`` makes of a record, or None if there is no such object.
-
-    Raises
-    ------
-    CorruptionError
-        It is no record, too large, or ``build`` cannot make sense of it.
-    NewerFormatError, EarlierFormatError
-        It, or something in it, is of a format that this version does not read.
-    """
+    """Return what ``build`` makes of a record, or None if there is no such object."""
     try:
         data = store.read(path, bytes_max=RECORD_BYTES_MAX if bytes_max is None else bytes_max)
     except FileNotFoundError:
@@ -219,8 +183,8 @@ def read_record(
         )
     try:
         record = json.loads(body)
-        found = whole(record.get("format", FORMAT_VERSION))
-        if found == FORMAT_VERSION:
+        version = whole(record.get("format", FORMAT_VERSION))
+        if version == FORMAT_VERSION:
             return build(record)
     except NewerFormatError:
         raise
@@ -231,8 +195,8 @@ def read_record(
             "path of the table."
         )
         raise damage from error
-    kind = NewerFormatError if found > FORMAT_VERSION else EarlierFormatError
-    raise kind.of(f"'{where}'", found, FORMAT_VERSION)
+    kind = NewerFormatError if version > FORMAT_VERSION else EarlierFormatError
+    raise kind.of(f"'{where}'", version, FORMAT_VERSION)
 
 
 # -- values: each returns what it is given, or raises ValueError -------------------------
@@ -259,12 +223,12 @@ def text(value: Any) -> str:
 
 def texts(value: Any) -> dict[str, str]:
     """Return texts by name."""
-    return {text(name): text(each) for name, each in value.items()}
+    return {text(name): text(item) for name, item in value.items()}
 
 
 def numbers(value: Any) -> dict[str, int]:
     """Return whole numbers by name."""
-    return {text(name): counted(each) for name, each in value.items()}
+    return {text(name): counted(item) for name, item in value.items()}
 
 
 def optional(build: Callable[[Any], T], value: Any) -> T | None:

@@ -141,41 +141,36 @@ class ObjectSettings:
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, Any]) -> ObjectSettings:
-        """Check the options of a table.
-
-        Parameters
-        ----------
-        url : str
-            The table's path.
-        options : mapping
-            Names without ``storage.``, to texts, numbers or booleans.
-
-        Raises
-        ------
-        OptionError
-            A name is unknown or given twice, a value is malformed, or no object storage has
-            such a path.
-        """
+        """Check the options of a table."""
         cloud = cloud_of(url)
-        given: dict[str, str] = {}
+        canonical_options: dict[str, str] = {}
         for name, value in options.items():
             canonical = _canonical(cloud, name)
-            if canonical in given:
+            if canonical in canonical_options:
                 raise OptionError(
                     f"the option 'storage.{canonical}' is given twice, once as '{name}'.",
                     hint="keep one of them.",
                     option=f"storage.{canonical}",
                 )
-            given[canonical] = str(value).lower() if isinstance(value, bool) else str(value)
-        _require_allow_http(given)
+            canonical_options[canonical] = (
+                str(value).lower() if isinstance(value, bool) else str(value)
+            )
+        _require_allow_http(canonical_options)
         return cls(
             cloud=cloud,
-            config={name: given[name] for name in CLOUD_OPTIONS[cloud] & given.keys()},
-            client={n: parse(n, given[n]) for n, parse in CLIENT_OPTIONS.items() if n in given},
+            config={
+                name: canonical_options[name]
+                for name in CLOUD_OPTIONS[cloud] & canonical_options.keys()
+            },
+            client={
+                n: parse(n, canonical_options[n])
+                for n, parse in CLIENT_OPTIONS.items()
+                if n in canonical_options
+            },
             **{
-                target: parse(name, given[name])
+                target: parse(name, canonical_options[name])
                 for name, (target, parse) in OWN_OPTIONS.items()
-                if name in given
+                if name in canonical_options
             },
         )
 
@@ -219,14 +214,14 @@ def cloud_of(url: str) -> Cloud:
 
 def _canonical(cloud: Cloud, name: str) -> str:
     """Return the one name of an option."""
-    known = CLOUD_OPTIONS[cloud] | CLIENT_OPTIONS.keys() | OWN_OPTIONS.keys()
-    by_fold = {_fold(each): each for each in known}
-    by_fold |= {_fold(alias): each for alias, each in _ALIASES[cloud].items()}
+    known_options = CLOUD_OPTIONS[cloud] | CLIENT_OPTIONS.keys() | OWN_OPTIONS.keys()
+    by_fold = {_fold(option): option for option in known_options}
+    by_fold |= {_fold(alias): option for alias, option in _ALIASES[cloud].items()}
     folded = _fold(name)
     for prefix in ("", *cloud.value):
         if folded.startswith(prefix) and folded.removeprefix(prefix) in by_fold:
             return by_fold[folded.removeprefix(prefix)]
-    raise OptionError.unknown(f"storage.{name}", [f"storage.{each}" for each in known])
+    raise OptionError.unknown(f"storage.{name}", [f"storage.{option}" for option in known_options])
 
 
 def _fold(name: str) -> str:
@@ -261,10 +256,10 @@ def _count(name: str, value: str) -> int:
 
 
 def _bytes(name: str, value: str) -> int:
-    found = re.fullmatch(r"(\d+) ?([kmgt]?)(?:i?b)?", value.strip().lower())
-    if found is None:
+    match = re.fullmatch(r"(\d+) ?([kmgt]?)(?:i?b)?", value.strip().lower())
+    if match is None:
         raise OptionError.invalid(f"storage.{name}", value, "bytes, such as 500m or 8g")
-    return int(found[1]) * _BYTES[found[2]]
+    return int(match[1]) * _BYTES[match[2]]
 
 
 def _seconds(name: str, value: str) -> float:

@@ -35,11 +35,6 @@ class SpillFolder:
     ----------
     parent : path or None
         Where it is made; None: as the module says.
-
-    Raises
-    ------
-    StorageError
-        It cannot be made.
     """
 
     def __init__(self, parent: Path | None = None) -> None:
@@ -60,8 +55,8 @@ class SpillFolder:
 
 def _usual_parent() -> Path:
     """Return the folder of Spark's that is this process's share, or the system's."""
-    given = [Path(each) for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
-    usable = [each for each in given if os.access(each, os.W_OK | os.X_OK)]
+    folders = [Path(text) for text in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if text]
+    usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)]
     # Workers are many, and Spark spreads its own files over its disks, too.
     return usable[os.getpid() % len(usable)] if usable else Path(tempfile.gettempdir())
 

@@ -1,4 +1,4 @@
-"""Rows as a caller of `Table.append` has them: any Arrow, or a frame that gives Arrow.
+"""Rows as a caller of `Table.upsert` has them: any Arrow, or a frame that gives Arrow.
 
 With ``merge_schema`` the table gains what they have more.
 
@@ -44,13 +44,7 @@ _NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
 
 
 def as_table(rows: Any) -> pa.Table:
-    """Return rows as a table; an index of pandas that has a name is a column, and else nothing.
-
-    Raises
-    ------
-    SchemaError
-        They are nothing that gives Arrow, or have a column of Python objects.
-    """
+    """Return rows as a table; an index of pandas that has a name is a column, and else nothing."""
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pa.RecordBatch):
@@ -77,21 +71,15 @@ def as_table(rows: Any) -> pa.Table:
 
 
 def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> TableSchema:
-    """Return the schema of a table that gains what rows have more.
-
-    Raises
-    ------
-    SchemaError
-        They lack a key, have two columns of one name, or have another type that is no wider one.
-    """
+    """Return the schema of a table that gains what rows have more."""
     refuse_repeated(incoming.names)
-    own = {name.lower() for name in schema.columns.names}
-    apart = {field.name.lower() for field in schema.order} | (
+    schema_names = {name.lower() for name in schema.columns.names}
+    special_names = {field.name.lower() for field in schema.order} | (
         {deletes.lower()} if deletes else set()
     )
-    apart |= {name.lower() for name in schema.engine.column_order.values()}
-    apart -= own
-    columns = [field for field in incoming if field.name.lower() not in apart]
+    special_names |= {name.lower() for name in schema.engine.column_order.values()}
+    special_names -= schema_names
+    columns = [field for field in incoming if field.name.lower() not in special_names]
     stored = as_collected(pa.schema(columns), schema.engine)
     return schema.accept(stored, merge=True, orders=incoming)
 
@@ -102,25 +90,7 @@ _COLUMNS_HINT = "give a mapping or a frame with the columns {}."
 def as_keys(
     schema: TableSchema, given: Any, *, names: Sequence[str] | None = None
 ) -> pa.RecordBatch:
-    """Return keys as columns, in the order of the key columns.
-
-    Parameters
-    ----------
-    schema : TableSchema
-    given : object
-        A value, where the key is one column, or several such values (`is_many`); a tuple with a
-        value for each key column, or several such tuples; a mapping of key columns to values, or
-        to several values each; an array; or anything that gives Arrow, of which the key columns
-        are taken.
-    names : sequence of str, optional
-        Some of the key columns; by default all.
-
-    Raises
-    ------
-    SchemaError
-        A key column is missing or ambiguous, a value is not of its type, or columns have different
-        numbers of values.
-    """
+    """Return keys as columns, in the order of the key columns."""
     names = tuple(schema.keys if names is None else names)
     fields = [schema.columns.field(name) for name in names]
     columns = _columns_of(names, given)
@@ -136,13 +106,7 @@ def as_keys(
 
 
 def as_values(given: Any, field: pa.Field, *, role: str = "key column") -> pa.Array:
-    """Return one value or several as an array of a column's type.
-
-    Raises
-    ------
-    SchemaError
-        A value is not of that type.
-    """
+    """Return one value or several as an array of a column's type."""
     try:
         return array_of(given if is_many(given) else [given], field.type)
     except pa.ArrowException as error:
@@ -172,14 +136,14 @@ def _columns_of(keys: tuple[str, ...], given: Any) -> list[Any]:
         return _of_one_column(keys, given)
     is_one_key = isinstance(given, tuple) and len(given) == len(keys) > 1 and not _has_rows(given)
     rows = [_row(keys, row) for row in ([given] if is_one_key else given)]
-    return [[row[place] for row in rows] for place in range(len(keys))]
+    return [[row[index] for row in rows] for index in range(len(keys))]
 
 
 _ROWS = (tuple, list, Mapping, np.ndarray)
 
 
 def _has_rows(given: Iterable[Any]) -> bool:
-    return isinstance(given, Collection) and any(isinstance(each, _ROWS) for each in given)
+    return isinstance(given, Collection) and any(isinstance(item, _ROWS) for item in given)
 
 
 def _row(keys: tuple[str, ...], given: Any) -> list[Any]:
@@ -206,41 +170,23 @@ def _of_one_column(keys: tuple[str, ...], values: Any) -> list[Any]:
 
 def _place_of(name: str, available: Sequence[str]) -> int:
     """Return where the one column is that a key column's name means."""
-    places = [at for at, column in enumerate(available) if column.lower() == name.lower()]
-    if not places:
+    matches = [at for at, column in enumerate(available) if column.lower() == name.lower()]
+    if not matches:
         raise SchemaError.missing_column(name, available, role="key column of the keys")
-    refuse_repeated(available[at] for at in places)
-    return places[0]
+    refuse_repeated(available[at] for at in matches)
+    return matches[0]
 
 
 def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
-    """Return a delete for each row that some keys have at a version; keys without one have none.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-    keys : pyarrow.RecordBatch
-        The key columns, in the order of the key.
-
-    Returns
-    -------
-    pyarrow.Table
-        The columns of the key and the order, and `GONE`. No others: until the deletes are applied,
-        another writer may drop a column or add one.
-
-    Raises
-    ------
-    OptionError
-        Of two equal orders the table takes the earlier one, or none.
-    """
+    """Return a delete for each row that some keys have at a version; keys without one have none."""
     schema = snapshot.manifest.schema
     require_deletes_win(schema)
-    found = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows
-    arrays = {name: found.column(name) for name in schema.keys}
+    stored_rows = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows
+    arrays = {name: stored_rows.column(name) for name in schema.keys}
     stored = schema.order_columns[len(schema.order_columns) - len(schema.order) :]
     orders = {field.name: name for field, name in zip(schema.order, stored, strict=True)}
-    arrays |= {name: found.column(of) for name, of in orders.items() if name not in arrays}
-    arrays[GONE] = pa.repeat(pa.scalar(True), found.num_rows)
+    arrays |= {name: stored_rows.column(of) for name, of in orders.items() if name not in arrays}
+    arrays[GONE] = pa.repeat(pa.scalar(True), stored_rows.num_rows)
     return pa.table(arrays)
 
 
@@ -259,6 +205,6 @@ def require_deletes_win(schema: TableSchema) -> None:
     raise OptionError(
         f"the table has ties={schema.ties.value}, so that no delete of the same order as its row "
         "wins over it.",
-        hint="append the deletes with an order of their own: append(rows, deletes=...).",
+        hint="write the deletes with an order of their own: upsert(rows, deletes=...).",
         option="ties",
     )

@@ -60,26 +60,15 @@ def require_free(store: Store, *, is_root: bool = False) -> None:
 
     Names that begin with ``_`` or ``.`` are passed over, except for those of `_MARKERS`: people
     keep the checkpoints of queries there.
-
-    Parameters
-    ----------
-    store : Store
-    is_root : bool
-        Whether the folder is that of many tables, whose own folders are in it.
-
-    Raises
-    ------
-    OptionError
-        The folder holds files of others, or it is in the folder of a Delta table or the like.
     """
-    found = _format_of(store)
-    if found is None and (names := list(_foreign(store, is_root=is_root))):
+    contents = _format_of(store)
+    if contents is None and (names := list(_foreign(store, is_root=is_root))):
         more = f" and {len(names) - 1} further files or folders" if len(names) > 1 else ""
-        found = f"'{names[0]}'{more}"
-    found = format_above(store) if found is None else f"it holds {found}"
-    if found is not None:
+        contents = f"'{names[0]}'{more}"
+    contents = format_above(store) if contents is None else f"it holds {contents}"
+    if contents is not None:
         raise OptionError(
-            f"a table is to be made in '{store.url}', but {found}. Nothing was written.",
+            f"a table is to be made in '{store.url}', but {contents}. Nothing was written.",
             hint="choose an empty folder. 'Table.create' and a write also take "
             f"{setting('allowNonEmptyPath', 'true')}, for a folder where no other tool removes "
             "files.",
@@ -92,16 +81,16 @@ def format_above(store: Store) -> str | None:
     for above in store.iter_above() if isinstance(store, _HasFoldersAbove) else ():
         # Who may write into a folder need not be allowed to list those above it.
         with suppress(UpsertFlowError, OSError):
-            found = _format_of(above)
-            if found is not None:
-                return f"'{above.url}' holds {found}"
+            contents = _format_of(above)
+            if contents is not None:
+                return f"'{above.url}' holds {contents}"
     return None
 
 
 def _format_of(store: Store) -> str | None:
     """Return the format of a table of another tool in a folder; None if there is none."""
     folders = set(store.folders(""))
-    return next((found for name, found in _MARKERS.items() if name in folders), None)
+    return next((format_name for name, format_name in _MARKERS.items() if name in folders), None)
 
 
 def _foreign(store: Store, *, is_root: bool) -> Iterator[str]:

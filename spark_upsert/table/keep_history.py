@@ -73,32 +73,7 @@ def keep_history(
     tracked: Sequence[str] = (),
     untracked: Sequence[str] = (),
 ) -> Commit | None:
-    """Bring the table that keeps a history up to date; make it if there is none.
-
-    Parameters
-    ----------
-    table : Table
-        The source. The keeper holds a lease on it, for as long as leases last, because the next
-        step begins where this one ends.
-    kept : Table
-        May be absent.
-    columns, by, tracked, untracked
-        As of `Table.history`; key columns come along. The same in each step.
-
-    Returns
-    -------
-    Commit or None
-        None if the source has had no epoch since.
-
-    Raises
-    ------
-    OtherTableError
-        The table keeps something else, or the source is not the one whose history it keeps.
-    DataLossError
-        Changes that it lacks are expired.
-    ContentionError
-        Other keepers were faster, again and again.
-    """
+    """Bring the table that keeps a history up to date; make it if there is none."""
     return despite_expiry(
         lambda: _kept_up(table, kept, columns, by, tracked, untracked), table.store.url
     )
@@ -116,25 +91,25 @@ def _kept_up(
     for _ in range(TRIES_MAX):
         look = table.log.look()
         source = look.head()
-        known = kept.log.try_head()
-        reached = None if known is None else known.transactions.get(_writer(source))
+        history_head = kept.log.try_head()
+        reached = None if history_head is None else history_head.transactions.get(_writer(source))
         lower = min(max(reached or 0, source.since), source.version)
         spans = schemas_between(look, lower, source)
-        fields = _shown(source.schema, spans, known)
+        fields = _shown(source.schema, spans, history_head)
         named = fields.names if columns is None else _select(columns, fields, "columns")
-        wanted = HistoryOptions(
+        history_options = HistoryOptions(
             columns=tuple(dict.fromkeys((*source.schema.keys, *named))),
             by=by,
             tracked=_select(tracked, fields, "tracked"),
             untracked=_select(untracked, fields, "untracked"),
         )
-        for name in source.schema.unreadable.intersection(wanted.columns):
+        for name in source.schema.unreadable.intersection(history_options.columns):
             raise unreadable_column(name, source.schema.columns.field(name).type)
-        fields = pa.schema([fields.field(name) for name in wanted.columns])
-        head = _made(kept, source, wanted, fields, is_of_all=columns is None)
+        fields = pa.schema([fields.field(name) for name in history_options.columns])
+        head = _made(kept, source, history_options, fields, is_of_all=columns is None)
         guard = UnchangedRowsGuard(head)
         try:
-            return _step(table, kept, source, spans, head, wanted, guard)
+            return _step(table, kept, source, spans, head, history_options, guard)
         except ContentionError:
             if not guard.has_changed:
                 raise
@@ -161,31 +136,31 @@ def schemas_between(log: Versions, lower: int, source: Manifest) -> list[SchemaS
     and of one that was dropped before, it does not show what older files still hold. A column that
     `repair` gave up is in none of them: no reader accepts its values.
     """
-    found = [SchemaSpan(lower=lower, upper=source.upper, schema=log.at(lower).schema)]
+    spans = [SchemaSpan(lower=lower, upper=source.upper, schema=log.at(lower).schema)]
     for commit in log.commits(lower + 1, source.upper):
         if commit.schema is None:
             continue
-        last = found[-1]
+        last = spans[-1]
         if set(last.schema.columns.names) <= set(commit.schema.columns.names):
-            found[-1] = replace(last, schema=commit.schema)
+            spans[-1] = replace(last, schema=commit.schema)
         else:
-            found[-1] = replace(last, upper=commit.version)
-            found.append(replace(last, lower=commit.version, schema=commit.schema))
-    lost = frozenset().union(*(each.schema.unreadable for each in found))
+            spans[-1] = replace(last, upper=commit.version)
+            spans.append(replace(last, lower=commit.version, schema=commit.schema))
+    lost = frozenset().union(*(span.schema.unreadable for span in spans))
     lost -= source.schema.unreadable
-    found = [replace(each, schema=without_columns(each.schema, lost)) for each in found]
-    newest = [*(each.schema for each in found[1:]), source.schema]
+    spans = [replace(span, schema=without_columns(span.schema, lost)) for span in spans]
+    newest = [*(span.schema for span in spans[1:]), source.schema]
     return [
-        replace(each, schema=reduce(TableSchema.widened_to, newest[index:], each.schema))
-        for index, each in enumerate(found)
+        replace(span, schema=reduce(TableSchema.widened_to, newest[index:], span.schema))
+        for index, span in enumerate(spans)
     ]
 
 
 def _shown(newest: TableSchema, spans: Sequence[SchemaSpan], known: Manifest | None) -> pa.Schema:
     """Return the columns of the source that a history may show, those that were dropped, too."""
-    own = [] if known is None else _of_source(known.schema.columns)
+    stored_names = [] if known is None else _of_source(known.schema.columns)
     fields = {field.name: field for field in newest.columns}
-    for field in (*(field for span in spans for field in span.schema.columns), *own):
+    for field in (*(field for span in spans for field in span.schema.columns), *stored_names):
         fields.setdefault(field.name, field)
     return pa.schema(list(fields.values()))
 
@@ -196,8 +171,10 @@ def _of_source(columns: pa.Schema) -> list[pa.Field]:
 
 
 def _select(names: Sequence[str], fields: pa.Schema, argument: str) -> tuple[str, ...]:
-    own = fields.names
-    return tuple(find_column(name, own, role="column") for name in names_of(names, argument))
+    field_names = fields.names
+    return tuple(
+        find_column(name, field_names, role="column") for name in names_of(names, argument)
+    )
 
 
 def _writer(source: Manifest) -> str:
@@ -213,26 +190,28 @@ def _made(
     is_of_all: bool,
 ) -> Manifest:
     """Return the table that keeps a history, with the columns of the source; make it if needed."""
-    own = source.schema
-    said = {
+    source_schema = source.schema
+    identity = {
         "table": source.table_id,
         "by": wanted.by.value,
         "columns": None if is_of_all else list(wanted.columns),
         "tracked": list(wanted.tracked),
     }
     if wanted.untracked:  # Histories that were kept before there was such a list lack it.
-        said["untracked"] = list(wanted.untracked)
-    expected = json.dumps(said, separators=(",", ":"))
-    columns = [*fields, *valid_fields(own, wanted), pa.field(FROM_VERSION, pa.int64())]
+        identity["untracked"] = list(wanted.untracked)
+    expected = json.dumps(identity, separators=(",", ":"))
+    columns = [*fields, *valid_fields(source_schema, wanted), pa.field(FROM_VERSION, pa.int64())]
     schema = TableSchema.of(
-        pa.schema(columns), keys=[*own.keys, FROM_VERSION], hash_prefix=len(own.keys)
+        pa.schema(columns),
+        keys=[*source_schema.keys, FROM_VERSION],
+        hash_prefix=len(source_schema.keys),
     )
     head = kept.log.try_head() or kept.ensure(schema, internal={HISTORY_OF: expected})
-    found = head.properties.get(HISTORY_OF)
-    if found != expected:
+    recorded = head.properties.get(HISTORY_OF)
+    if recorded != expected:
         raise OtherTableError(
             f"the table at '{kept.store.url}' is to keep the history {expected}; found "
-            f"{'a table that keeps none' if found is None else found}.",
+            f"{'a table that keeps none' if recorded is None else recorded}.",
             hint="give the same columns and options as at first, or keep this history in a new "
             "path; a source that was made anew has a new history.",
             path=kept.store.url,
@@ -262,8 +241,8 @@ def _step(
             raise VersionNotFoundError.expired(
                 f"version {source.version}", since=begin, newest=table.log.head().version
             )
-        [own] = (each.schema for each in spans if each.lower <= begin < each.upper)
-        stretches = [contents_at(table.log, begin, own)]
+        [schema] = (span.schema for span in spans if span.lower <= begin < span.upper)
+        stretches = [contents_at(table.log, begin, schema)]
         lower = begin + 1
     else:
         stretches = []
@@ -292,13 +271,7 @@ def _step(
 
 
 def _position(kept: Table, head: Manifest, writer: str, source: Manifest) -> int | None:
-    """Return the version of the source that a kept table has reached; None before its first step.
-
-    Raises
-    ------
-    OtherTableError
-        It has reached a version that the source does not have, or what it reached is forgotten.
-    """
+    """Return the source version that a kept table has reached; None before its first step."""
     position = head.transactions.get(writer)
     is_lost = position is None and head.has_forgotten(writer)
     if is_lost or (position is not None and position > source.version):
@@ -329,11 +302,6 @@ def _require_same_past(
 
     Where that version was expired since, or the step was taken before there were marks, only the
     identity of the table is left to compare.
-
-    Raises
-    ------
-    OtherTableError
-        The source was set back from a copy, and written on.
     """
     mark = head.transactions.get(_marker(source))
     if mark is None or position < source.since:
@@ -387,6 +355,6 @@ def _open_rows(
     rows = pa.concat_batches(batches) if batches else None
     if rows is None or not rows.num_rows:
         return events.slice(0, 0)
-    found = [*rows.select([*names, begins, FROM_VERSION]).columns]
+    columns = [*rows.select([*names, begins, FROM_VERSION]).columns]
     is_put = pa.array(np.ones(rows.num_rows, dtype=np.bool_))
-    return pa.RecordBatch.from_arrays([*found, is_put], names=event_names(names))
+    return pa.RecordBatch.from_arrays([*columns, is_put], names=event_names(names))

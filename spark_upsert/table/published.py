@@ -37,6 +37,6 @@ def vacuum_mirrors(table: ObservedTable, done: VacuumResult) -> VacuumResult:
     """Return what a vacuum removed, and what it removes of the mirrors of its table."""
     has_place = PUBLISH_PATH in table.log.head().properties
     if has_place or DEFAULT_FOLDER in table.store.folders(""):
-        for place, own in commit_observer().vacuum(table, done.is_dry_run):
-            done = done.with_those_below(own, place)
+        for location, vacuumed in commit_observer().vacuum(table, done.is_dry_run):
+            done = done.with_those_below(vacuumed, location)
     return done

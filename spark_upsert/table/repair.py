@@ -90,7 +90,9 @@ def without_columns(schema: TableSchema, names: frozenset[str]) -> TableSchema:
     """Return a schema without some columns, and without their rules."""
     engine = schema.engine
     rules = {name: rule for name, rule in engine.rules.items() if name not in names}
-    order = {name: other for name, other in engine.column_order.items() if name not in names}
+    order = {
+        name: order_name for name, order_name in engine.column_order.items() if name not in names
+    }
     return replace(
         schema,
         columns=pa.schema([field for field in schema.columns if field.name not in names]),

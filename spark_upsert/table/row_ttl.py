@@ -75,15 +75,7 @@ class RowTtl:
 
     @classmethod
     def of(cls, schema: TableSchema, properties: Mapping[str, str]) -> RowTtl | None:
-        """Return what the properties of a table say; None if its rows stay.
-
-        Raises
-        ------
-        OptionError
-            No column is named, or rows of such a table cannot be deleted by it.
-        SchemaError
-            The column is not there, or holds no time.
-        """
+        """Return what the properties of a table say; None if its rows stay."""
         ttl_ms = parse_ttl(ROW_TTL, properties.get(ROW_TTL, "none"))
         if ttl_ms is None:
             return None
@@ -146,8 +138,8 @@ class ExpiredRows:
 
 def last_cutoff_ms(head: Manifest) -> int:
     """Return the cutoff of the newest expiry that the log remembers, 0 without one."""
-    own = (n for writer, n in head.transactions.items() if writer.startswith(_WRITER))
-    return max(own, default=0)
+    numbers = (n for writer, n in head.transactions.items() if writer.startswith(_WRITER))
+    return max(numbers, default=0)
 
 
 def expire_rows(table: WritableTable) -> ExpiredRows | None:
@@ -250,9 +242,9 @@ def _still(
     """Return those of some keys whose rows are too old at a later version, too."""
     if ttl.column is None:
         return _not_written(table, keys, seen + 1, snapshot.manifest)
-    own = list(snapshot.manifest.schema.keys)
-    found = snapshot.look_up(keys.columns, list(dict.fromkeys((*own, ttl.column))))
-    return ttl.expired(found.rows, cutoff_ms).select(own)
+    key_names = list(snapshot.manifest.schema.keys)
+    matches = snapshot.look_up(keys.columns, list(dict.fromkeys((*key_names, ttl.column))))
+    return ttl.expired(matches.rows, cutoff_ms).select(key_names)
 
 
 def _delete(

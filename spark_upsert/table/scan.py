@@ -85,25 +85,21 @@ class RowFilter:
 
     @classmethod
     def of(cls, condition: str, schema: pa.Schema) -> RowFilter:
-        """Check a condition.
-
-        Raises
-        ------
-        PlanError
-            It is no SQL that is known, or not of these columns (`expressions.bind`).
-        """
+        """Check a condition."""
         bind_condition(condition, schema)
         return cls(schema, condition, pins_of(condition, schema))
 
     def pinned(self, pins: Pins) -> RowFilter:
         """Return it with more pins, of other types perhaps; what is not known pins nothing."""
-        own = {
+        values_by_name = {
             name: values_of(values, self.schema.field(name).type)
             for name, values in pins.items()
             if has_column(self.schema, name)
         }
-        known = {name: values for name, values in own.items() if values is not None}
-        return replace(self, pins=both(self.pins, known))
+        pinned_values = {
+            name: values for name, values in values_by_name.items() if values is not None
+        }
+        return replace(self, pins=both(self.pins, pinned_values))
 
     def by_index(self, snapshot: Snapshot, index_of: IndexOf) -> RowFilter:
         """Return it with the index that saves most, if one does at a version."""
@@ -124,9 +120,9 @@ class RowFilter:
 
     def _columns_beside(self, names: Sequence[str]) -> list[str]:
         """Return columns, with those that the condition reads behind them."""
-        own = () if self._bound is None else self._bound.columns
+        filter_columns = () if self._bound is None else self._bound.columns
         read = set(names)
-        return [*names, *(name for name in own if name not in read)]
+        return [*names, *(name for name in filter_columns if name not in read)]
 
     def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows for which the condition is true."""
@@ -143,30 +139,14 @@ class RowFilter:
         hash_range: HashRange = ALL_HASHES,
         index_of: IndexOf | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a version that are wanted, each once, in any order.
-
-        Parameters
-        ----------
-        snapshot : Snapshot
-        names : sequence of str
-            Columns of the table; if none, batches have some of their own.
-        hash_range : HashRange
-            Only rows with hashes in it; all, if an index is asked.
-        index_of : callable, optional
-            Returns an index that is open already.
-
-        Raises
-        ------
-        DataError
-            The condition has no value for a row that was looked at.
-        """
+        """Yield the rows of a version that are wanted, each once, in any order."""
         index = None
         if self.indexed is not None:
             index = (index_of or partial(Index.of, snapshot.store))(self.indexed)
         for batch in self._candidates(snapshot, self._columns_beside(names), hash_range, index):
-            found = self.filter(batch)
-            if found.num_rows:
-                yield found.select(list(names)) if names else found
+            filtered = self.filter(batch)
+            if filtered.num_rows:
+                yield filtered.select(list(names)) if names else filtered
 
     def _candidates(
         self, snapshot: Snapshot, names: list[str], hash_range: HashRange, index: Index | None
@@ -211,8 +191,8 @@ class RowFilter:
         sizes = [len(self.pins[name]) for name in names]
         if prod(sizes) > KEYS_MAX:
             return None
-        places = np.indices(sizes).reshape(len(sizes), -1)
-        arrays = [self.pins[n].take(pa.array(at)) for n, at in zip(names, places, strict=True)]
+        indices = np.indices(sizes).reshape(len(sizes), -1)
+        arrays = [self.pins[n].take(pa.array(at)) for n, at in zip(names, indices, strict=True)]
         fields = pa.schema([schema.columns.field(name) for name in names])
         return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
@@ -222,14 +202,14 @@ def _choose_index(snapshot: Snapshot, where: RowFilter, index_of: IndexOf) -> st
     schema = snapshot.manifest.schema
     if where.keys(schema) is not None or where.prefixes(schema) is not None:
         return None
-    found = []
+    candidates = []
     for column, values in where.pins.items():
         index = index_of(column)
         count = None if index is None else _count_proposed(index, values)
         if count is not None:
-            found.append((count, column))
+            candidates.append((count, column))
     few = max(snapshot.manifest.live_rows, CHUNK_ROWS) // _LOOK_UP_COST
-    return next((column for count, column in sorted(found) if count <= few), None)
+    return next((column for count, column in sorted(candidates) if count <= few), None)
 
 
 def _count_proposed(index: Index, values: pa.Array) -> int | None:
@@ -293,8 +273,8 @@ class ScanPiece:
     @property
     def schema(self) -> pa.Schema:
         """The columns, as they come."""
-        own = self.snapshot.manifest.schema.columns
-        return pa.schema([own.field(name) for name in self.names])
+        columns = self.snapshot.manifest.schema.columns
+        return pa.schema([columns.field(name) for name in self.names])
 
     def scan(self) -> pa.RecordBatchReader:
         """Return a reader of its rows, in no particular order; memory stays bounded."""
@@ -321,8 +301,8 @@ def lazy_frame(snapshot: Snapshot, index_of: IndexOf) -> pl.LazyFrame:
     def read(
         names: list[str] | None, predicate: pl.Expr | None, rows: int | None, _: int | None
     ) -> Iterator[pl.DataFrame]:
-        wanted = names or columns.names
-        for batch in _batches(snapshot, wanted, predicate, index_of):
+        read_names = names or columns.names
+        for batch in _batches(snapshot, read_names, predicate, index_of):
             frame = _frame(batch)
             frame = frame if predicate is None else frame.filter(predicate)
             yield frame if rows is None else frame.head(rows)
@@ -378,9 +358,9 @@ def _pinned(column: pl.Expr, values: pl.Expr, columns: pa.Schema) -> Pins:
     name = column.meta.output_name()
     if name not in columns.names or kind_of(columns.field(name).type) not in _COMPARED:
         return {}
-    found = pl.select(values).to_series()
-    if found.dtype == pl.List:
-        found = found.explode()
-    array = found.to_arrow(compat_level=pl.CompatLevel.oldest())
-    known = values_of(array, columns.field(name).type)
-    return {} if known is None else {name: known}
+    series = pl.select(values).to_series()
+    if series.dtype == pl.List:
+        series = series.explode()
+    array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
+    pinned_values = values_of(array, columns.field(name).type)
+    return {} if pinned_values is None else {name: pinned_values}

@@ -76,11 +76,11 @@ def drop_columns(log: Log, names: Sequence[str]) -> Manifest:
         for name in gone:
             _require_droppable(head, name)
         left = pa.schema([field for field in schema.columns if field.name not in gone])
-        wanted = replace(schema, columns=left)
-        require_consistent(wanted, head.properties)
+        new_schema = replace(schema, columns=left)
+        require_consistent(new_schema, head.properties)
         return Draft(
             kind=Kind.ALTER,
-            schema=wanted,
+            schema=new_schema,
             properties=with_dropped_names(head.properties, gone),
             live_rows=head.live_rows,
         )
@@ -102,15 +102,9 @@ def with_dropped_names(properties: Mapping[str, str], names: Iterable[str]) -> d
 
 
 def require_not_dropped(head: Manifest, columns: pa.Schema) -> None:
-    """Refuse columns that a table is to gain under a name that it has given up.
-
-    Raises
-    ------
-    SchemaError
-        Older runs hold other values under the name.
-    """
-    own = {name.lower() for name in head.schema.columns.names}
-    dropped = dropped_names(head.properties) - own
+    """Refuse columns that a table is to gain under a name that it has given up."""
+    remaining_names = {name.lower() for name in head.schema.columns.names}
+    dropped = dropped_names(head.properties) - remaining_names
     for name in columns.names:
         if name.lower() in dropped:
             raise SchemaError(
@@ -136,7 +130,7 @@ def _require_droppable(head: Manifest, name: str) -> None:
 def _use_of(head: Manifest, name: str) -> str | None:
     """Return what a table needs a column for; None if it can do without."""
     schema: TableSchema = head.schema
-    if any(each in head.properties for each in KEPT_PROPERTIES):
+    if any(property_name in head.properties for property_name in KEPT_PROPERTIES):
         return "the table keeps a view or a history, which says which columns it has"
     if name in schema.keys:
         return "it is a part of the key"

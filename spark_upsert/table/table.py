@@ -349,7 +349,7 @@ class Table:
 
     # -- writing ---------------------------------------------------------------------
 
-    def append(
+    def upsert(
         self,
         rows: GivenRows,
         *,
@@ -425,15 +425,15 @@ class Table:
         if not merge_schema or envelope is not None:
             return apply(may_lack=False)
         while True:
-            own = self.schema
-            wanted = merged(own, taken.schema, deletes)
-            if wanted != own:
-                self.alter(wanted, upon=own)
+            table_schema = self.schema
+            target_schema = merged(table_schema, taken.schema, deletes)
+            if target_schema != table_schema:
+                self.alter(target_schema, upon=table_schema)
             try:
                 return apply(may_lack=True)
             except SchemaError:
-                own = self.schema
-                if merged(own, taken.schema, deletes) == own:
+                table_schema = self.schema
+                if merged(table_schema, taken.schema, deletes) == table_schema:
                     raise
                 # Another writer has dropped a column since: the next merge raises for it.
 
@@ -496,15 +496,15 @@ class Table:
         snapshot = self.at()
         schema = snapshot.manifest.schema
         if filter is None:
-            wanted = as_keys(schema, keys)
+            key_rows = as_keys(schema, keys)
         else:
-            found = self.scan(schema.keys, filter=filter, version=snapshot.manifest.version)
-            wanted = as_keys(schema, found.read_all())
-        rows = deletes_of(snapshot, wanted)
+            matches = self.scan(schema.keys, filter=filter, version=snapshot.manifest.version)
+            key_rows = as_keys(schema, matches.read_all())
+        rows = deletes_of(snapshot, key_rows)
         if not rows.num_rows and transaction is None:
             return None
         # Also without rows: a later repetition must not delete newer rows.
-        return self.append(rows, deletes=GONE, transaction=transaction)
+        return self.upsert(rows, deletes=GONE, transaction=transaction)
 
     def admission(
         self,
@@ -556,17 +556,24 @@ class Table:
         if committed is None:
             self.discard(epoch.staged)
         else:
-            is_next = all(each.base_version + 1 == committed.version for each in epoch.staged)
-            ahead = (each.ahead for each in epoch.staged if each.ahead is not None)
-            self._follow(committed, [each if is_next else each.without_deaths() for each in ahead])
+            is_next = all(
+                staged_task.base_version + 1 == committed.version for staged_task in epoch.staged
+            )
+            prepared = (
+                staged_task.ahead for staged_task in epoch.staged if staged_task.ahead is not None
+            )
+            self._follow(
+                committed,
+                [run_files if is_next else run_files.without_deaths() for run_files in prepared],
+            )
         return committed
 
     def _follow(self, committed: Commit | None = None, ahead: Iterable[PreparedFiles] = ()) -> None:
         """Bring up to date what is kept behind the table; none of it is worth a commit."""
         if committed is not None:
             self._indexes.follow(committed)
-        seen = self.log.seen or self.log.head()
-        if is_published(seen.properties):
+        cached_head = self.log.seen or self.log.head()
+        if is_published(cached_head.properties):
             version = None if committed is None else committed.version
             commit_observer().follow(self, version, ahead)
 
@@ -610,10 +617,13 @@ class Table:
         compacted : iterable of Compacted
             Made by the same tasks, on the same version.
         """
-        made = [(each.base_version, each.files) for each in staged]
-        made += [(each.base_version, tuple(s.file for s in each.added)) for each in compacted]
-        files = [file for _, own in made for file in own]
-        base_version = min((version for version, _ in made), default=0)
+        file_groups = [(staged_task.base_version, staged_task.files) for staged_task in staged]
+        file_groups += [
+            (compaction.base_version, tuple(s.file for s in compaction.added))
+            for compaction in compacted
+        ]
+        files = [file for _, files in file_groups for file in files]
+        base_version = min((version for version, _ in file_groups), default=0)
         remove_unused(self.store, self.log, files, base_version=base_version)
 
     # -- upkeep ----------------------------------------------------------------------
@@ -647,16 +657,16 @@ class Table:
 
     def commit_compactions(self, compacted: Iterable[CompactionResult]) -> int:
         """Make compactions visible; returns how many. One with missing runs is dropped."""
-        ahead: list[PreparedFiles | None] = []
+        prepared: list[PreparedFiles | None] = []
 
         def noted() -> Iterator[CompactionResult]:
-            for each in compacted:
-                ahead.append(each.ahead)
-                yield each
+            for compaction in compacted:
+                prepared.append(compaction.ahead)
+                yield compaction
 
         count = commit_compactions(self.store, self.log, noted())
         if count:
-            self._follow(ahead=[each for each in ahead if each is not None])
+            self._follow(ahead=[run_files for run_files in prepared if run_files is not None])
         return count
 
     def expire(
@@ -903,8 +913,8 @@ class Table:
         return pa.RecordBatchReader.from_batches(fields, batches)
 
     def _where(self, snapshot: Snapshot, condition: str) -> RowFilter:
-        wanted = RowFilter.of(condition, snapshot.manifest.schema.columns)
-        return wanted.by_index(snapshot, self.index_of)
+        row_filter = RowFilter.of(condition, snapshot.manifest.schema.columns)
+        return row_filter.by_index(snapshot, self.index_of)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return all rows of the newest version as a stream of Arrow (`scan`)."""
@@ -932,11 +942,11 @@ class Table:
         snapshot = self.at(version)
         schema = snapshot.manifest.schema
         names = schema.columns.names if columns is None else schema.select(columns)
-        wanted = None if filter is None else self._where(snapshot, filter)
-        if wanted is not None and wanted.indexed is not None:
-            return [ScanPiece(snapshot, tuple(names), ALL_HASHES, wanted)]
+        row_filter = None if filter is None else self._where(snapshot, filter)
+        if row_filter is not None and row_filter.indexed is not None:
+            return [ScanPiece(snapshot, tuple(names), ALL_HASHES, row_filter)]
         ranges = snapshot.chunks(at_least=at_least)
-        return [ScanPiece(snapshot, tuple(names), each, wanted) for each in ranges]
+        return [ScanPiece(snapshot, tuple(names), hash_range, row_filter) for hash_range in ranges]
 
     def to_polars(self, *, version: int | None = None) -> pl.LazyFrame:
         """Return the rows of a version as a lazy frame of Polars.
@@ -982,8 +992,8 @@ class Table:
         snapshot = self.at(version)
         schema = snapshot.manifest.schema
         names = schema.columns.names if columns is None else schema.select(columns)
-        found = snapshot.look_up(as_keys(schema, keys).columns, names)
-        rows = found.rows.take(pa.array(found.at[found.at != ABSENT]))
+        matches = snapshot.look_up(as_keys(schema, keys).columns, names)
+        rows = matches.rows.take(pa.array(matches.at[matches.at != ABSENT]))
         return pa.Table.from_batches([rows])
 
     def snapshot(
@@ -1030,16 +1040,20 @@ class Table:
             prefixes = pa.table(as_keys(schema, values, names=schema.select(list(values))))
         else:
             prefixes = as_table(values)
-        given = schema.select(prefixes.column_names)
-        leading = schema.keys[: len(given)]
-        if sorted(given) != sorted(leading):
+        prefix_columns = schema.select(prefixes.column_names)
+        leading = schema.keys[: len(prefix_columns)]
+        if sorted(prefix_columns) != sorted(leading):
             raise OptionError.invalid(
-                "values", ",".join(given), f"the leading key columns, {','.join(schema.keys)}"
+                "values",
+                ",".join(prefix_columns),
+                f"the leading key columns, {','.join(schema.keys)}",
             )
-        wanted = [prefixes.column(given.index(name)).combine_chunks() for name in leading]
+        key_columns = [
+            prefixes.column(prefix_columns.index(name)).combine_chunks() for name in leading
+        ]
         names = schema.columns.names if columns is None else schema.select(columns)
         fields = pa.schema([schema.columns.field(name) for name in names])
-        return pa.Table.from_batches(snapshot.having_prefix(wanted, names), schema=fields)
+        return pa.Table.from_batches(snapshot.having_prefix(key_columns, names), schema=fields)
 
     def rows_having(
         self,
@@ -1072,25 +1086,27 @@ class Table:
         """
         snapshot, newest = self.at(version), self.schema
         schema = snapshot.manifest.schema
-        [own] = schema.select([column])
+        [column_field] = schema.select([column])
         names = schema.columns.names if columns is None else schema.select(columns)
-        field = schema.widened_to(newest).columns.field(own)
+        field = schema.widened_to(newest).columns.field(column_field)
         if not is_hashable(field.type):
             raise SchemaError(
-                f"column '{own}' has type {field.type}, whose values are not compared.",
+                f"column '{column_field}' has type {field.type}, whose values are not compared.",
                 hint="give a column of another type, or read with a filter, such as "
-                f"snapshot(filter='{own} IS NOT NULL').",
-                column=own,
+                f"snapshot(filter='{column_field} IS NOT NULL').",
+                column=column_field,
             )
-        wanted = as_values(values, field, role="column")
+        lookup_values = as_values(values, field, role="column")
         fields = pa.schema([schema.columns.field(name) for name in names])
 
         def by(index: Index | None) -> pa.Table:
-            found = index_rows.rows_at(index, snapshot, newest, own, wanted, names)
-            return pa.Table.from_batches(found, schema=fields)
+            matches = index_rows.rows_at(
+                index, snapshot, newest, column_field, lookup_values, names
+            )
+            return pa.Table.from_batches(matches, schema=fields)
 
         try:
-            return by(self.index_of(own))
+            return by(self.index_of(column_field))
         except CorruptionError:
             return by(None)  # Where it is the table that is damaged, that is found again.
 
@@ -1148,12 +1164,12 @@ class Table:
         require_bound(lower, head, name="'lower'")
         require_bound(upper, head, name="'upper'")
         require_ordered(lower, upper, name="upper")
-        own = head.schema
-        names = own.columns.names if columns is None else own.select(columns)
+        head_schema = head.schema
+        names = head_schema.columns.names if columns is None else head_schema.select(columns)
         dedup = Deduplication.NONE if emit_unchanged else Deduplication.DROP_CARRYOVERS
         options = ChangeOptions(columns=tuple(names), deduplication=dedup)
-        batches = self._changes(own, lower, upper, options)
-        shown = pa.schema([*(own.columns.field(name) for name in names), *CHANGELOG_FIELDS])
+        batches = self._changes(head_schema, lower, upper, options)
+        shown = pa.schema([*(head_schema.columns.field(name) for name in names), *CHANGELOG_FIELDS])
         return pa.RecordBatchReader.from_batches(shown, batches)
 
     def history(
@@ -1194,23 +1210,23 @@ class Table:
         lower = optional(version_argument, "lower", lower)
         upper = optional(version_argument, "upper", upper)
         head = self.log.head()
-        own = head.schema
-        names = own.columns.names if columns is None else own.select(columns)
-        wanted = HistoryOptions(
+        head_schema = head.schema
+        names = head_schema.columns.names if columns is None else head_schema.select(columns)
+        history_options = HistoryOptions(
             columns=tuple(names),
             by=by,
-            tracked=own.select(tracked, "tracked"),
-            untracked=own.select(untracked, "untracked"),
+            tracked=head_schema.select(tracked, "tracked"),
+            untracked=head_schema.select(untracked, "untracked"),
         )
         begins, ends = (
             head.since if lower is None else lower,
             head.upper if upper is None else upper,
         )
-        stretches = history.history_stretches(self.log, begins, ends, own, wanted)
-        fields = [own.columns.field(name) for name in names]
-        shown = pa.schema([*fields, *history.valid_fields(own, wanted)])
-        rows = history.read_history(self.store, stretches, wanted, threads=self.threads)
-        return pa.RecordBatchReader.from_batches(shown, (each.select(shown.names) for each in rows))
+        stretches = history.history_stretches(self.log, begins, ends, head_schema, history_options)
+        fields = [head_schema.columns.field(name) for name in names]
+        shown = pa.schema([*fields, *history.valid_fields(head_schema, history_options)])
+        rows = history.read_history(self.store, stretches, history_options, threads=self.threads)
+        return pa.RecordBatchReader.from_batches(shown, (row.select(shown.names) for row in rows))
 
     def watch(self, start: int | None = None, *, fail_on_data_loss: bool = True) -> Watcher:
         """Return an iterator over the epochs of this table, as they come.

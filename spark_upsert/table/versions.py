@@ -39,25 +39,7 @@ def first_wanted(
     is_inclusive: bool = True,
     name: str = "startingVersion",
 ) -> int | None:
-    """Return the first version of the changes that are wanted; None if no option says.
-
-    Parameters
-    ----------
-    version : int or str, optional
-        A number, `LATEST` or `EARLIEST`.
-    time_ms : int, optional
-        Changes committed at or after a time (ms since 1970).
-    is_inclusive : bool
-        Whether the number or the time itself is wanted, too.
-    name : str
-        The name of the option, for the error.
-
-    Raises
-    ------
-    VersionNotFoundError
-        The version does not exist yet, and could not be the next one either; or the time is in the
-        future, so that versions before it may come.
-    """
+    """Return the first version of the changes that are wanted; None if no option says."""
     if time_ms is not None:
         log.require_past(time_ms)
         return log.version_at(time_ms - int(is_inclusive)) + 1
@@ -83,11 +65,6 @@ def upper_wanted(
     """Return the version before which the wanted changes end, by default all there are.
 
     Parameters are those of `first_wanted`.
-
-    Raises
-    ------
-    VersionNotFoundError
-        The version does not exist, or the time is in the future.
     """
     if time_ms is not None:
         log.require_past(time_ms)

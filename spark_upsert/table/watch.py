@@ -251,37 +251,19 @@ class Watcher:
         return self
 
     def __next__(self) -> WatchEvent:
-        seen = self.take()
-        if seen is None:
+        step = self.take()
+        if step is None:
             raise StopIteration
-        return seen
+        return step
 
     def take(self, timeout_s: float | None = None) -> WatchEvent | None:
-        """Return the next epoch, once there is one.
-
-        Parameters
-        ----------
-        timeout_s : float, optional
-            How long to wait at most; 0 looks, and waits for nothing. By default for ever.
-
-        Returns
-        -------
-        SealedEpoch, Gap or None
-            None if no epoch came in time, or the watcher is closed.
-
-        Raises
-        ------
-        DataLossError
-            The next version was expired. The error is raised again each time.
-        OtherTableError, StorageError
-            The log could not be read. It may be tried again.
-        """
+        """Return the next epoch, once there is one."""
         until_s = None if timeout_s is None else self._watchers.now_s() + timeout_s
         while not self._is_closed:
             while self._position < self._watchers.upper:
-                seen = self._step()
-                if seen is not None:
-                    return seen
+                step = self._step()
+                if step is not None:
+                    return step
             self._is_lagging = False
             if not self._watchers.wait_beyond(self._position, until_s, lambda: self._is_closed):
                 return None

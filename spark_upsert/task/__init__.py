@@ -111,6 +111,6 @@ if not TYPE_CHECKING:  # Or any name would pass for one of ours.
         """Import a public name; Python asks here for what the package does not have yet."""
         if name not in _HOMES:
             raise AttributeError(f"module 'spark_upsert.task' has no attribute '{name}'")
-        found = getattr(import_module(f"spark_upsert.{_HOMES[name]}"), name)
-        globals()[name] = found
-        return found
+        attribute = getattr(import_module(f"spark_upsert.{_HOMES[name]}"), name)
+        globals()[name] = attribute
+        return attribute

@@ -78,13 +78,7 @@ class Accumulator(Protocol):
         ...
 
     def lower(self, states: list[pa.Array]) -> pa.Array:
-        """Return the answers of groups.
-
-        Raises
-        ------
-        OverflowError
-            A sum does not fit into the type.
-        """
+        """Return the answers of groups."""
         ...
 
     def nothing(self) -> list[pa.Array]:
@@ -93,14 +87,7 @@ class Accumulator(Protocol):
 
 
 def accumulator_of(kind: AggregateKind, type_: pa.DataType | None) -> Accumulator | None:
-    """Return the accumulator of an aggregate, None if it does not take the type.
-
-    Parameters
-    ----------
-    kind : AggregateKind
-    type_ : pyarrow.DataType, optional
-        None: of the rows themselves.
-    """
+    """Return the accumulator of an aggregate, None if it does not take the type."""
     if kind is AggregateKind.COUNT:
         return Count(is_of_rows=type_ is None)
     if type_ is None:

@@ -51,11 +51,6 @@ class GroupComputation:
         Columns of the key; without any, all rows are one group.
     aggregates : sequence of Aggregate
         Without any, the distinct keys are the answer.
-
-    Raises
-    ------
-    PlanError
-        A column is missing, or is of a type that cannot be grouped by or aggregated so.
     """
 
     def __init__(
@@ -69,29 +64,34 @@ class GroupComputation:
                 hint="give it one or the other.",
             )
         key_fields = [self._key_field(schema, name) for name in keys]
-        self._accumulators = [self._accumulator(schema, each) for each in aggregates]
+        self._accumulators = [self._accumulator(schema, aggregate) for aggregate in aggregates]
         self.schema = pa.schema(
             [
                 *key_fields,
                 *(
                     pa.field(
-                        each.name, accumulator.type, nullable=each.kind is not AggregateKind.COUNT
+                        aggregate.name,
+                        accumulator.type,
+                        nullable=aggregate.kind is not AggregateKind.COUNT,
                     )
-                    for each, accumulator in zip(aggregates, self._accumulators, strict=True)
+                    for aggregate, accumulator in zip(aggregates, self._accumulators, strict=True)
                 ),
             ]
         )
         self._require_names()
         # Rows without a key are grouped by a column that is the same in all.
         self._key_names = [f"k{index}" for index in range(max(1, len(keys)))]
-        counts = [len(each.folds) for each in self._accumulators]
+        counts = [len(accumulator.folds) for accumulator in self._accumulators]
         self._ends = [int(end) for end in np.cumsum(counts)]
-        self._folds = ["min", *(how for each in self._accumulators for how in each.folds)]
+        self._folds = [
+            "min",
+            *(how for accumulator in self._accumulators for how in accumulator.folds),
+        ]
         self._state_names = [_AT, *(f"s{index}" for index in range(len(self._folds) - 1))]
 
     def needed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that are looked at, so that no others are held."""
-        names = {*self._keys, *(each.column for each in self._aggregates)} - {None}
+        names = {*self._keys, *(aggregate.column for aggregate in self._aggregates)} - {None}
         columns = [name for name in rows.schema.names if name in names]
         # Rows without any column would not be counted.
         return rows.select(columns or rows.schema.names[:1])
@@ -102,15 +102,15 @@ class GroupComputation:
         if not keys:
             keys = [pa.array(np.zeros(batch.num_rows, dtype=np.int8))]
         columns = [pa.array(np.arange(first, first + batch.num_rows))]
-        for each, accumulator in zip(self._aggregates, self._accumulators, strict=True):
-            is_of_rows = each.column is None
-            values = pa.nulls(batch.num_rows) if is_of_rows else batch.column(each.column)
+        for aggregate, accumulator in zip(self._aggregates, self._accumulators, strict=True):
+            is_of_rows = aggregate.column is None
+            values = pa.nulls(batch.num_rows) if is_of_rows else batch.column(aggregate.column)
             columns += accumulator.lift(values)
         return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
 
     def nothing(self) -> pa.Table:
         """Return the state of no rows as that of the only group there is without keys."""
-        states = [state for each in self._accumulators for state in each.nothing()]
+        states = [state for accumulator in self._accumulators for state in accumulator.nothing()]
         return pa.table(
             [pa.array([0], pa.int8()), pa.array([0]), *states],
             names=[*self._key_names, *self._state_names],
@@ -132,25 +132,19 @@ class GroupComputation:
         return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
 
     def answers(self, groups: pa.Table) -> pa.RecordBatch:
-        """Return a row for each group, from its state.
-
-        Raises
-        ------
-        DataError
-            An exact sum does not fit into its type.
-        """
+        """Return a row for each group, from its state."""
         columns = [_whole(groups.column(name)) for name in self._key_names[: len(self._keys)]]
-        for each, accumulator, states in zip(
+        for aggregate, accumulator, states in zip(
             self._aggregates, self._accumulators, self._states_of(groups), strict=True
         ):
             try:
                 columns.append(accumulator.lower(states))
             except OverflowError as error:
                 raise DataError(
-                    f"the {each.kind.value} '{each.name}' of a group does not fit into "
+                    f"the {aggregate.kind.value} '{aggregate.name}' of a group does not fit into "
                     f"{accumulator.type}.",
-                    hint=f"cast '{each.column}' to a wider type in a projection below it.",
-                    column=each.column,
+                    hint=f"cast '{aggregate.column}' to a wider type in a projection below it.",
+                    column=aggregate.column,
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -204,15 +198,15 @@ class GroupComputation:
                 column=aggregate.column,
             )
         of = None if aggregate.column is None else _field(schema, aggregate.column).type
-        found = accumulator_of(aggregate.kind, of)
-        if found is None:
-            what = "rows" if of is None else f"'{aggregate.column}', which is {of}"
+        accumulator = accumulator_of(aggregate.kind, of)
+        if accumulator is None:
+            subject = "rows" if of is None else f"'{aggregate.column}', which is {of}"
             raise PlanError(
-                f"there is no {aggregate.kind.value} of {what}.",
+                f"there is no {aggregate.kind.value} of {subject}.",
                 hint="name a column." if of is None else "cast it in a projection below.",
                 column=aggregate.column,
             )
-        return found
+        return accumulator
 
     def _require_names(self) -> None:
         repeated = find_repeated(self.schema.names, is_exact=True)
@@ -258,18 +252,7 @@ _OPEN_ROWS = 1 << 10
 
 
 def aggregation(node: Group, schema: pa.Schema) -> HashAggregation | StreamingAggregation:
-    """Return the operator of a node.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        The schema of the incoming rows.
-
-    Raises
-    ------
-    PlanError
-        A column is missing, or is of a type that cannot be grouped by or aggregated so.
-    """
+    """Return the operator of a node."""
     with about("node", node.id):
         grouping = GroupComputation(schema, node.keys, node.aggregates)
     # Of rows without a key there is one group, and nothing could be given before the barrier.
@@ -367,9 +350,9 @@ class HashAggregation:
 
     def _is_time_to_fold(self) -> bool:
         rows, size = self._waiting.rows, self._waiting.nbytes
-        known = 0 if self._groups is None else self._groups.num_rows
+        group_count = 0 if self._groups is None else self._groups.num_rows
         return (
-            rows >= max(known, _FEW_ROWS)
+            rows >= max(group_count, _FEW_ROWS)
             or size >= _FEW_BYTES
             or size + self._group_bytes > self._memory_bytes_max
         )
@@ -440,8 +423,8 @@ class StreamingAggregation:
             self._fold()
 
     def output(self) -> pa.RecordBatch | None:
-        wanted = 1 if self._is_draining or self._is_ended else self._node.batch_rows
-        if self._closed_rows < wanted:
+        least_rows = 1 if self._is_draining or self._is_ended else self._node.batch_rows
+        if self._closed_rows < least_rows:
             return None
         groups = pa.concat_tables(self._closed)
         self._closed, self._closed_rows = [], 0

@@ -242,25 +242,29 @@ class Union:
         for index, feed in enumerate(self._feeds):
             if self._held[index] is Signal.WAIT:
                 self._held[index] = feed.poll()
-        if any(each is Signal.WAIT for each in self._held):
+        if any(outcome is Signal.WAIT for outcome in self._held):
             return Signal.WAIT
-        for index, each in enumerate(self._held):
-            if not isinstance(each, Signal):
-                self._round.append(each)
+        for index, held_item in enumerate(self._held):
+            if not isinstance(held_item, Signal):
+                self._round.append(held_item)
                 self._held[index] = Signal.WAIT
         if self._round:
             return self._round.popleft()
-        is_over = all(each is Signal.ENDED for each in self._held)
+        is_over = all(outcome is Signal.ENDED for outcome in self._held)
         return Signal.ENDED if is_over else Signal.DRAINED
 
     def drop(self) -> None:
         self._round.clear()
-        self._held = [each if isinstance(each, Signal) else Signal.WAIT for each in self._held]
+        self._held = [
+            held_item if isinstance(held_item, Signal) else Signal.WAIT for held_item in self._held
+        ]
         for feed in self._feeds:
             feed.drop()
 
     def pass_barrier(self) -> None:
-        self._held = [each if each is Signal.ENDED else Signal.WAIT for each in self._held]
+        self._held = [
+            held_item if held_item is Signal.ENDED else Signal.WAIT for held_item in self._held
+        ]
         for feed in self._feeds:
             feed.pass_barrier()
 
@@ -296,9 +300,11 @@ def by_keys(keys: Sequence[str]) -> Partitioner:
         if consumers == 1:
             return [(0, batch)]
         hashes = hash_keys([batch[name] for name in keys], seed=0)
-        places = hashes % np.uint64(consumers)
-        found = ((index, np.flatnonzero(places == index)) for index in range(consumers))
-        return [(index, batch.take(pa.array(rows))) for index, rows in found if len(rows)]
+        consumer_indices = hashes % np.uint64(consumers)
+        routed_rows = (
+            (index, np.flatnonzero(consumer_indices == index)) for index in range(consumers)
+        )
+        return [(index, batch.take(pa.array(rows))) for index, rows in routed_rows if len(rows)]
 
     return route
 
@@ -380,26 +386,20 @@ class Driver:
         return not self._stages
 
     def step(self) -> bool:
-        """Move something; False if nothing could be moved.
-
-        Raises
-        ------
-        Exception
-            What an operator raised, which tells its node.
-        """
+        """Move something; False if nothing could be moved."""
         if self.is_at_barrier:
             return False
         return self._heed_enough() or self._heed_drop() or self._flow() or self._advance()
 
     def _flow(self) -> bool:
         """Move a batch by one stage, as near to the end of the chain as possible."""
-        for place in range(len(self._stages), -1, -1):
-            is_dropped = self._dropped[place]
-            if is_dropped or self._takes(place):
-                batch = self._given(place)
+        for index in range(len(self._stages), -1, -1):
+            is_dropped = self._dropped[index]
+            if is_dropped or self._takes(index):
+                batch = self._given(index)
                 if batch is not None:
                     if not is_dropped:
-                        self._give(place, batch)
+                        self._give(index, batch)
                     return True
         return False
 
@@ -423,7 +423,7 @@ class Driver:
     def _fed(self) -> pa.RecordBatch | None:
         if self._mode is not _Mode.FLOWING:
             return None
-        match found := self.poll():
+        match polled := self.poll():
             case Signal.DRAINED:
                 self._begin(_Mode.DRAINING, 0)
             case Signal.ENDED:
@@ -431,7 +431,7 @@ class Driver:
             case Signal.WAIT:
                 pass
             case _:
-                return found
+                return polled
         return None
 
     def poll(self) -> pa.RecordBatch | Signal:
@@ -492,7 +492,7 @@ class Driver:
         begin = self._front + self._is_told if self._mode is _Mode.ENDING else 0
         for index in range(len(self._stages) - 1, max(begin, self._enough) - 1, -1):
             if self._stages[index].operator.is_finished():
-                if self._is_top and all(each.is_silent for each in self._stages[index + 1 :]):
+                if self._is_top and all(stage.is_silent for stage in self._stages[index + 1 :]):
                     self._feed.close()
                     self._begin(_Mode.ENDING, index + 1)
                 else:
@@ -518,23 +518,23 @@ class Driver:
 
     def _heed_drop(self) -> bool:
         """Do what was asked for; say whether that was anything."""
-        asked = self._asked
-        if asked <= self._heeded:
+        requested = self._asked
+        if requested <= self._heeded:
             return False
-        self._heeded = asked
-        counting = (at + 1 for at in range(asked - 1) if self._stages[at].is_counting)
-        self._drop_between(max(counting, default=0), asked)
+        self._heeded = requested
+        counting = (at + 1 for at in range(requested - 1) if self._stages[at].is_counting)
+        self._drop_between(max(counting, default=0), requested)
         return True
 
     def _drop_between(self, begin: int, end: int) -> None:
         """Throw away the output of some stages, of which the feed is number 0."""
-        for place in range(begin, end):
-            if self._dropped[place]:
+        for index in range(begin, end):
+            if self._dropped[index]:
                 continue
-            self._dropped[place] = True
-            if not place:
+            self._dropped[index] = True
+            if not index:
                 self._feed.drop()
-            elif (right := self._stages[place - 1].right) is not None:
+            elif (right := self._stages[index - 1].right) is not None:
                 right.drop()
 
     def pass_barrier(self) -> None:
@@ -547,8 +547,8 @@ class Driver:
 
     def waiting_on(self) -> list[Future[Any]]:
         """Return what its operators wait for."""
-        found = (stage.operator.waiting_on() for stage in self._stages)
-        return [] if self.is_ended else [each for each in found if each is not None]
+        futures = (stage.operator.waiting_on() for stage in self._stages)
+        return [] if self.is_ended else [future for future in futures if future is not None]
 
     def close(self) -> None:
         """Close the feed and every operator, whatever another one raises."""

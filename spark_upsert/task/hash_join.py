@@ -96,11 +96,11 @@ class HashJoinRows:
         built = self._built
         assert built is not None, "it takes no input before the right side is built"
         groups = self._groups_of(built, batch)
-        found = groups != NOWHERE
+        is_match = groups != NOWHERE
         starts, counts = np.zeros_like(groups), np.zeros_like(groups)
-        starts[found] = built.index.starts[groups[found]]
-        counts[found] = built.index.counts[groups[found]]
-        built.mark(groups[found])
+        starts[is_match] = built.index.starts[groups[is_match]]
+        counts[is_match] = built.index.counts[groups[is_match]]
+        built.mark(groups[is_match])
         self._show(Matches.of(self._node.how, starts, counts), batch, built, built.order)
 
     def output(self) -> pa.RecordBatch | None:

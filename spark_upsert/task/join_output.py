@@ -114,13 +114,7 @@ class Shape:
 
     @classmethod
     def of(cls, node: Join, left: pa.Schema, right: pa.Schema) -> Shape:
-        """Return the shape of a node over the columns that come to it.
-
-        Raises
-        ------
-        PlanError
-            It cannot join them.
-        """
+        """Return the shape of a node over the columns that come to it."""
         if not node.on:
             raise PlanError(
                 "a join is on one column of each side at least.",
@@ -133,16 +127,22 @@ class Shape:
         is_one = not node.shows_both_keys
         keys = [left.field(on.left) for on in node.on], [right.field(on.right) for on in node.on]
         require_types(*keys, may_widen=is_one and node.how not in SHOWS_RIGHT_ALONE)
-        types = tuple(common_type(one.type, other.type) for one, other in zip(*keys, strict=True))
-        pairs = given = schema_of(node.how, left, right)
+        types = tuple(
+            common_type(one.type, right_column.type)
+            for one, right_column in zip(*keys, strict=True)
+        )
+        pairs = pair_schema = schema_of(node.how, left, right)
         if is_one and node.how not in SHOWS_LEFT_ONLY:
-            beside = list(pairs)[len(left) :]
-            given = pa.schema(
-                [*list(pairs)[: len(left)], *(f for f in beside if f.name not in node.right_keys)]
+            build_columns = list(pairs)[len(left) :]
+            pair_schema = pa.schema(
+                [
+                    *list(pairs)[: len(left)],
+                    *(f for f in build_columns if f.name not in node.right_keys),
+                ]
             )
-        require_names(given)
+        require_names(pair_schema)
         sides = Side(left, node.left_keys, types), Side(right, node.right_keys, types)
-        return cls(node.how, *sides, pairs, given)
+        return cls(node.how, *sides, pairs, pair_schema)
 
     def shown(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that the join gives of rows of both sides beside each other."""
@@ -153,9 +153,9 @@ class Shape:
             rows.columns[len(self.left.schema) :],
         )
         if self.kind in SHOWS_RIGHT_ALONE:
-            for own, other in zip(self.left.keys, self.right.keys, strict=True):
-                at = self.left.schema.get_field_index(own)
-                key = right[self.right.schema.get_field_index(other)]
+            for left_key, right_key in zip(self.left.keys, self.right.keys, strict=True):
+                at = self.left.schema.get_field_index(left_key)
+                key = right[self.right.schema.get_field_index(right_key)]
                 columns[at] = pc.coalesce(columns[at], key)
         columns += [
             column
@@ -184,38 +184,28 @@ def _fields(schema: pa.Schema, *, may_be_null: bool) -> list[pa.Field]:
 def require_types(
     left: Sequence[pa.Field], right: Sequence[pa.Field], *, may_widen: bool = False
 ) -> None:
-    """Refuse a pair of keys of different types, or of types that have no common one.
-
-    Raises
-    ------
-    PlanError
-    """
-    for one, other in zip(left, right, strict=True):
-        is_alike = one.type == other.type
-        if not is_alike and not (may_widen and common_type(one.type, other.type)):
+    """Refuse a pair of keys of different types, or of types that have no common one."""
+    for one, right_type in zip(left, right, strict=True):
+        is_alike = one.type == right_type.type
+        if not is_alike and not (may_widen and common_type(one.type, right_type.type)):
             raise PlanError(
-                f"keys of one type are joined, but '{one.name}' is {one.type} and '{other.name}' "
-                f"is {other.type}.",
+                f"keys of one type are joined, but '{one.name}' is {one.type} and "
+                f"'{right_type.name}' is {right_type.type}.",
                 hint="cast one of them in a projection below the join.",
                 left=one.name,
-                right=other.name,
+                right=right_type.name,
             )
         if not is_hashable(one.type):
             raise PlanError(
                 f"'{one.name}' cannot be joined on, because it is {one.type}.",
                 hint="cast both sides in a projection below the join, to a text for instance.",
                 left=one.name,
-                right=other.name,
+                right=right_type.name,
             )
 
 
 def require_names(schema: pa.Schema) -> None:
-    """Refuse two columns of one name.
-
-    Raises
-    ------
-    PlanError
-    """
+    """Refuse two columns of one name."""
     repeated = find_repeated(schema.names, is_exact=True)
     if repeated is not None:
         name, _ = repeated
@@ -240,12 +230,7 @@ class Matches:
 
     @classmethod
     def of(cls, kind: JoinType, starts: Positions, counts: Positions) -> Matches:
-        """Return what a join shows of left rows, given where their matches begin and how many.
-
-        Parameters
-        ----------
-        starts, counts : numpy.ndarray of int64, one for each left row
-        """
+        """Return what a join shows of left rows, given where their matches begin and how many."""
         has_match = counts > 0
         if kind in SHOWS_LEFT_ONLY:
             left = np.flatnonzero(has_match if kind is JoinType.SEMI else ~has_match)
@@ -345,10 +330,10 @@ class JoinOutput:
             return left, None
         starts = matches.starts[entries]
         within = at - (self._ends[entries] - matches.counts[entries])
-        places = np.where(starts == NOWHERE, NOWHERE, starts + within)
+        row_indices = np.where(starts == NOWHERE, NOWHERE, starts + within)
         if self._order is not None and len(self._order):
-            places = np.where(places == NOWHERE, NOWHERE, self._order[places])
-        return left, places
+            row_indices = np.where(row_indices == NOWHERE, NOWHERE, self._order[row_indices])
+        return left, row_indices
 
     def _fitting(self, left: Positions, right: Positions | None, bytes_max: int) -> int:
         """Return how many of the rows that are made of these have so many bytes."""
@@ -357,7 +342,7 @@ class JoinOutput:
             sides.append((right, self._widths[1]))
         if len(left) * sum(widths.most for _, widths in sides) <= bytes_max:
             return len(left)
-        reached = np.cumsum(sum(widths.of(places) for places, widths in sides))
+        reached = np.cumsum(sum(widths.of(row_indices) for row_indices, widths in sides))
         return int(np.searchsorted(reached, bytes_max, side="right"))
 
 

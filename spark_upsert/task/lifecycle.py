@@ -144,13 +144,7 @@ Event = AddSplit | ReadSplit | SetMark | NoMoreSplits | Plain
 
 
 def step(state: State, event: Event) -> tuple[State, Action]:
-    """Return the next state and what is to be done; pure.
-
-    Raises
-    ------
-    TaskError
-        What is asked for is not possible there; the state stays.
-    """
+    """Return the next state and what is to be done; pure."""
     match event, state.phase:
         # The two of a small split that is read first: patterns are tried one after the other.
         case ReadSplit(), Phase.OPEN:
@@ -261,8 +255,8 @@ class Monitor:
             if not self._waiting:
                 return
             waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            each.set_result(None)
+        for waiter in waiting:
+            waiter.set_result(None)
 
     def wait(self, seen: int) -> None:
         """Wait until something has changed since a count."""

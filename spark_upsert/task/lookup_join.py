@@ -84,8 +84,8 @@ class TableLookup:
 
     def look_up(self, keys: Sequence[pa.Array]) -> LookupResult:
         rows, at = self._snapshot.look_up(keys, self.schema.names)
-        found = at != ABSENT
-        return LookupResult(rows, np.where(found, at, 0), found.astype(np.int64))
+        is_match = at != ABSENT
+        return LookupResult(rows, np.where(is_match, at, 0), is_match.astype(np.int64))
 
 
 class ArrowLookup:
@@ -117,10 +117,10 @@ class ArrowLookup:
 
     def look_up(self, keys: Sequence[pa.Array]) -> LookupResult:
         groups = self._index.find(keys)
-        found = groups != NOWHERE
+        is_match = groups != NOWHERE
         starts, counts = np.zeros_like(groups), np.zeros_like(groups)
-        starts[found] = self._index.starts[groups[found]]
-        counts[found] = self._index.counts[groups[found]]
+        starts[is_match] = self._index.starts[groups[is_match]]
+        counts[is_match] = self._index.counts[groups[is_match]]
         return LookupResult(self._rows, starts, counts, self._index.order)
 
 
@@ -202,8 +202,8 @@ class LookupJoinRows:
         if self._threads is None:
             count = min(self._node.prefetch, THREADS_MAX)
             self._threads = ThreadPoolExecutor(count, f"lookup-{self._node.id}")
-        found = self._threads.submit(copy_context().run, self._look_up, batch)
-        self._under_way.append(_UnderWay(batch, found))
+        future = self._threads.submit(copy_context().run, self._look_up, batch)
+        self._under_way.append(_UnderWay(batch, future))
 
     def output(self) -> pa.RecordBatch | None:
         while True:
@@ -214,9 +214,9 @@ class LookupJoinRows:
                 self._joined = None
             if not self._under_way or not self._under_way[0].found.done():
                 return None
-            asked = self._under_way.popleft()
+            future = self._under_way.popleft()
             with about("node", self._node.id):
-                self._joined = self._join(asked.batch, asked.found.result())
+                self._joined = self._join(future.batch, future.found.result())
 
     def start_drain(self) -> bool:
         self._is_draining = not self._is_empty

@@ -61,11 +61,6 @@ _DROPS_LEFT = frozenset({JoinType.INNER, JoinType.RIGHT})
 def side_to_drop(kind: JoinType, *, left_is_over: bool, right_is_over: bool) -> str | None:
     """Return which side is of no use for the rest of the barrier, "left" or "right".
 
-    Parameters
-    ----------
-    left_is_over, right_is_over : bool
-        The side has drained, and none of its rows is held, be it for a match that is under way.
-
     Notes
     -----
     Source: Velox, ``MergeJoin.cpp``. A semi join could give up its sides as an inner join does;
@@ -117,13 +112,7 @@ class _Arriving:
         return self.is_ended and not self.available
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows.
-
-        Raises
-        ------
-        DataError
-            The keys do not ascend.
-        """
+        """Take rows."""
         keyed, _ = self.side.split(batch)
         if keyed.num_rows:
             self._require_order(keyed)
@@ -148,8 +137,8 @@ class _Arriving:
         keys, has_key = self.side.keys_of(self.rows), self.side.has_key(self.rows)
         if has_key is None:
             return keys, None
-        places = np.maximum.accumulate(np.where(has_key, np.arange(len(has_key)), 0))
-        return [key.take(pa.array(places)) for key in keys], has_key
+        row_indices = np.maximum.accumulate(np.where(has_key, np.arange(len(has_key)), 0))
+        return [key.take(pa.array(row_indices)) for key in keys], has_key
 
     def gather(self, count: int) -> bool:
         """Look at more of the rows that have come; say whether that was worth it.
@@ -160,14 +149,14 @@ class _Arriving:
         held = self.rows.num_rows
         if not self._more_rows or (self._more_rows < held and not self.is_ended):
             return False
-        wanted = max(count, held)
+        missing_rows = max(count, held)
         taken = [self.rows] if held else []
-        while self._more and wanted:
+        while self._more and missing_rows:
             batch = self._more.popleft()
-            taken.append(batch.slice(0, wanted))
-            if batch.num_rows > wanted:
-                self._more.appendleft(batch.slice(wanted))
-            wanted -= taken[-1].num_rows
+            taken.append(batch.slice(0, missing_rows))
+            if batch.num_rows > missing_rows:
+                self._more.appendleft(batch.slice(missing_rows))
+            missing_rows -= taken[-1].num_rows
             self._more_rows -= taken[-1].num_rows
         self.rows = pa.concat_batches(taken)
         return True
@@ -396,9 +385,9 @@ class MergeJoinRows:
             if right_has_key is not None:
                 is_alone |= ~right_has_key[:right_count]
             alone = np.flatnonzero(is_alone)
-            places = alone if order is None else np.argsort(order)[alone]
+            row_indices = alone if order is None else np.argsort(order)[alone]
             matches = matches.in_order(
-                ready[matches.left], Matches.right_alone(places), right[alone]
+                ready[matches.left], Matches.right_alone(row_indices), right[alone]
             )
         self._show(matches, self._left.rows, self._right.rows, order)
         self._pass(left_count, right_count, matched_rows=matched_rows)
@@ -445,6 +434,6 @@ class MergeJoinRows:
 
 def _is_in(some: Words, others: Words) -> Mask:
     """Return which numbers stand among others, which ascend."""
-    places = np.minimum(np.searchsorted(others, some), len(others) - 1)
-    found: Mask = others[places] == some
-    return found
+    indices = np.minimum(np.searchsorted(others, some), len(others) - 1)
+    is_match: Mask = others[indices] == some
+    return is_match

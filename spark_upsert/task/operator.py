@@ -165,11 +165,11 @@ class Streaming:
         self._made = self._function(batch)
 
     def output(self) -> pa.RecordBatch | None:
-        made, self._made = self._made, None
-        if made is None or self._batch_rows is None or made.num_rows <= self._batch_rows:
-            return made
-        self._made = made.slice(self._batch_rows)
-        return made.slice(0, self._batch_rows)
+        output, self._made = self._made, None
+        if output is None or self._batch_rows is None or output.num_rows <= self._batch_rows:
+            return output
+        self._made = output.slice(self._batch_rows)
+        return output.slice(0, self._batch_rows)
 
     def start_drain(self) -> bool:
         return self._made is not None
@@ -212,22 +212,16 @@ def limited(node: Limit, schema: pa.Schema) -> Streaming:
 
 def unnested(node: Unnest, schema: pa.Schema) -> Streaming:
     """Return an operator that gives a row for each element of a list."""
-    given = unnested_schema(node, schema)
+    input_schema = unnested_schema(node, schema)
 
     def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return unnest(node, batch, given).rows
+        return unnest(node, batch, input_schema).rows
 
-    return Streaming(given, apply, batch_rows=node.batch_rows)
+    return Streaming(input_schema, apply, batch_rows=node.batch_rows)
 
 
 def numbered(node: AssignUniqueId, schema: pa.Schema) -> Streaming:
-    """Return an operator that gives each row a number, no two alike over all barriers.
-
-    Raises
-    ------
-    PlanError
-        There is a column of that name.
-    """
+    """Return an operator that gives each row a number, no two alike over all barriers."""
     if node.column in schema.names:
         raise PlanError(
             f"there is a column '{node.column}' already.",

@@ -92,25 +92,7 @@ def operator_of(
     lookup: Lookup | None,
     drop_input: Callable[[str], None],
 ) -> Operator:
-    """Return the operator that runs a node.
-
-    Parameters
-    ----------
-    node : Node
-    schema : pyarrow.Schema
-        The columns that come to it, of a join from its left side.
-    right : Consumer, optional
-        The rows of the right side, of a join.
-    lookup : Lookup, optional
-        The place where an index lookup join looks keys up.
-    drop_input : callable
-        Makes all below a node give nothing until the barrier (`Pipelines.drop_input`).
-
-    Raises
-    ------
-    PlanError
-        The node cannot be run, or not over these columns.
-    """
+    """Return the operator that runs a node."""
     match node:
         case Filter():
             return Streaming(schema, bind_condition(node.where, schema).true_rows)
@@ -157,12 +139,16 @@ def _project(node: Project, schema: pa.Schema) -> Streaming:
     if repeated is not None:
         raise PlanError(f"two columns are called '{repeated[0]}'.", hint="rename one of them.")
     bound = [bind(expression, schema) for _, expression in node.columns]
-    given = pa.schema([pa.field(name, each.type) for name, each in zip(names, bound, strict=True)])
+    projected = pa.schema(
+        [pa.field(name, expression.type) for name, expression in zip(names, bound, strict=True)]
+    )
 
     def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([each(batch) for each in bound], schema=given)
+        return pa.RecordBatch.from_arrays(
+            [expression(batch) for expression in bound], schema=projected
+        )
 
-    return Streaming(given, apply)
+    return Streaming(projected, apply)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,13 +219,7 @@ class Pipelines:
 
 
 def build(plan: Node, settings: TaskSettings) -> Pipelines:
-    """Return what runs a plan.
-
-    Raises
-    ------
-    PlanError
-        A node is not what it may be over the columns that come to it; it is named.
-    """
+    """Return what runs a plan."""
     require_names(plan)
     _require_nodes(plan, settings.readers, SplitScan, "a reader", "scan")
     _require_nodes(plan, settings.lookups, IndexLookupJoin, "a lookup", "index lookup join")
@@ -272,8 +252,8 @@ class _Chain:
 def _chain_of(top: Node, *, width: int, is_ordered: bool) -> _Chain:
     nodes = [top]
     while not isinstance(nodes[-1], SplitScan | Values | LocalPartition | MixedUnion):
-        below = nodes[-1]
-        nodes.append(below.left if isinstance(below, Join) else below.inputs[0])
+        child = nodes[-1]
+        nodes.append(child.left if isinstance(child, Join) else child.inputs[0])
     nodes.reverse()
     is_ordered = is_ordered or any(map(_needs_order, nodes))
     is_single = (
@@ -298,7 +278,7 @@ def _are_groups_whole(nodes: Sequence[Node]) -> bool:
             # Other nodes may give other values to a column of the same name.
             if not isinstance(feed, LocalPartition) or not feed.keys:
                 return False
-            if not all(isinstance(each, Filter | Group) for each in between):
+            if not all(isinstance(node, Filter | Group) for node in between):
                 return False
             if not set(feed.keys) <= set(node.keys):
                 return False
@@ -323,10 +303,10 @@ class _Builder:
     ) -> Exchange:
         """Build the chains that end in some nodes, and return the exchange that they fill."""
         exchange: Exchange | None = None
-        own: list[Driver] = []
+        own_drivers: list[Driver] = []
         for top in tops:
             chain = _chain_of(top, width=self._settings.width, is_ordered=is_ordered)
-            place = len(self.built.drivers)
+            index = len(self.built.drivers)
             stages = self._stages(chain)
             schema = stages[0][1]
             if exchange is None:
@@ -348,21 +328,21 @@ class _Builder:
                     exchange.add_producer(),
                     is_top=is_top and len(stages) == 1,
                 )
-                for feed, own_stages in ((each[0], each[2]) for each in stages)
+                for feed, own_stages in ((stage[0], stage[2]) for stage in stages)
             ]
             self._note_drops(chain, drivers)
             # Before the drivers that were built meanwhile, because these take from them.
-            self.built.drivers[place:place] = drivers
-            own.extend(drivers)
+            self.built.drivers[index:index] = drivers
+            own_drivers.extend(drivers)
         assert exchange is not None, "a node without inputs"
-        exchange.is_dropped = partial(_drop_all, own)
+        exchange.is_dropped = partial(_drop_all, own_drivers)
         return exchange
 
     def _note_drops(self, chain: _Chain, drivers: Sequence[Driver]) -> None:
-        for place, node in enumerate(chain.nodes):
+        for index, node in enumerate(chain.nodes):
             if isinstance(node, MergeJoin):
                 [driver] = drivers
-                self.built.drops[node.left.id] = partial(driver.drop_before, place)
+                self.built.drops[node.left.id] = partial(driver.drop_before, index)
 
     # -- stages
 
@@ -374,7 +354,7 @@ class _Builder:
             for node in chain.nodes
             if isinstance(node, Join)
         }
-        found = []
+        built_stages = []
         for feed in feeds:
             schema, stages = feed.schema, []
             for node in chain.nodes[1:]:
@@ -382,8 +362,8 @@ class _Builder:
                     operator = self._operator(node, schema, rights)
                 stages.append(_stage(node, operator, rights.get(node.id)))
                 schema = operator.schema
-            found.append((feed, schema, stages))
-        return found
+            built_stages.append((feed, schema, stages))
+        return built_stages
 
     def _right(self, node: Join, *, is_ordered: bool) -> Consumer:
         is_ordered = is_ordered or isinstance(node, MergeJoin)
@@ -509,4 +489,4 @@ def _other_columns(node: Node, found: pa.Schema, expected: pa.Schema) -> PlanErr
 
 
 def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{each.name} {each.type}" for each in schema)
+    return ", ".join(f"{column.name} {column.type}" for column in schema)

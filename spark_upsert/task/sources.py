@@ -66,13 +66,7 @@ class SplitQueue:
             self._is_ended = True
 
     def take(self, barriers: int) -> tuple[Any] | Signal:
-        """Return the next split, in a tuple, or why there is none.
-
-        Parameters
-        ----------
-        barriers : int
-            How many barriers the driver has taken.
-        """
+        """Return the next split, in a tuple, or why there is none."""
         with self._lock:
             if self._waiting:
                 return (self._waiting.popleft(),)

@@ -261,9 +261,9 @@ class Task:
             return Statistics(
                 barriers=self._state.barriers,
                 splits=SplitCounts(
-                    total=sum(each.total for each in counts),
-                    queued=sum(each.queued for each in counts),
-                    finished=sum(each.finished for each in counts),
+                    total=sum(count.total for count in counts),
+                    queued=sum(count.queued for count in counts),
+                    finished=sum(count.finished for count in counts),
                 ),
                 rows=self._rows,
                 histogram=self._histogram.counts(),
@@ -294,22 +294,22 @@ class Task:
                 self._start()
         while True:
             with self._progress.lock:
-                seen = self._progress.changes
-                found = self._output.poll()
-                if self._failure is None and not isinstance(found, Signal):
-                    self._rows += found.num_rows
-                    return found, None
-                self._has_drained |= found is Signal.DRAINED
+                change_count = self._progress.changes
+                output_batch = self._output.poll()
+                if self._failure is None and not isinstance(output_batch, Signal):
+                    self._rows += output_batch.num_rows
+                    return output_batch, None
+                self._has_drained |= output_batch is Signal.DRAINED
                 if self._failure is None and self._has_drained and self._end_barrier():
                     return None, None
             self._raise_failure()
-            if found is Signal.ENDED:
+            if output_batch is Signal.ENDED:
                 self._end_by(Plain.ALL_ENDED)
                 return None, None
             if self._is_threaded:
-                return None, self._progress.future(seen)
-            if not self._work() and self._progress.changes == seen:
-                return None, self._when_resolved(seen)
+                return None, self._progress.future(change_count)
+            if not self._work() and self._progress.changes == change_count:
+                return None, self._when_resolved(change_count)
 
     def iter_batches(self, skip: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield the batches up to the barrier, or to the end, and wait where that is needed.
@@ -323,10 +323,10 @@ class Task:
         while True:
             batch, future = self.next()
             if batch is not None:
-                rest = batch.slice(skip) if skip else batch
+                remaining = batch.slice(skip) if skip else batch
                 skip -= min(skip, batch.num_rows)
-                if rest.num_rows:
-                    yield rest
+                if remaining.num_rows:
+                    yield remaining
             elif future is None:
                 return
             else:
@@ -357,9 +357,9 @@ class Task:
         self._begun = self._clock()
         self._has_tail = False
         self._pipelines.queues[node].add(split, with_barrier=True)
-        while not isinstance(found := self._polled(self._alone), Signal):
-            self._rows += found.num_rows
-            yield found
+        while not isinstance(polled := self._polled(self._alone), Signal):
+            self._rows += polled.num_rows
+            yield polled
             if self._state.phase is not Phase.UNDER_BARRIER:
                 self._apply(Plain.PULL)
         self._alone.pass_barrier()
@@ -441,10 +441,10 @@ class Task:
 
     def _when_resolved(self, seen: int) -> Future[None]:
         """Return a future that is done when any driver's wait may be over; one driver must wait."""
-        waited = [each for driver in self._pipelines.drivers for each in driver.waiting_on()]
+        waited = [pending for driver in self._pipelines.drivers for pending in driver.waiting_on()]
         assert waited, f"no driver can move, and none waits: {self._state}"
-        for each in waited:
-            each.add_done_callback(self._resolved)
+        for future in waited:
+            future.add_done_callback(self._resolved)
         return self._progress.future(seen)
 
     def _resolved(self, _: Future[Any]) -> None:
@@ -468,17 +468,17 @@ class Task:
         try:
             while True:
                 with self._progress.lock:
-                    seen = self._progress.changes
+                    change_count = self._progress.changes
                     if not self._state.phase.is_running or driver.is_ended:
                         break
                 if driver.step():
                     self._progress.note()
                     continue
                 waited, watched = watched, driver.waiting_on()
-                for each in watched:
-                    if each not in waited:
-                        each.add_done_callback(self._resolved)
-                self._progress.wait(seen)
+                for future in watched:
+                    if future not in waited:
+                        future.add_done_callback(self._resolved)
+                self._progress.wait(change_count)
         except Exception as error:  # noqa: BLE001
             self._fail(error)
         finally:
@@ -566,8 +566,8 @@ class TaskPool(Generic[K]):
 
     def _taken_out(self, key: K) -> Task | None:
         with self._lock:
-            for own, task in self._idle.values():
-                if own is key or own == key:
+            for expiry, task in self._idle.values():
+                if expiry is key or expiry == key:
                     self._idle.pop(id(task))
                     return task
         return None
@@ -579,8 +579,8 @@ class TaskPool(Generic[K]):
             return
         with self._lock:
             gone = self._idle.put(id(task), (key, task))
-        for _, each in gone:
-            each.abort()
+        for _, idle in gone:
+            idle.abort()
 
     def __len__(self) -> int:
         return len(self._idle)

@@ -39,13 +39,7 @@ def open_base(scan: Scan, table: Table) -> BaseTable:
 
 
 def scan_of(path: str, table: Table) -> Scan:
-    """Return the scan of a table, with the columns that it shows now.
-
-    Raises
-    ------
-    PlanError
-        It keeps one group of all rows, which has no key.
-    """
+    """Return the scan of a table, with the columns that it shows now."""
     head = table.log.head()
     grouping = grouping_of(head.properties)
     if grouping is None:
@@ -68,11 +62,11 @@ def _paths(record: Any) -> Iterator[str]:
     if isinstance(record, dict):
         if record.get("node") == "scan":
             yield record["path"]
-        for each in record.values():
-            yield from _paths(each)
+        for item in record.values():
+            yield from _paths(item)
     elif isinstance(record, list):
-        for each in record:
-            yield from _paths(each)
+        for item in record:
+            yield from _paths(item)
 
 
 def bind(plan: Node, open_base: OpenBase) -> Relation:
@@ -89,13 +83,7 @@ def bind(plan: Node, open_base: OpenBase) -> Relation:
 
 
 def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
-    """Return the relation of the rows that a plan groups, and what is wanted of them.
-
-    Raises
-    ------
-    PlanError
-        As of `bind`; or what is wanted cannot be kept exactly.
-    """
+    """Return the relation of the rows that a plan groups, and what is wanted of them."""
     relation = bind_below_group(plan.input, open_base, carries=True)
     shown = pa.schema([relation.schema.field(name) for name in _shown(plan.input, relation)])
     with about("node", plan.title):
@@ -106,7 +94,11 @@ def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
 def _shown(plan: Node, relation: Relation) -> list[str]:
     """Return the columns of a plan, without those that are carried beside them."""
     chosen = next((node for node in _chain(plan) if isinstance(node, Project)), None)
-    return list(relation.schema.names) if chosen is None else [each.name for each in chosen.columns]
+    return (
+        list(relation.schema.names)
+        if chosen is None
+        else [column.name for column in chosen.columns]
+    )
 
 
 def _chain(plan: Node) -> Iterator[Node]:
@@ -119,11 +111,11 @@ def _chain(plan: Node) -> Iterator[Node]:
 def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
     """Return the rows in which floats that have too many digits for their sum are no values."""
     like = {
-        each.column: Summand(
-            relation.schema.field(each.column).type, each.column, each.scale, DIGITS
+        summed.column: Summand(
+            relation.schema.field(summed.column).type, summed.column, summed.scale, DIGITS
         )
-        for each in sorted(grouping.sums, key=lambda each: each.scale or 0)
-        if each.scale is not None
+        for summed in sorted(grouping.sums, key=lambda each: each.scale or 0)
+        if summed.scale is not None
     }
     if not like:
         return relation
@@ -132,23 +124,16 @@ def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
 
 
 def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) -> Relation:
-    """Return the relation of a plan for sums: its rows need no key.
-
-    Parameters
-    ----------
-    carries : bool
-        Whether the projections that the plan ends with carry the keys that they drop
-        (`ProjectRelation`): for rows that are computed, and not only named.
-    """
+    """Return the relation of a plan for sums: its rows need no key."""
     scans: dict[Scan, ScanRelation] = {}
     chain = set(map(id, _chain(plan))) if carries else set()
 
     def relation_of(node: Node) -> Relation:
-        inputs = [relation_of(each) for each in node.inputs]
+        inputs = [relation_of(child) for child in node.inputs]
         with about("node", node.title):
             if not isinstance(node, Project | Filter | Group):
-                for below in inputs:
-                    _require_key(below)
+                for child in inputs:
+                    _require_key(child)
             match node:
                 case Scan():
                     if node not in scans:

@@ -50,25 +50,6 @@ _LOGGER = logging.getLogger(__name__)
 def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.RecordBatch:
     """Return the rows of some groups.
 
-    Parameters
-    ----------
-    grouping : Grouping
-    entries : pyarrow.RecordBatch
-        Columns as ``grouping.kept.columns``: all entries of these groups at one version, one of
-        each key, in any order. The marker may be among them.
-    url : str
-        Where the table lies, for an error.
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        Columns as ``grouping.result``, one row for each group, in the order of their entries.
-
-    Raises
-    ------
-    CorruptionError
-        An entry is of no rows.
-
     Notes
     -----
     What does not fit into the type in which it is shown is NULL in its group, and a warning tells
@@ -84,11 +65,11 @@ def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.Recor
         for column, part in grouping.parts.items()
     }
     arrays = [groups.column(key) for key in grouping.keys]
-    for each in grouping.aggregates:
-        shown = _shown(grouping, each, groups, ends)
+    for aggregate in grouping.aggregates:
+        shown = _shown(grouping, aggregate, groups, ends)
         arrays.append(shown.values)
         if shown.lost:
-            fields = Fields(path=url, column=each.name, groups=shown.lost)
+            fields = Fields(path=url, column=aggregate.name, groups=shown.lost)
             _LOGGER.warning("groups whose values do not fit: %s", fields)
     if not arrays:
         return pa.RecordBatch.from_pylist([{}] * groups.num_rows, schema=grouping.result)
@@ -121,12 +102,12 @@ def _ends(
     owner = owner[order]
     begins = np.flatnonzero(np.diff(owner, prepend=NOWHERE - 1))
     lasts = np.append(begins[1:], len(owner)) - 1
-    found = []
+    ends = []
     for chosen in (begins, lasts):
-        place = np.full(groups.num_rows, NOWHERE, dtype=np.int64)
-        place[owner[chosen]] = order[chosen]
-        found.append(column.take(pa.array(place, mask=place == NOWHERE)))
-    return found[0], found[1]
+        row_indices = np.full(groups.num_rows, NOWHERE, dtype=np.int64)
+        row_indices[owner[chosen]] = order[chosen]
+        ends.append(column.take(pa.array(row_indices, mask=row_indices == NOWHERE)))
+    return ends[0], ends[1]
 
 
 def _owners(grouping: Grouping, groups: pa.RecordBatch, values: pa.RecordBatch) -> Positions:
@@ -158,14 +139,16 @@ def _shown(
     type_ = grouping.result.field(aggregate.name).type
     is_some = pc.greater(count, 0)
     if kind is AggregateKind.SUM:
-        found = _total(groups, summed, type_)
+        shown_column = _total(groups, summed, type_)
     elif pa.types.is_decimal(type_):
-        found = _quotient(groups, summed, count, type_)
+        shown_column = _quotient(groups, summed, count, type_)
     else:
         # A group without values is divided by one, and then NULL.
         divisor = pc.if_else(is_some, count, 1).cast(pa.float64())
-        found = _ResultColumn(pc.divide(_total(groups, summed, type_).values, divisor))
-    return found._replace(values=pc.if_else(is_some, found.values, pa.scalar(None, type_)))
+        shown_column = _ResultColumn(pc.divide(_total(groups, summed, type_).values, divisor))
+    return shown_column._replace(
+        values=pc.if_else(is_some, shown_column.values, pa.scalar(None, type_))
+    )
 
 
 def _total(groups: pa.RecordBatch, summed: SumColumns, type_: pa.DataType) -> _ResultColumn:
@@ -177,8 +160,12 @@ def _total(groups: pa.RecordBatch, summed: SumColumns, type_: pa.DataType) -> _R
     if not summed.apart:
         return shown
     total = shown.values
-    nan, above, below = (pc.greater(groups.column(name), 0) for name in summed.apart)
-    for where, value in ((below, "-inf"), (above, "inf"), (pc.and_(above, below), "nan")):
+    nan, above, is_negative = (pc.greater(groups.column(name), 0) for name in summed.apart)
+    for where, value in (
+        (is_negative, "-inf"),
+        (above, "inf"),
+        (pc.and_(above, is_negative), "nan"),
+    ):
         total = pc.if_else(where, pa.scalar(float(value)), total)
     return shown._replace(values=pc.if_else(nan, pa.scalar(float("nan")), total))
 
@@ -241,52 +228,34 @@ class ShownGroups:
         snapshot = self._snapshot(manifest)
         pieces = snapshot.chunks(hash_range) if self.grouping.keys else [hash_range]
         for piece in pieces:
-            whole = whole_groups(self.grouping, piece)
-            if not whole.is_empty:
-                yield self._result(concat([self._nothing, *snapshot.read(hash_range=whole)]))
+            group_range = whole_groups(self.grouping, piece)
+            if not group_range.is_empty:
+                yield self._result(concat([self._nothing, *snapshot.read(hash_range=group_range)]))
 
     def look_up(self, groups: RelationRows, manifest: Manifest) -> RelationRows:
-        """Return the rows of some groups at a version: of those that have any.
-
-        Parameters
-        ----------
-        groups : pyarrow.RecordBatch
-            The columns of the group, among others perhaps; each group once.
-        manifest : Manifest
-        """
+        """Return the rows of some groups at a version: of those that have any."""
         if not groups.num_rows:
             return no_rows(self.grouping.result)
         snapshot = self._snapshot(manifest)
         columns = [groups.column(key) for key in self.grouping.keys]
         if not self.grouping.parts:
-            found = [self._groups_alone(snapshot, columns, groups.num_rows)]
+            parts = [self._groups_alone(snapshot, columns, groups.num_rows)]
         elif columns:
-            found = list(snapshot.having_prefix(columns))
+            parts = list(snapshot.having_prefix(columns))
         else:
-            found = list(snapshot.read())
-        return self._result(concat([self._nothing, *found]))
+            parts = list(snapshot.read())
+        return self._result(concat([self._nothing, *parts]))
 
     def changes(
         self, stretch: Stretch, hash_range: HashRange = ALL_HASHES, *, net: bool = False
     ) -> Iterator[tuple[int, Pairs]]:
-        """Yield what each epoch of a stretch changed in a range, which is one of `whole_groups`.
-
-        Parameters
-        ----------
-        net : bool
-            Whether all epochs together make one step, at the last of them.
-
-        Yields
-        ------
-        tuple of int and Pairs
-            The epoch, ascending, and the old and new rows of its changed groups, none equal.
-        """
+        """Yield what each epoch of a stretch changed in a range, which is one of `whole_groups`."""
         before = replace(stretch.before, schema=stretch.schema)
         if stretch.is_comparison or net:
             replaced = before.slices if stretch.is_comparison else ()
-            kept = () if stretch.is_comparison else before.slices
+            slices = () if stretch.is_comparison else before.slices
             groups = self._touched((*replaced, *stretch.after), before, hash_range)
-            after = replace(before, slices=(*kept, *stretch.after))
+            after = replace(before, slices=(*slices, *stretch.after))
             yield max(stretch.times_ms), self._pairs(groups, before, after)
             return
         for epoch in stretch.times_ms:
@@ -297,7 +266,7 @@ class ShownGroups:
             before = after
 
     def _pairs(self, groups: RelationRows, before: Manifest, after: Manifest) -> Pairs:
-        old, new = (self.look_up(groups, each) for each in (before, after))
+        old, new = (self.look_up(groups, manifest) for manifest in (before, after))
         return _aligned(self.grouping, old, new).changed()
 
     def _touched(

@@ -129,11 +129,6 @@ class Grouping:
     keys : tuple of str
         The columns that make the groups; none of them for one group of all rows.
     aggregates : tuple of Aggregate
-
-    Raises
-    ------
-    PlanError
-        A column is not there, or what is wanted of it cannot be kept exactly.
     """
 
     rows: pa.Schema
@@ -149,9 +144,9 @@ class Grouping:
         for name in self.keys:
             if name.lower() in reserved:
                 raise _error(name, "has a name that a kept table needs", "rename it before")
-        for each in self.aggregates:
-            self._check(each)
-        names = [*self.keys, *(each.name for each in self.aggregates)]
+        for aggregate in self.aggregates:
+            self._check(aggregate)
+        names = [*self.keys, *(own_aggregate.name for own_aggregate in self.aggregates)]
         repeated = find_repeated(names)
         if repeated is not None:
             raise _error(repeated[0], "stands twice in the result", "rename one")
@@ -179,10 +174,10 @@ class Grouping:
     @cached_property
     def parts(self) -> Mapping[str, int]:
         """The part of the values of each column of which the smallest or greatest is wanted."""
-        wanted = [
+        column_names = [
             e.column for e in self.aggregates if e.kind in (AggregateKind.MIN, AggregateKind.MAX)
         ]
-        names = dict.fromkeys(name for name in wanted if name is not None)
+        names = dict.fromkeys(name for name in column_names if name is not None)
         return {name: index + 1 for index, name in enumerate(names)}
 
     @cached_property
@@ -199,24 +194,34 @@ class Grouping:
     def sums(self) -> tuple[SumColumns, ...]:
         """The kept sums, one for each column and scale."""
         _ = self.multiplicity  # The first to choose its name.
-        found = []
+        sums = []
         free = self._names.free
         summed = [
-            each for each in self.aggregates if each.kind in (AggregateKind.SUM, AggregateKind.AVG)
+            aggregate
+            for aggregate in self.aggregates
+            if aggregate.kind in (AggregateKind.SUM, AggregateKind.AVG)
         ]
-        wanted = dict.fromkeys((each.column, each.scale) for each in summed)
-        named = {column for column, _ in wanted}
+        scales = dict.fromkeys(
+            (summed_column.column, summed_column.scale) for summed_column in summed
+        )
+        named = {column for column, _ in scales}
         counted = [
-            each for each in self.aggregates if each.kind is AggregateKind.COUNT and each.column
+            aggregate
+            for aggregate in self.aggregates
+            if aggregate.kind is AggregateKind.COUNT and aggregate.column
         ]
-        wanted |= {(each.column, None): None for each in counted if each.column not in named}
-        for column, scale in wanted:
+        scales |= {
+            (counted_column.column, None): None
+            for counted_column in counted
+            if counted_column.column not in named
+        }
+        for column, scale in scales:
             assert column is not None
             has_total = column in named
             type_ = self.rows.field(column).type
             is_float = has_total and pa.types.is_floating(type_)
             is_wide = is_float or (pa.types.is_decimal(type_) and type_.precision > NARROW)
-            found.append(
+            sums.append(
                 SumColumns(
                     column=column,
                     count=free(f"c_{column}"),
@@ -226,7 +231,7 @@ class Grouping:
                     apart=tuple(free(f"{kind}_{column}") for kind in _APART) if is_float else (),
                 )
             )
-        return tuple(found)
+        return tuple(sums)
 
     def sum_of(self, aggregate: Aggregate) -> SumColumns:
         """Return what is kept for a count, a sum or an average of a column."""
@@ -236,11 +241,11 @@ class Grouping:
 
     @cached_property
     def _first_sums(self) -> Mapping[str | None, SumColumns]:
-        return {each.column: each for each in reversed(self.sums)}
+        return {group_sum.column: group_sum for group_sum in reversed(self.sums)}
 
     @cached_property
     def _scaled_sums(self) -> Mapping[tuple[str | None, int | None], SumColumns]:
-        return {(each.column, each.scale): each for each in self.sums}
+        return {(group_sum.column, group_sum.scale): group_sum for group_sum in self.sums}
 
     @cached_property
     def kept(self) -> TableSchema:
@@ -251,12 +256,14 @@ class Grouping:
             fields.append(pa.field(value_column(part), self.rows.field(column).type))
         keys = [field.name for field in fields]
         totals = {
-            each.total: sum_types(each.column, self.rows.field(each.column).type, each.scale)[0]
-            for each in self.sums
-            if each.total is not None
+            group_sum.total: sum_types(
+                group_sum.column, self.rows.field(group_sum.column).type, group_sum.scale
+            )[0]
+            for group_sum in self.sums
+            if group_sum.total is not None
         }
         totals |= dict.fromkeys(filter(None, (e.beyond for e in self.sums)), _TIMES)
-        sums = [self.multiplicity, *(name for each in self.sums for name in each.columns)]
+        sums = [self.multiplicity, *(name for group_sum in self.sums for name in group_sum.columns)]
         fields += [pa.field(name, totals.get(name, pa.int64())) for name in sums]
         fields += [pa.field(FROM, pa.string()), pa.field(TO, pa.string())]
         rules = dict.fromkeys(sums, Rule.SUM)
@@ -269,7 +276,9 @@ class Grouping:
     def result(self) -> pa.Schema:
         """The columns of the result: those of the group, then what is wanted of it."""
         fields = [self.rows.field(key) for key in self.keys]
-        fields += [pa.field(each.name, self._result_type(each)) for each in self.aggregates]
+        fields += [
+            pa.field(aggregate.name, self._result_type(aggregate)) for aggregate in self.aggregates
+        ]
         return pa.schema([field.with_nullable(True) for field in fields])
 
     def _result_type(self, aggregate: Aggregate) -> pa.DataType:
@@ -288,33 +297,27 @@ class Grouping:
         It holds the types of the columns that matter, so that a result is shown without the tables
         that it was made from.
         """
-        used = {*self.keys, *(each.column for each in self.aggregates)}
+        used = {*self.keys, *(aggregate.column for aggregate in self.aggregates)}
         rows = [[f.name, type_text(f.type)] for f in self.rows if f.name in used]
         record: dict[str, Any] = {"v": self._version, "rows": rows, "keys": list(self.keys)}
-        record["aggregates"] = [each.to_json() for each in self.aggregates]
+        record["aggregates"] = [aggregate.to_json() for aggregate in self.aggregates]
         return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
     @property
     def _version(self) -> int:
-        return VERSION if any(each.beyond for each in self.sums) else 1
+        return VERSION if any(group_sum.beyond for group_sum in self.sums) else 1
 
     @classmethod
     def from_json(cls, text: str) -> Grouping:
-        """Rebuild a grouping from its text.
-
-        Raises
-        ------
-        PlanError
-            It is none.
-        """
+        """Rebuild a grouping from its text."""
         try:
             record = json.loads(text)
             rows = pa.schema([(name, type_of(type_)) for name, type_ in record["rows"]])
-            aggregates = tuple(Aggregate.from_json(each) for each in record["aggregates"])
-            found = cls(rows, tuple(record["keys"]), aggregates)
-            if record["v"] != found._version:
+            aggregates = tuple(Aggregate.from_json(aggregate) for aggregate in record["aggregates"])
+            grouping = cls(rows, tuple(record["keys"]), aggregates)
+            if record["v"] != grouping._version:
                 raise ValueError(f"the form {record['v']!r}")
-            return found
+            return grouping
         except PlanError:
             raise
         except MALFORMED as error:
@@ -327,13 +330,7 @@ class Grouping:
 def sum_types(
     column: str, type_: pa.DataType, scale: int | None
 ) -> tuple[pa.DataType, pa.DataType]:
-    """Return the types in which the sum of a column is kept, and shown.
-
-    Raises
-    ------
-    PlanError
-        There is no exact sum of such values.
-    """
+    """Return the types in which the sum of a column is kept, and shown."""
     if pa.types.is_floating(type_):
         if scale is None:
             raise _error(
@@ -398,13 +395,7 @@ class Summand:
     digits: int
 
     def of(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the values of some rows.
-
-        Raises
-        ------
-        DataError
-            One is finite, and has too many digits.
-        """
+        """Return the values of some rows."""
         column = rows.column(self.name)
         doubles = np.asarray(convert(column, pa.float64()).fill_null(0.0))
         _require_fitting(np.where(np.isfinite(doubles), doubles, 0.0), self.scale, self.digits)
@@ -412,31 +403,16 @@ class Summand:
 
 
 def rounded(values: pa.Array, scale: int, digits: int) -> pa.Array:
-    """Return floats as decimals, NULL as NULL.
-
-    Parameters
-    ----------
-    values : pyarrow.Array
-        Values of float32 or float64, all finite.
-    scale : int
-        Digits behind the point, 0 to 15.
-    digits : int
-        Digits of the decimals, at most 38.
-
-    Raises
-    ------
-    DataError
-        A value has more digits than that.
-    """
+    """Return floats as decimals, NULL as NULL."""
     mask = values.is_null().to_numpy(zero_copy_only=False)
     doubles = np.asarray(values.cast(pa.float64()).fill_null(0.0))
     # With digits behind the point the whole part is even among them; without, it has a parity.
-    whole = np.trunc(doubles) if scale else np.rint(doubles)
-    _require_fitting(whole, scale, digits)
-    fraction = doubles - whole if scale else np.zeros_like(whole)
+    integers = np.trunc(doubles) if scale else np.rint(doubles)
+    _require_fitting(integers, scale, digits)
+    fraction = doubles - integers if scale else np.zeros_like(integers)
     ends = _half_even(fraction, 10.0**scale).astype(np.int64)
     type_ = pa.decimal128(digits, scale)
-    parts = (pa.array(whole).cast(pa.decimal128(digits, 0)), _shifted(ends, scale))
+    parts = (pa.array(integers).cast(pa.decimal128(digits, 0)), _shifted(ends, scale))
     total = pc.add(*(part.cast(pa.decimal256(digits + 2, scale)) for part in parts))
     return pc.if_else(pa.array(mask), pa.scalar(None, type_), convert(total, type_))
 
@@ -473,8 +449,8 @@ def _error_of_product(one: _Doubles, other: float, product: _Doubles) -> _Double
     """Return exactly what a product of doubles lacks."""
     high, low = _halves(one)
     other_high, other_low = (float(half[0]) for half in _halves(np.array([other])))
-    rest = ((high * other_high - product) + high * other_low) + low * other_high
-    return rest + low * other_low
+    remainder = ((high * other_high - product) + high * other_low) + low * other_high
+    return remainder + low * other_low
 
 
 def _halves(values: _Doubles) -> tuple[_Doubles, _Doubles]:
@@ -488,25 +464,7 @@ _Signs = npt.NDArray[np.int64]
 
 
 def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
-    """Return what pairs of rows contribute.
-
-    Parameters
-    ----------
-    grouping : Grouping
-    pairs : Pairs
-        Pairs of rows with the columns of ``grouping.rows``, with or without a key: those of one
-        step, or of several.
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        Columns as ``grouping.kept.columns``, one entry of each key, none all zero, any order.
-
-    Raises
-    ------
-    DataError
-        A float does not fit into 38 digits with its scale.
-    """
+    """Return what pairs of rows contribute."""
     sides = ((pairs.old_rows(), -1), (pairs.new_rows(), +1))
     rows = pa.Table.from_batches([side for side, _ in sides]).combine_chunks()
     columns = {name: _whole(rows.column(name)) for name in grouping.rows.names}
@@ -521,23 +479,29 @@ def folded(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
         return entries
     keys = [entries.column(key) for key in schema.keys]
     hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
-    own = {HASH: pa.array(hashes), DIFF: pa.array(np.full(len(hashes), PUT, dtype=np.int8))}
+    columns_added = {
+        HASH: pa.array(hashes),
+        DIFF: pa.array(np.full(len(hashes), PUT, dtype=np.int8)),
+    }
     batch = pa.RecordBatch.from_arrays(
-        [own[name] if name in own else entries.column(name) for name in schema.run.names],
+        [
+            columns_added[name] if name in columns_added else entries.column(name)
+            for name in schema.run.names
+        ],
         schema=schema.run,
     )
-    made = fold(Rows(schema, [BatchPart(batch)])).rows
+    folded_rows = fold(Rows(schema, [BatchPart(batch)])).rows
     names = [*schema.columns.names, DIFF]
-    *columns, diffs = made.take(names, np.arange(len(made)))
-    found = pa.RecordBatch.from_arrays(columns, schema=schema.columns)
-    return found.filter(pa.array(is_live(diffs)))
+    *columns, diffs = folded_rows.take(names, np.arange(len(folded_rows)))
+    folded_batch = pa.RecordBatch.from_arrays(columns, schema=schema.columns)
+    return folded_batch.filter(pa.array(is_live(diffs)))
 
 
 def marker(grouping: Grouping, *, lower: str, upper: str) -> pa.RecordBatch:
     """Return the entry that says which step a write is: from one position to another."""
-    own = {PART: MARKER_PART, FROM: lower, TO: upper}
-    own |= dict.fromkeys(grouping.kept.engine.rules, 0)
-    row = {name: own.get(name) for name in grouping.kept.columns.names}
+    marker_fields = {PART: MARKER_PART, FROM: lower, TO: upper}
+    marker_fields |= dict.fromkeys(grouping.kept.engine.rules, 0)
+    row = {name: marker_fields.get(name) for name in grouping.kept.columns.names}
     return pa.RecordBatch.from_pylist([row], schema=grouping.kept.columns)
 
 
@@ -564,9 +528,11 @@ def _batch(
     grouping: Grouping, columns: Mapping[str, pa.Array], part: int, count: int
 ) -> pa.RecordBatch:
     """Return entries of one part, with nulls for what it does not have."""
-    own = {**columns, PART: pa.repeat(pa.scalar(part, pa.int32()), count)}
+    all_columns = {**columns, PART: pa.repeat(pa.scalar(part, pa.int32()), count)}
     schema = grouping.kept.columns
-    arrays = [own[f.name] if f.name in own else pa.nulls(count, f.type) for f in schema]
+    arrays = [
+        all_columns[f.name] if f.name in all_columns else pa.nulls(count, f.type) for f in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -575,13 +541,13 @@ def _summed(
 ) -> dict[str, pa.Array]:
     """Return the columns that are kept of one column of the rows."""
     valid = column.is_valid()
-    found = {summed.count: _counted(valid, signs)}
+    totals = {summed.count: _counted(valid, signs)}
     if summed.total is None:
-        return found
+        return totals
     type_ = sum_types(summed.column, grouping.rows.field(summed.column).type, summed.scale)[0]
     if summed.scale is not None:
         for name, where in zip(summed.apart, _apart(column), strict=True):
-            found[name] = _counted(where, signs)
+            totals[name] = _counted(where, signs)
         finite = pc.and_(valid, pc.is_finite(column)).fill_null(False)
         values = rounded(_only(column, finite), summed.scale, DIGITS)
     else:
@@ -589,8 +555,8 @@ def _summed(
     values = values.fill_null(pa.scalar(0, type_))
     parts = [values] if summed.beyond is None else apart(values)
     for name, part in zip(summed.columns[1:], parts, strict=False):
-        found[name] = pc.if_else(pa.array(signs < 0), pc.negate(part), part)
-    return found
+        totals[name] = pc.if_else(pa.array(signs < 0), pc.negate(part), part)
+    return totals
 
 
 def _apart(column: pa.Array) -> tuple[pa.Array, ...]:
@@ -610,5 +576,5 @@ def _only(column: pa.Array, where: pa.Array) -> pa.Array:
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+    combined = column.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined

@@ -70,29 +70,18 @@ class Spans:
 
     @classmethod
     def of_changes(cls, pairs: Pairs, at: Positions, key: Sequence[str], times: int) -> Spans:
-        """Return what changes of keys amount to.
-
-        Parameters
-        ----------
-        pairs : Pairs
-            Changes: a key may have several, at different times; the old row of each is the new row
-            of the one before.
-        at : numpy.ndarray of int64
-            The time of each: the first at which the new row is there.
-        key : sequence of str
-        times : int
-        """
+        """Return what changes of keys amount to."""
         [numbers] = codes(columns_of(pairs.keys(key), key)) if len(pairs) else [at]
         order = np.lexsort((at, numbers))
         numbers, at = numbers[order], at[order]
         is_first = np.diff(numbers, prepend=-1) != 0
         ends = np.where(np.append(is_first[1:], True), times + 1, np.append(at[1:], 0))
         before = is_first & pairs.has_old[order]
-        behind = pairs.has_new[order]
+        has_later = pairs.has_new[order]
         return cls(
-            concat([taken(pairs.old, order[before]), taken(pairs.new, order[behind])]),
-            np.concatenate([np.zeros(int(before.sum()), dtype=np.int64), at[behind]]),
-            np.concatenate([at[before], ends[behind]]),
+            concat([taken(pairs.old, order[before]), taken(pairs.new, order[has_later])]),
+            np.concatenate([np.zeros(int(before.sum()), dtype=np.int64), at[has_later]]),
+            np.concatenate([at[before], ends[has_later]]),
         )
 
     @classmethod
@@ -124,13 +113,7 @@ class Spans:
     # -- when ------------------------------------------------------------------------
 
     def met(self, other: Spans, at: Positions, other_at: Positions) -> tuple[Times, Positions]:
-        """Return when both rows of some pairs are there, and the other's places, of those that met.
-
-        Parameters
-        ----------
-        at, other_at : numpy.ndarray of int64
-            Places of rows of these and of the other spans.
-        """
+        """Return the intersections of matched intervals, and the row indices of the other side."""
         lower = np.maximum(self.lower[at], other.lower[other_at])
         upper = np.minimum(self.upper[at], other.upper[other_at])
         do_meet = lower < upper
@@ -155,11 +138,11 @@ class Spans:
 
     def _between(self, covered: Times, chosen: Mask) -> Times:
         """Return the gaps of chosen rows, each of which is covered at some time."""
-        rows, own = np.flatnonzero(chosen), chosen[covered.at]
+        rows, sources = np.flatnonzero(chosen), chosen[covered.at]
         # The end of a row stands behind what covers it: what is between them is a gap.
-        at = np.concatenate([covered.at[own], rows])
-        lower = np.concatenate([covered.lower[own], self.upper[rows]])
-        upper = np.concatenate([covered.upper[own], self.upper[rows]])
+        at = np.concatenate([covered.at[sources], rows])
+        lower = np.concatenate([covered.lower[sources], self.upper[rows]])
+        upper = np.concatenate([covered.upper[sources], self.upper[rows]])
         order = np.lexsort((lower, at))
         at, lower, upper = at[order], lower[order], upper[order]
         width = int(upper.max(initial=0)) + 1

@@ -104,8 +104,8 @@ class JoinRelation:
         self.driving: Driving = left.driving
         self.paths = (*left.paths, *right.paths)
         self.formulas = (*left.formulas, *right.formulas)
-        own = _WORTH_SCANNING if self._right_is_whole else _WORTH_SCANNING_MANY
-        self.worth_scanning = min(own, left.worth_scanning, right.worth_scanning)
+        worth_scanning = _WORTH_SCANNING if self._right_is_whole else _WORTH_SCANNING_MANY
+        self.worth_scanning = min(worth_scanning, left.worth_scanning, right.worth_scanning)
         self._is_indexed = node.reverse is Reverse.INDEX
         if self._is_indexed:
             self._require_indexes(node)
@@ -132,9 +132,9 @@ class JoinRelation:
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless the left side finds its own, or the right one and then the left."""
-        own = [name for name in columns if has_column(self._left.schema, name)]
-        if own:
-            self._left.require_findable(own, moving)
+        left_names = [name for name in columns if has_column(self._left.schema, name)]
+        if left_names:
+            self._left.require_findable(left_names, moving)
             return
         self._right.require_findable(columns, moving)
         if not self._left_is_whole:
@@ -145,21 +145,21 @@ class JoinRelation:
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (`Relation.look_up`)."""
         assert self._left.key is not None
-        own = distinct(keys.select(list(self._left.key)))
-        found = self._left.look_up(own, at)
-        left = found.rows.filter(pa.array(found.present))
+        left_keys = distinct(keys.select(list(self._left.key)))
+        left_matches = self._left.look_up(left_keys, at)
+        left = left_matches.rows.filter(pa.array(left_matches.present))
         return aligned(concat([no_rows(self.schema), *self._joined(left, at)]), keys)
 
     def having(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
-        own = [name for name in values.schema.names if has_column(self._left.schema, name)]
-        if own:
-            wanted = distinct(values.select(own))
+        left_names = [name for name in values.schema.names if has_column(self._left.schema, name)]
+        if left_names:
+            left_values = distinct(values.select(left_names))
         else:
-            wanted = self._as_left(whole(self._right.having(values, at), self._right.schema))
-        for left in self._left.having(wanted, at, hash_range):
+            left_values = self._as_left(whole(self._right.having(values, at), self._right.schema))
+        for left in self._left.having(left_values, at, hash_range):
             for rows in self._joined(left, at):
                 yield matching(rows, values)
 
@@ -201,7 +201,7 @@ class JoinRelation:
         A piece of the partners is held at once, and of those before it when they covered a left
         row. Where a left row has one at a time, all that comes of it is in one piece.
         """
-        covered, found = _NEVER, []
+        covered, pieces = _NEVER, []
         for right in partners:
             times, right_at = self._met(left, right)
             if self.how is not JoinType.INNER:
@@ -210,20 +210,23 @@ class JoinRelation:
             if self._rest:
                 yield self._beside(left, right, times, right_at)
             elif self.how.shows_right:
-                found.append(self._beside(left, right, times, right_at))
+                pieces.append(self._beside(left, right, times, right_at))
         if self.how is JoinType.SEMI:
-            found.append(left.at_times(covered))
+            pieces.append(left.at_times(covered))
         elif self.how is JoinType.ANTI:
-            found.append(left.at_times(left.gaps(covered)))
+            pieces.append(left.at_times(left.gaps(covered)))
         elif self.how is JoinType.LEFT:
-            found.append(self._alone(left, left.gaps(covered)))
-        if found:
-            yield Spans.concat(found)
+            pieces.append(self._alone(left, left.gaps(covered)))
+        if pieces:
+            yield Spans.concat(pieces)
 
     def _met(self, left: Spans, right: Spans) -> tuple[Times, Positions]:
         """Return when left rows and their partners are there, and the places of these."""
-        own, other = columns_of(left.rows, self._on_left), columns_of(right.rows, self._on_right)
-        left_codes, right_codes = join_codes(*alike(own, other))
+        left_columns, right_columns = (
+            columns_of(left.rows, self._on_left),
+            columns_of(right.rows, self._on_right),
+        )
+        left_codes, right_codes = join_codes(*alike(left_columns, right_columns))
         if not self.how.shows_right:  # Whether there is any: of those alike one is enough.
             right, right_codes = _each_once(right, right_codes)
         return left.met(right, *matches(left_codes, right_codes))
@@ -262,22 +265,16 @@ class JoinRelation:
     def _touched(
         self, changed: Sequence[RelationRows], right: Spans, step: Step
     ) -> Iterator[RelationRows]:
-        """Yield the left rows that did not change, but have or had a partner that did.
-
-        Parameters
-        ----------
-        changed : sequence of pyarrow.RecordBatch
-            The keys of those that did.
-        """
+        """Yield the left rows that did not change, but have or had a partner that did."""
         if not len(right):
             return
         assert self._left.key is not None
-        other = concat(changed) if changed else None
+        changed_rows = concat(changed) if changed else None
         for rows in self._left.having(self._as_left(right.rows), step.after, step.within):
-            if other is None:
+            if changed_rows is None:
                 yield rows
             else:
-                yield rows.filter(pa.array(~with_key_of(rows, other, self._left.key)))
+                yield rows.filter(pa.array(~with_key_of(rows, changed_rows, self._left.key)))
 
     def _partners(self, left: RelationRows, moved: Spans, step: Step) -> Iterator[Spans]:
         """Yield all right rows that may be partners of some left rows at any time of a step.
@@ -302,14 +299,14 @@ class JoinRelation:
         the first of all: where the moved ones leave a gap, another one may be there throughout.
         """
         times, right_at = self._met(touched, right)
-        beside = self._beside(touched, right, times, right_at)
+        partners = self._beside(touched, right, times, right_at)
         if self.how is not JoinType.LEFT:
-            return beside
+            return partners
         alone = touched.gaps(times)
         for others in self._stayed(taken(touched.rows, np.unique(alone.at)), right, step):
             has_other = among(touched.rows, distinct_values(self._as_left(others)))[alone.at]
-            alone = Times(*(each[~has_other] for each in alone))
-        return Spans.concat([beside, self._alone(touched, alone)])
+            alone = Times(*(interval_rows[~has_other] for interval_rows in alone))
+        return Spans.concat([partners, self._alone(touched, alone)])
 
 
 class FullJoinRelation:
@@ -341,9 +338,9 @@ class FullJoinRelation:
         """Raise unless the side that a column is of finds it."""
         if self._on.left in columns:
             return
-        own = [name for name in columns if name in self._own]
-        if own:
-            self._left.require_findable(own, moving)
+        left_names = [name for name in columns if name in self._own]
+        if left_names:
+            self._left.require_findable(left_names, moving)
         else:
             self._right.require_findable(columns, moving)
 
@@ -359,17 +356,17 @@ class FullJoinRelation:
         """Yield the rows with some values (`Relation.having`)."""
         for keys in self._keys_having(values, at):
             inside = keys.filter(pa.array(self.driving.within(keys, hash_range)))
-            found = self.look_up(distinct(inside), at)
-            yield matching(found.rows.filter(pa.array(found.present)), values)
+            looked_up = self.look_up(distinct(inside), at)
+            yield matching(looked_up.rows.filter(pa.array(looked_up.present)), values)
 
     def _keys_having(self, values: RelationRows, at: At) -> Iterator[RelationRows]:
         """Yield keys, none twice, with at least those of the rows that have some values."""
         names = values.schema.names
-        own = [name for name in names if name in self._own]
+        left_names = [name for name in names if name in self._own]
         if self._on.left in names:
             yield distinct_values(values.select(list(self.key)))
-        elif own:
-            for rows in self._left.having(distinct(values.select(own)), at):
+        elif left_names:
+            for rows in self._left.having(distinct(values.select(left_names)), at):
                 yield rows.select(list(self.key))
         else:
             for rows in self._right.having(values, at):
@@ -379,10 +376,10 @@ class FullJoinRelation:
         """Return all rows (`Relation.scan`)."""
         left = self._left.scan(at, hash_range)
         right = self._right.scan(at)
-        own = self._as_left(right)
-        inside = pa.array(self.driving.within(own, hash_range))
-        right, own = right.filter(inside), own.filter(inside)
-        keys = distinct(concat([left.select(list(self.key)), own]))
+        left_rows = self._as_left(right)
+        inside = pa.array(self.driving.within(left_rows, hash_range))
+        right, left_rows = right.filter(inside), left_rows.filter(inside)
+        keys = distinct(concat([left.select(list(self.key)), left_rows]))
         return self._beside(aligned(left, keys), aligned(right, self._as_right(keys))).rows
 
     def spans(self, step: Step) -> Iterator[Spans]:
@@ -392,9 +389,9 @@ class FullJoinRelation:
         assert self._right.key is not None
         for left in self._left.spans(step):
             keys = distinct(left.rows.select(list(self.key)))
-            own = with_key_of(right.rows, self._as_right(keys), [self._on.right])
-            yield self._put_together(left, right.where(own), keys, step)
-            right = right.where(~own)
+            right_keys = with_key_of(right.rows, self._as_right(keys), [self._on.right])
+            yield self._put_together(left, right.where(right_keys), keys, step)
+            right = right.where(~right_keys)
         keys = distinct(self._as_left(right.rows))
         yield self._put_together(Spans.none(self._left.schema), right, keys, step)
 
@@ -407,16 +404,16 @@ class FullJoinRelation:
         both, right_at = left.met(right, at, right_at)
         times = Times(right_at, both.lower, both.upper)
         alone = left.gaps(both), right.gaps(times)
-        nowhere = [np.full(len(each.at), NOWHERE) for each in alone]
+        nowhere = [np.full(len(unmatched.at), NOWHERE) for unmatched in alone]
         looked = [
-            LookedUpRows(taken(spans.rows, places), places != NOWHERE)
-            for spans, places in (
+            LookedUpRows(taken(spans.rows, row_indices), row_indices != NOWHERE)
+            for spans, row_indices in (
                 (left, np.concatenate([both.at, alone[0].at, nowhere[1]])),
                 (right, np.concatenate([right_at, nowhere[0], alone[1].at])),
             )
         ]
         lower, upper = (
-            np.concatenate([getattr(each, name) for each in (both, *alone)])
+            np.concatenate([getattr(matched, name) for matched in (both, *alone)])
             for name in ("lower", "upper")
         )
         return Spans(self._beside(*looked).rows, lower, upper)
@@ -446,13 +443,7 @@ class FullJoinRelation:
 
 
 def joined(node: Join, left: Relation, right: Relation) -> Relation:
-    """Return the relation of a join.
-
-    Raises
-    ------
-    PlanError
-        The sides cannot be joined in this way.
-    """
+    """Return the relation of a join."""
     assert left.key is not None
     assert right.key is not None
     if node.how is JoinType.RIGHT:
@@ -511,13 +502,13 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
         for side, name in ((left, on.left), (right, on.right)):
             if not has_column(side.schema, name):
                 raise PlanError.missing_column(name, side.schema.names)
-        one, other = left.schema.field(on.left).type, right.schema.field(on.right).type
-        may_differ = node.how is not JoinType.FULL and common_type(one, other) is not None
-        if one != other and not may_differ:
+        one, right_type = left.schema.field(on.left).type, right.schema.field(on.right).type
+        may_differ = node.how is not JoinType.FULL and common_type(one, right_type) is not None
+        if one != right_type and not may_differ:
             sides = ((right, on.right), (left, on.left))
             free = next((name for side, name in sides if name not in (side.key or ())), None)
             raise PlanError(
-                f"'{on.left}' is joined with '{on.right}', {one} against {other}: cast one.",
+                f"'{on.left}' is joined with '{on.right}', {one} against {right_type}: cast one.",
                 hint="store it so: keys are not cast."
                 if free is None
                 else f"select it before as CAST({free} AS ...), and join with reverse='scan'; or "
@@ -535,15 +526,17 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
 def _beside(right: Relation, shown: Sequence[str], node: Join) -> tuple[Source, ...]:
     """Return the sources of the right side, under the names of a join's columns."""
     names = {on.right: on.left for on in node.on} | {name: name for name in shown}
-    return tuple(found for source in right.sources for found in source.renamed(names))
+    return tuple(
+        renamed_source for source in right.sources for renamed_source in source.renamed(names)
+    )
 
 
 def _completed(spans: Spans, relation: Relation, keys: RelationRows, step: Step) -> Spans:
     """Return spans with the rows of more keys, which a step did not touch."""
-    found = relation.look_up(keys, step.before)
+    stored_rows = relation.look_up(keys, step.before)
     assert relation.key is not None
-    stayed = found.present & ~with_key_of(keys, spans.rows, keys.schema.names)
-    rows = found.rows.filter(pa.array(stayed))
+    stayed = stored_rows.present & ~with_key_of(keys, spans.rows, keys.schema.names)
+    rows = stored_rows.rows.filter(pa.array(stayed))
     return Spans.concat([spans, Spans.throughout(rows, step.times)])
 
 

@@ -58,44 +58,22 @@ class MaterializedView:
 
     @classmethod
     def made(cls, table: Table, grouping: Grouping, plan: str) -> MaterializedView:
-        """Return the table that keeps a view; it is made if there is none.
-
-        Parameters
-        ----------
-        table : Table
-            May be absent.
-        grouping : Grouping
-        plan : str
-            The text of the view.
-
-        Raises
-        ------
-        PlanError
-            There is a table, and it is not of this view.
-        TableExistsError
-            There is one that keeps nothing.
-        """
+        """Return the table that keeps a view; it is made if there is none."""
         text = grouping.to_json()
-        own = {PLAN: plan, RESULT: text}
-        head = table.ensure(grouping.kept, internal=own)
-        found = {name: head.properties.get(name) for name in own}
-        if found != own:
+        properties = {PLAN: plan, RESULT: text}
+        head = table.ensure(grouping.kept, internal=properties)
+        recorded = {name: head.properties.get(name) for name in properties}
+        if recorded != properties:
             raise PlanError(
                 f"the table at '{table.store.url}' keeps another view: expected {plan:.300}, found "
-                f"{found[PLAN]!s:.300}.",
+                f"{recorded[PLAN]!s:.300}.",
                 hint="keep this view in another path.",
             )
         return cls(table, grouping)
 
     @classmethod
     def opened(cls, table: Table) -> MaterializedView:
-        """Return a table that keeps a view, as its properties say.
-
-        Raises
-        ------
-        PlanError
-            It keeps none.
-        """
+        """Return a table that keeps a view, as its properties say."""
         return cls(table, grouping_kept(table))
 
     # -- steps -----------------------------------------------------------------------
@@ -112,28 +90,10 @@ class MaterializedView:
         upper: str,
         transaction: Transaction | None = None,
     ) -> bool:
-        """Take what one step contributes, if the table does not have it yet.
-
-        Parameters
-        ----------
-        contributions : pyarrow.RecordBatch
-            Columns as ``grouping.kept.columns``. The table sums up entries of one key.
-        lower, upper : str
-            The positions before and behind the step.
-
-        Returns
-        -------
-        bool
-            Whether it was applied; else the table had it.
-
-        Raises
-        ------
-        OtherTableError
-            The step neither follows what the table has nor is in it.
-        """
+        """Take what one step contributes, if the table does not have it yet."""
         entries = [contributions, marker(self.grouping, lower=lower, upper=upper)]
         step = pa.Table.from_batches(entries)
-        return self.table.append(step, transaction=transaction) is not None
+        return self.table.upsert(step, transaction=transaction) is not None
 
     # -- the result ------------------------------------------------------------------
 
@@ -156,13 +116,7 @@ class MaterializedView:
 
 
 def grouping_kept(table: ObservedTable) -> Grouping:
-    """Return the grouping of a table that keeps a view.
-
-    Raises
-    ------
-    PlanError
-        It keeps none.
-    """
+    """Return the grouping of a table that keeps a view; raise if it keeps none."""
     grouping = grouping_of(table.log.head().properties)
     if grouping is None:
         raise PlanError(
@@ -225,13 +179,13 @@ class KeptBase:
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
         """Return what changed between two versions, and when (`Base.changes`)."""
-        whole, log = whole_groups(self._grouping, hash_range), self._table.log
-        found, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
+        group_range, log = whole_groups(self._grouping, hash_range), self._table.log
+        changes, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
         for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=net):
-            for version, pairs in self._shown.changes(stretch, whole, net=net):
-                found.append(pairs)
+            for version, pairs in self._shown.changes(stretch, group_range, net=net):
+                changes.append(pairs)
                 versions.append(np.full(len(pairs), version))
-        every = Pairs.concat(found).select(self._names)
+        every = Pairs.concat(changes).select(self._names)
         differs = every.differs_by_bits()
         return every.where(differs), np.concatenate(versions)[differs]
 
@@ -250,41 +204,24 @@ class KeptBase:
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all groups with hashes in a range (`Base.scan`)."""
         rows = [no_rows(self._grouping.result)]
-        whole = whole_groups(self._grouping, hash_range)
-        if version is not None and not whole.is_empty:
-            rows += self._shown.rows(self._table.log.at(version), whole)
+        group_range = whole_groups(self._grouping, hash_range)
+        if version is not None and not group_range.is_empty:
+            rows += self._shown.rows(self._table.log.at(version), group_range)
         return concat(rows).select(self._names)
 
 
 def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.Schema) -> Manifest:
-    """Return the table that keeps the rows of a view; it is made if there is none.
-
-    Parameters
-    ----------
-    table : Table
-        May be absent.
-    plan : str
-        The text of the view.
-    options : WriteOptions
-        The options of the query that will write.
-    incoming : pyarrow.Schema
-        The columns of its rows.
-
-    Raises
-    ------
-    PlanError
-        There is a table, and it keeps another view.
-    """
+    """Return the table that keeps the rows of a view; it is made if there is none."""
     head = table.log.try_head()
     if head is None:
         step = plan_write(None, options, incoming)
         assert isinstance(step, Create)
         head = table.ensure(step.schema, step.properties, internal={VIEW_PLAN: plan})
-    found = head.properties.get(VIEW_PLAN)
-    if found not in (None, plan):
+    recorded = head.properties.get(VIEW_PLAN)
+    if recorded not in (None, plan):
         raise PlanError(
             f"the table at '{table.store.url}' keeps another view: expected {plan:.300}, found "
-            f"{found:.300}.",
+            f"{recorded:.300}.",
             hint="keep this view in another path.",
         )
     return head

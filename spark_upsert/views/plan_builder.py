@@ -66,24 +66,16 @@ Wanted: TypeAlias = frozenset[str] | None
 
 
 def pruned(node: Node, wanted: Wanted = None) -> Node:
-    """Return a plan with the same result; its scans have only columns that something in it reads.
-
-    Parameters
-    ----------
-    node : Node
-        The root of a plan with its columns found (`binding`).
-    wanted : frozenset of str, optional
-        The columns that are read of its rows besides their key.
-    """
+    """Return an equivalent plan whose scans read only the columns that the plan uses."""
     match node:
         case Scan():
             return _scan(node, wanted)
         case Filter():
-            below = _with(wanted, _used([node.where]))
-            return replace(node, input=pruned(node.input, below))
+            needed = _with(wanted, _used([node.where]))
+            return replace(node, input=pruned(node.input, needed))
         case Project():
-            below = _used(column.formula for column in node.columns)
-            return _chosen(replace(node, input=pruned(node.input, below)))
+            needed = _used(column.formula for column in node.columns)
+            return _chosen(replace(node, input=pruned(node.input, needed)))
         case Unnest():
             return replace(node, input=pruned(node.input, _with(wanted, _names(node.column))))
         case Join():
@@ -94,7 +86,9 @@ def pruned(node: Node, wanted: Wanted = None) -> Node:
                 right=pruned(node.right, _with(wanted, right)),
             )
         case Group():
-            columns = (each.column for each in node.aggregates if each.column is not None)
+            columns = (
+                aggregate.column for aggregate in node.aggregates if aggregate.column is not None
+            )
             return replace(node, input=pruned(node.input, _names(*node.keys, *columns)))
         case _:
             return node
@@ -103,27 +97,27 @@ def pruned(node: Node, wanted: Wanted = None) -> Node:
 def _scan(node: Scan, wanted: Wanted) -> Scan:
     if wanted is None:
         return node
-    kept = wanted | _names(*node.key)
-    return replace(node, columns=tuple(c for c in node.columns if c.name.casefold() in kept))
+    needed = wanted | _names(*node.key)
+    return replace(node, columns=tuple(c for c in node.columns if c.name.casefold() in needed))
 
 
 def _chosen(node: Project) -> Node:
     """Return a projection, or the scan itself if that has these very columns."""
-    below = node.input
-    if isinstance(below, Scan):
-        names = [column.name for column in below.columns]
+    child = node.input
+    if isinstance(child, Scan):
+        names = [column.name for column in child.columns]
         if [tuple(column) for column in node.columns] == [(name, name) for name in names]:
-            return below
+            return child
     return node
 
 
 def _used(formulas: Iterable[Formula]) -> Wanted:
     """Return the columns that formulas read."""
-    found: Wanted = frozenset()
+    needed: Wanted = frozenset()
     for formula in formulas:
         columns = columns_read(formula)
-        found = _with(found, None if columns is None else _names(*columns))
-    return found
+        needed = _with(needed, None if columns is None else _names(*columns))
+    return needed
 
 
 def _with(wanted: Wanted, more: Wanted) -> Wanted:
@@ -147,15 +141,11 @@ class Plan:
 
     @classmethod
     def of_table(cls, path: str, storage: Mapping[str, str] | None = None) -> Self:
-        """Return all rows of a table, with the columns that it has now.
-
-        Raises
-        ------
-        TableNotFoundError
-            There is none.
-        """
-        own = dict(storage or {})
-        return cls(scan_of(absolute_path(path), Table(open_store(path, own))), own)
+        """Return all rows of a table, with the columns that it has now."""
+        storage_options = dict(storage or {})
+        return cls(
+            scan_of(absolute_path(path), Table(open_store(path, storage_options))), storage_options
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse what other engines call a plan, and say what there is instead."""
@@ -186,23 +176,7 @@ class Plan:
         reverse: str = "index",
         mixed_bases: bool = False,
     ) -> Self:
-        """Put rows together that are equal in some columns.
-
-        Parameters
-        ----------
-        other : Plan
-            The right side.
-        on : mapping of str to str, sequence of str, or str
-            The left columns with their right ones; names for those that both sides have.
-        how : str
-            ``inner``, ``left``, ``full``, ``semi`` or ``anti``.
-        reverse : str
-            How rows are found that a change of the other side touches: by ``index``, or by
-            ``scan``, which reads the whole side for each step that touches it.
-        mixed_bases : bool
-            Whether a table that both sides were made from may show in each at another version: a
-            kept table is at the position that its query has reached.
-        """
+        """Put rows together that are equal in some columns."""
         if not isinstance(other, Plan):
             raise wrong_argument("join", "another plan", other)
         pairs = joined_by(on)
@@ -266,20 +240,7 @@ class Plan:
         return self.node.to_json()
 
     def to_arrow(self, *, on_error: str = "fail") -> pa.Table:
-        """Return the rows of the view as its tables are now, all in memory, in no order.
-
-        Parameters
-        ----------
-        on_error : str
-            What becomes of a row of which a formula has no value: ``fail``, or ``null``.
-
-        Raises
-        ------
-        PlanError
-            The plan drops the key of its rows.
-        DataError
-            A formula has no value for a row.
-        """
+        """Return the rows of the view as its tables are now, all in memory, in no order."""
         self.to_json()
         view, policy = View(self.node, self.storage), member("onError", on_error, OnError)
         newest = view.newest()
@@ -292,25 +253,7 @@ class Plan:
         return pa.Table.from_batches([rows])
 
     def refresh(self, path: str, *, on_error: str = "fail") -> bool:
-        """Bring the table that keeps a grouped view up to date, in this process.
-
-        Parameters
-        ----------
-        path : str
-            Where it lies; it is made if there is none.
-        on_error : str
-            What becomes of a row of which a formula has no value: ``fail``, or ``null``.
-
-        Returns
-        -------
-        bool
-            Whether there was anything to do.
-
-        Raises
-        ------
-        PlanError
-            The view has no groups, or the table keeps another view.
-        """
+        """Bring the table that keeps a grouped view up to date, in this process."""
         if not isinstance(self.node, Group):
             raise PlanError(
                 f"node '{self.node.title}' gives rows, and groups are refreshed.",
@@ -335,12 +278,12 @@ class Plan:
 
     def _made_from(self) -> dict[str, set[str]]:
         """Return the tables that the plan shows, and through which tables it reads each."""
-        found: dict[str, set[str]] = {}
+        sources_by_name: dict[str, set[str]] = {}
         for node in self.node.walk():
             if isinstance(node, Scan):
                 for path in made_from(node.path, self._table(node.path)):
-                    found.setdefault(path, set()).add(node.path)
-        return found
+                    sources_by_name.setdefault(path, set()).add(node.path)
+        return sources_by_name
 
     def _table(self, path: str) -> Table:
         return Table(open_store(path, self.storage))
@@ -380,17 +323,11 @@ class GroupedRows(Generic[_Plan]):
         """Return a view with a row per group: its columns, and what is wanted of it.
 
         A table keeps it (`keep`, `refresh`); nothing else can be built on it before.
-
-        Parameters
-        ----------
-        **wanted : Aggregate
-            By the names that they have in the result: ``agg.count()``, ``agg.max("amount")``
-            (`plan.agg`).
         """
-        for each in wanted.values():
-            if not isinstance(each, Aggregate):
-                raise wrong_argument("agg", "agg.count(), agg.sum(...) and their like", each)
-        named = tuple(each._replace(name=name) for name, each in wanted.items())
+        for aggregate in wanted.values():
+            if not isinstance(aggregate, Aggregate):
+                raise wrong_argument("agg", "agg.count(), agg.sum(...) and their like", aggregate)
+        named = tuple(unnamed._replace(name=name) for name, unnamed in wanted.items())
         return self.rows._with(Group(input=self.rows.node, keys=self.columns, aggregates=named))
 
 
@@ -398,7 +335,7 @@ _Choice = TypeVar("_Choice", JoinType, Reverse)
 
 
 def _one_of(choices: type[_Choice], name: str, value: str) -> _Choice:
-    known = [each.value for each in choices]
-    if value not in known:
-        raise PlanError(f"a join has no {name}='{value}'.", hint=did_you_mean(value, known))
+    names = [choice.value for choice in choices]
+    if value not in names:
+        raise PlanError(f"a join has no {name}='{value}'.", hint=did_you_mean(value, names))
     return choices(value)

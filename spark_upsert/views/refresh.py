@@ -24,28 +24,10 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
     A refresh leaves a lease on each table of the view, for as long as leases last (`LEASE_MS`),
     because the next refresh begins there. It renews the leases even if there is nothing to do: a
     table without a writer may be compacted and expired, too.
-
-    Returns
-    -------
-    bool
-        Whether there was anything to do. If a query keeps it at the same time, one of both is
-        refused, or finds its step done.
-
-    Raises
-    ------
-    PlanError
-        The table keeps another view.
-    OtherTableError
-        Another writer brought it to a position that does not lie on the way, or a table of the view
-        is not the one that it was brought to its position from.
-    DataLossError
-        The changes that it lacks are expired.
-    DataError
-        A formula has no value for a row (`views.row_errors`).
     """
     assert view.grouping is not None
-    kept = MaterializedView.made(table, view.grouping, view.plan.to_json())
-    recorded, consumer = kept.position(), f"refresh-{table.log.head().table_id}"
+    view_table = MaterializedView.made(table, view.grouping, view.plan.to_json())
+    recorded, consumer = view_table.position(), f"refresh-{table.log.head().table_id}"
     begun = _begin(view, recorded)
 
     def held() -> At:
@@ -63,11 +45,11 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
         if upper == recorded:
             return False
         every = (contributions(grouping, pairs) for pairs in _pairs(view, at, cut, newest))
-        found = [each for each in every if each.num_rows]
+        nonempty = [batch for batch in every if batch.num_rows]
     # What several pieces contribute to one group the table sums up, as it does of several tasks.
     view.judge_failures(newest, on_error)
-    whole = concat(found or [no_rows(grouping.kept.columns)])
-    has_moved = kept.take(whole, lower=recorded, upper=upper)
+    group_rows = concat(nonempty or [no_rows(grouping.kept.columns)])
+    has_moved = view_table.take(group_rows, lower=recorded, upper=upper)
     view.hold(consumer, newest)
     return has_moved
 
@@ -78,7 +60,7 @@ def _begin(view: View, recorded: str) -> tuple[At, int | None] | None:
         return None
     position = KeptPosition.read(recorded)
     view.require_kept(position)
-    return {path: place.version for path, place in position.at.items()}, position.snapshot
+    return {path: table_ref.version for path, table_ref in position.at.items()}, position.snapshot
 
 
 def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
@@ -89,5 +71,5 @@ def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
             yield Pairs.of_inserts(relation.scan(at, piece))
     if dict(at) != dict(newest):
         step, moved = Step(at, newest), list(view.moved(at, newest))
-        rows = sum(each.rows for each in moved)
+        rows = sum(moved_table.rows for moved_table in moved)
         yield from pairs_by_piece(relation, step, view.choice(step, moved).way, rows=rows)

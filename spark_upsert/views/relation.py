@@ -192,19 +192,7 @@ class Relation(Protocol):
         ...
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
-        """Raise unless `having` finds rows by some of these columns without reading all.
-
-        Parameters
-        ----------
-        columns : sequence of str
-        moving : str
-            The path of the table with the changes, for the error.
-
-        Raises
-        ------
-        PlanError
-            It says which index is missing, of which table.
-        """
+        """Raise unless `having` finds rows by some of these columns without reading all."""
         ...
 
     def spans(self, step: Step) -> Iterator[Spans]:
@@ -243,8 +231,8 @@ def changes_of(relation: Relation, step: Step) -> Pairs:
     if not step.before:
         hash_range = step.hash_range.intersect(step.within)
         return Pairs.of_inserts(relation.scan(step.after, hash_range))
-    found = [pairs for pairs, _ in timed_changes_of(relation, step)]
-    return Pairs.concat([Pairs.none(relation.schema), *found])
+    pieces = [pairs for pairs, _ in timed_changes_of(relation, step)]
+    return Pairs.concat([Pairs.none(relation.schema), *pieces])
 
 
 def timed_changes_of(relation: Relation, step: Step) -> Iterator[tuple[Pairs, Positions]]:
@@ -263,15 +251,15 @@ def whole(pieces: Iterable[RelationRows], schema: pa.Schema) -> RelationRows:
 
 def aligned(looked: RelationRows, keys: RelationRows) -> LookedUpRows:
     """Return found rows, which hold the columns of their keys, beside the keys."""
-    wanted, found = codes(keys.columns, columns_of(looked, keys.schema.names))
-    at = places(wanted, found)
+    wanted_codes, row_codes = codes(keys.columns, columns_of(looked, keys.schema.names))
+    at = places(wanted_codes, row_codes)
     return LookedUpRows(taken(looked, at), at != NOWHERE)
 
 
 def among(rows: RelationRows, values: RelationRows) -> Mask:
     """Return which rows hold, in the columns of ``values``, one of their rows; NULL joins none."""
-    own = columns_of(rows, values.schema.names)
-    return places(*join_codes(own, values.columns)) != NOWHERE
+    row_columns = columns_of(rows, values.schema.names)
+    return places(*join_codes(row_columns, values.columns)) != NOWHERE
 
 
 def with_key_of(rows: RelationRows, others: RelationRows, key: Sequence[str]) -> Mask:
@@ -288,10 +276,10 @@ def distinct(rows: RelationRows) -> RelationRows:
     """Return each row once, by the equality of the engine."""
     if not rows.num_columns:
         return rows.slice(0, 1)
-    found = firsts(codes(rows.columns)[0])
-    if len(found) == rows.num_rows:
+    first_rows = firsts(codes(rows.columns)[0])
+    if len(first_rows) == rows.num_rows:
         return pa.RecordBatch.from_arrays(rows.columns, schema=nullable(rows.schema))
-    return taken(rows, found)
+    return taken(rows, first_rows)
 
 
 def distinct_values(rows: RelationRows) -> RelationRows:
@@ -311,4 +299,4 @@ def renamed(rows: RelationRows, columns: Sequence[str], names: Sequence[str]) ->
 
 def nullable(schema: pa.Schema) -> pa.Schema:
     """Return columns any of which may be NULL."""
-    return pa.schema([pa.field(each.name, each.type) for each in schema])
+    return pa.schema([pa.field(own_field.name, own_field.type) for own_field in schema])

@@ -64,29 +64,29 @@ class NodeFormulas:
 
     def of(self, rows: RelationRows) -> list[pa.Array]:
         """Return the values of each formula for some rows, NULL where it has none."""
-        found, failing = self._tried(rows)
+        result, failing = self._tried(rows)
         if failing is not None:
             bad = rows.filter(pa.array(failing))
             self.failed += bad.num_rows
             self._note(bad)
-        return found
+        return result
 
     def _tried(self, rows: RelationRows) -> tuple[list[pa.Array], Mask | None]:
         """Return the values, and the rows without one; None if all have theirs."""
-        found, failing = [], None
+        pieces, failing = [], None
         for bound in self._bounds:
             try:
-                found.append(bound.of(rows))
+                pieces.append(bound.of(rows))
             except DataError:
                 values, has_none = _by_halves(bound, rows)
-                found.append(values)
+                pieces.append(values)
                 failing = has_none if failing is None else failing | has_none
-        return found, failing
+        return pieces, failing
 
     def _note(self, bad: RelationRows) -> None:
         """Hold the keys of rows, each once, as many as are held at most."""
         self._noted.append(bad.select(self._key))
-        if sum(each.num_rows for each in self._noted) > NOTED_MAX:
+        if sum(batch.num_rows for batch in self._noted) > NOTED_MAX:
             every = distinct(concat(self._noted))
             self._has_more = self._has_more or every.num_rows > NOTED_MAX
             self._noted = [every.slice(0, NOTED_MAX)]
@@ -125,18 +125,18 @@ class NodeFormulas:
             except DataError as error:
                 reason = error.message.rstrip(".")
                 break
-        found = [
-            each for each in self._input.sources if _is_there(bad, each)
+        sources = [
+            source for source in self._input.sources if _is_there(bad, source)
         ] or self._input.sources[:1]
-        row = " beside ".join(_told(bad, each, at) for each in found)
-        beyond = set(self._key) - {name for each in found for name in each.columns}
+        row = " beside ".join(_told(bad, source, at) for source in sources)
+        beyond = set(self._key) - {name for source in sources for name in source.columns}
         if beyond:
             row += f" (of which {_values(bad, [n for n in self._key if n in beyond])})"
         more = f" and {bad.num_rows - 1} more" if bad.num_rows > 1 else ""
         return DataError(
             f"{reason}. It is about the node '{self._node.title}' of the plan and the row {row}"
             f"{more}. Nothing was committed.",
-            hint=f"{_repair(found)}let formulas be NULL where they "
+            hint=f"{_repair(sources)}let formulas be NULL where they "
             f"have no value, by {setting('onError', 'null')}; or compute none there, by CASE WHEN "
             "in the plan.",
             example=row,
@@ -174,8 +174,8 @@ def _values(rows: RelationRows, columns: Sequence[str], names: Sequence[str] | N
 
 def _repair(sources: Sequence[Source]) -> str:
     """Return what can be done about a row in the tables that it is made of."""
-    live = [each for each in sources if each.scan.version is None]
-    if any(not each.is_kept for each in live):
+    live = [source for source in sources if source.scan.version is None]
+    if any(not source.is_kept for source in live):
         return "repair the row or delete it, and start again; or "
     if live:
         return (
@@ -189,9 +189,9 @@ def _by_halves(bound: ComputeColumn, rows: RelationRows) -> tuple[pa.Array, Mask
     """Return the values of rows some of which have none, which are NULL, and which those are."""
     failing = np.zeros(rows.num_rows, dtype=np.bool_)
     parts: list[pa.Array] = []
-    ahead = [(0, rows.num_rows)]
-    while ahead:
-        first, count = ahead.pop()
+    pending = [(0, rows.num_rows)]
+    while pending:
+        first, count = pending.pop()
         try:
             parts.append(bound.of(rows.slice(first, count)))
         except DataError:
@@ -200,23 +200,17 @@ def _by_halves(bound: ComputeColumn, rows: RelationRows) -> tuple[pa.Array, Mask
                 parts.append(pa.nulls(1, bound.type))
             else:
                 half = count // 2
-                ahead += [(first + half, count - half), (first, half)]
+                pending += [(first + half, count - half), (first, half)]
     return pa.concat_arrays(parts), failing
 
 
 def forget(formulas: Iterable[Formulas]) -> None:
     """Begin anew to note rows of which a formula has no value."""
-    for each in formulas:
-        each.forget()
+    for formula in formulas:
+        formula.forget()
 
 
 def require_values(formulas: Iterable[Formulas], positions: Sequence[At]) -> None:
-    """Raise if a formula has no value for a row that was met, at each of some positions.
-
-    Raises
-    ------
-    DataError
-        It names the node, the row, and what can be done.
-    """
-    for each in formulas:
-        each.require_values(positions)
+    """Raise if a formula has no value for a row that was met, at each of some positions."""
+    for formula in formulas:
+        formula.require_values(positions)

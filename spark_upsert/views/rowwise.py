@@ -57,8 +57,8 @@ def columns_read(formula: Formula) -> frozenset[str] | None:
 
 def _name(formula: Formula) -> str | None:
     """Return the name that a formula is, which need not be one that SQL could read."""
-    found = _NAME.fullmatch(formula) if isinstance(formula, str) else None
-    return None if found is None else found[1] or found[2].replace("``", "`")
+    match = _NAME.fullmatch(formula) if isinstance(formula, str) else None
+    return None if match is None else match[1] or match[2].replace("``", "`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,7 @@ class BoundFormula:
 
     @classmethod
     def to(cls, formula: Formula, columns: pa.Schema) -> BoundFormula:
-        """Bind a formula to columns.
-
-        Raises
-        ------
-        PlanError
-            It names no column, does not fit their types, or is not a function of one row.
-        """
+        """Bind a formula to columns."""
         plain = plain_column(formula, columns)
         if plain is not None:
             return cls(columns.field(plain).type, plain)
@@ -95,8 +89,8 @@ class BoundFormula:
 
 def is_true(values: pa.Array) -> Mask:
     """Return where a condition is TRUE: neither FALSE nor NULL."""
-    known = values.fill_null(False)
-    return np.asarray(known.to_numpy(zero_copy_only=False), dtype=np.bool_)
+    known_values = values.fill_null(False)
+    return np.asarray(known_values.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 class FilterRelation:
@@ -138,8 +132,8 @@ class FilterRelation:
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (`Relation.look_up`)."""
-        found = self._input.look_up(keys, at)
-        return self._passing_of(_Side(found.rows, found.present))
+        matches = self._input.look_up(keys, at)
+        return self._passing_of(_Side(matches.rows, matches.present))
 
     def having(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
@@ -197,12 +191,15 @@ class ProjectRelation:
             for column in node.columns
         ]
         plain: list[tuple[str | None, str]] = [
-            (plain_column(each.formula, input_.schema), each.name) for each in node.columns
+            (plain_column(column.formula, input_.schema), column.name) for column in node.columns
         ]
         carried = _carried(input_, plain) if carries else []
         plain += carried
         names += [name for _, name in carried]
-        self._bound += [BoundFormula(input_.schema.field(own).type, own) for own, _ in carried]
+        self._bound += [
+            BoundFormula(input_.schema.field(source_name).type, source_name)
+            for source_name, _ in carried
+        ]
         self.schema = pa.schema(
             [(name, bound.type) for name, bound in zip(names, self._bound, strict=True)]
         )
@@ -212,16 +209,22 @@ class ProjectRelation:
         self.worth_scanning = input_.worth_scanning
         self._sources = {name: source for source, name in plain if source is not None}
         """The input's column of each that is nothing else."""
-        own = {source: name for name, source in reversed(self._sources.items())}
-        lost = (name for name in input_.key or () if name not in own)
+        name_by_source = {source: name for name, source in reversed(self._sources.items())}
+        lost = (name for name in input_.key or () if name not in name_by_source)
         self.dropped = input_.dropped or next(lost, None)
         keeps = self.dropped is None
-        self.key = tuple(own[name] for name in input_.key or ()) if keeps else None
+        self.key = tuple(name_by_source[name] for name in input_.key or ()) if keeps else None
         self.may_lack_key = input_.may_lack_key
-        self.sources = tuple(found for each in input_.sources for found in each.renamed(own))
+        self.sources = tuple(
+            renamed_source
+            for source in input_.sources
+            for renamed_source in source.renamed(name_by_source)
+        )
         driving = input_.driving
         if keeps:
-            driving = driving._replace(columns=tuple(own[name] for name in driving.columns))
+            driving = driving._replace(
+                columns=tuple(name_by_source[name] for name in driving.columns)
+            )
         self.driving = driving
 
     def depends_on_one_row(self, path: str) -> bool:
@@ -248,23 +251,23 @@ class ProjectRelation:
         """Return the rows of keys (`Relation.look_up`)."""
         assert self.key is not None
         inner = renamed(keys, self.key, [self._sources[name] for name in self.key])
-        found = self._input.look_up(inner, at)
-        side = _Side(found.rows, found.present)
-        return LookedUpRows(taken(self._projected(side.rows), side.at), found.present)
+        matches = self._input.look_up(inner, at)
+        side = _Side(matches.rows, matches.present)
+        return LookedUpRows(taken(self._projected(side.rows), side.at), matches.present)
 
     def having(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
         """Yield the rows with some values (`Relation.having`)."""
         stored = [name for name in values.schema.names if name in self._sources]
-        found: Iterator[RelationRows]
+        input_rows: Iterator[RelationRows]
         if stored:
             inner = renamed(values, stored, [self._sources[name] for name in stored])
-            found = map(self._projected, self._input.having(inner, at, hash_range))
+            input_rows = map(self._projected, self._input.having(inner, at, hash_range))
         else:
-            found = iter([self.scan(at, hash_range)])
+            input_rows = iter([self.scan(at, hash_range)])
         is_all = len(stored) == values.num_columns
-        return found if is_all else (matching(rows, values) for rows in found)
+        return input_rows if is_all else (matching(rows, values) for rows in input_rows)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
@@ -276,18 +279,18 @@ class ProjectRelation:
 
 def _carried(input_: Relation, plain: Sequence[tuple[str | None, str]]) -> list[tuple[str, str]]:
     """Return the columns of keys that a projection drops, each with a name that is free."""
-    wanted = [*(input_.key or ()), *(name for each in input_.sources for name in each.columns)]
-    found: list[tuple[str, str]] = []
+    needed = [*(input_.key or ()), *(name for source in input_.sources for name in source.columns)]
+    pairs: list[tuple[str, str]] = []
     taken_names = {name.casefold() for _, name in plain}
     sources = {source for source, _ in plain}
-    for own in dict.fromkeys(wanted):
-        if own not in sources:
-            name = f"__{own}"
+    for column_name in dict.fromkeys(needed):
+        if column_name not in sources:
+            name = f"__{column_name}"
             while name.casefold() in taken_names:
                 name = f"_{name}"
             taken_names.add(name.casefold())
-            found.append((own, name))
-    return found
+            pairs.append((column_name, name))
+    return pairs
 
 
 class UnnestRelation:
@@ -331,14 +334,14 @@ class UnnestRelation:
     def spans(self, step: Step) -> Iterator[Spans]:
         """Yield the rows of keys that a step touched (`Relation.spans`)."""
         for spans in self._input.spans(step):
-            found = unnest(self._node, spans.rows, self.schema)
-            yield spans.owning(found.rows, found.owners)
+            unnested = unnest(self._node, spans.rows, self.schema)
+            yield spans.owning(unnested.rows, unnested.owners)
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows of keys (`Relation.look_up`)."""
         assert self._input.key is not None
-        found = self._input.look_up(distinct(keys.select(list(self._input.key))), at)
-        return aligned(self._exploded(found.rows.filter(pa.array(found.present))), keys)
+        matches = self._input.look_up(distinct(keys.select(list(self._input.key))), at)
+        return aligned(self._exploded(matches.rows.filter(pa.array(matches.present))), keys)
 
     def having(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES

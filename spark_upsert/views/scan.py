@@ -80,14 +80,7 @@ class BaseTable(Protocol):
     def changes(
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return what changed between two versions, and the version of each pair.
-
-        Parameters
-        ----------
-        net : bool
-            Whether there is one pair for each key that a command touched; else one for each epoch
-            that did.
-        """
+        """Return what changed between two versions, and the version of each pair."""
         ...
 
     def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
@@ -157,9 +150,11 @@ class ScanRelation:
         else:
             assert after is not None
             pairs, versions = self._base.changes(before, after, hash_range, net=False)
-            own = [(v, t) for t, (path, v) in enumerate(step.epochs, 1) if path == self.node.path]
-            known, times = np.array(own, dtype=np.int64).T
-            at = times[np.searchsorted(known, versions)]
+            own_versions = [
+                (v, t) for t, (path, v) in enumerate(step.epochs, 1) if path == self.node.path
+            ]
+            epoch_versions, times = np.array(own_versions, dtype=np.int64).T
+            at = times[np.searchsorted(epoch_versions, versions)]
         return Spans.of_changes(pairs, at, self.key, step.times)
 
     def _pairs(self, before: int | None, after: int | None, hash_range: HashRange) -> Pairs:
@@ -193,8 +188,8 @@ class ScanRelation:
             keys = proposed
         for piece in keys:
             looked = self.look_up(self._within(piece, hash_range), at)
-            found = looked.rows.filter(pa.array(looked.present))
-            yield found if set(names) == set(self.key) else matching(found, values)
+            matches = looked.rows.filter(pa.array(looked.present))
+            yield matches if set(names) == set(self.key) else matching(matches, values)
 
     def _within(self, keys: RelationRows, hash_range: HashRange) -> RelationRows:
         return keys.filter(pa.array(self.driving.within(keys, hash_range)))
@@ -210,19 +205,19 @@ class ScanRelation:
         """
         index = self._base.index(by)
         assert index is not None
-        wanted = distinct(values.select([by])).column(0)
+        wanted_values = distinct(values.select([by])).column(0)
         try:
-            shows, pieces = index.iter_keys_having(wanted, near=version)
+            shows, pieces = index.iter_keys_having(wanted_values, near=version)
             first = list(islice(pieces, 2))
             if len(first) == 2:
                 # Damage must be met before a row is given: of these no row could be told later.
                 for _ in pieces:
                     pass
-                shows, pieces = index.iter_keys_having(wanted, near=version)
+                shows, pieces = index.iter_keys_having(wanted_values, near=version)
                 first = []
         except CorruptionError as error:
-            told = Fields(path=self.node.path, column=by)
-            _LOGGER.warning("damaged index, all rows are read: %s error=%s", told, error.message)
+            fields = Fields(path=self.node.path, column=by)
+            _LOGGER.warning("damaged index, all rows are read: %s error=%s", fields, error.message)
             return None
         return self._bridged(chain(first, pieces), shows, version, hash_range)
 
@@ -298,15 +293,15 @@ class TableBase:
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
         """Return what changed between two versions, and when (`Base.changes`)."""
-        seen = self._table.log.head().version
-        log = self._table.log if after <= seen else self._newest.log
-        found = [(Pairs.none(self._schema), np.empty(0, dtype=np.int64))]
+        newest = self._table.log.head().version
+        log = self._table.log if after <= newest else self._newest.log
+        pieces = [(Pairs.none(self._schema), np.empty(0, dtype=np.int64))]
         for stretch in cut_into_stretches(log, before + 1, after + 1, self._own, net=net):
-            found += changes_by_piece(
+            pieces += changes_by_piece(
                 self._table.store, stretch, self._as_pairs, net=net, hash_range=hash_range
             )
-        pairs = Pairs.concat([each for each, _ in found])
-        versions = np.concatenate([each for _, each in found])
+        pairs = Pairs.concat([pairs for pairs, _ in pieces])
+        versions = np.concatenate([versions for _, versions in pieces])
         if len(self._names) == len(self._own.columns):
             return pairs, versions
         # What changed in other columns alone is nothing to the plan: it need not look it up.
@@ -318,17 +313,17 @@ class TableBase:
         if version is None or not keys.num_rows:
             return self._none_of(keys.num_rows)
         columns = [keys.column(name) for name in self._own.keys]
-        found = self._at(version).look_up(columns, self._names)
-        rows = pa.RecordBatch.from_arrays(found.rows.columns, schema=self._schema)
-        return LookedUpRows(taken(rows, found.at), found.at != ABSENT)
+        matches = self._at(version).look_up(columns, self._names)
+        rows = pa.RecordBatch.from_arrays(matches.rows.columns, schema=self._schema)
+        return LookedUpRows(taken(rows, matches.at), matches.at != ABSENT)
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Base.scan`)."""
         if version is None:
             return no_rows(self._schema)
         batches = self._at(version).read(self._names, hash_range=hash_range)
-        given = (pa.RecordBatch.from_arrays(b.columns, schema=self._schema) for b in batches)
-        return concat([no_rows(self._schema), *given])
+        projected = (pa.RecordBatch.from_arrays(b.columns, schema=self._schema) for b in batches)
+        return concat([no_rows(self._schema), *projected])
 
     def _at(self, version: int) -> Snapshot:
         manifest = self._table.log.at(version)
@@ -349,8 +344,8 @@ class TableBase:
         rows = pa.RecordBatch.from_arrays(take(self._names, places[hit]), schema=self._schema)
         if bool(hit.all()):
             return rows
-        beside = np.where(hit, np.cumsum(hit) - 1, NOWHERE)
-        return rows.take(pa.array(beside, mask=~hit))
+        row_indices = np.where(hit, np.cumsum(hit) - 1, NOWHERE)
+        return rows.take(pa.array(row_indices, mask=~hit))
 
     def _none_of(self, count: int) -> LookedUpRows:
         arrays = [pa.nulls(count, field.type) for field in self._schema]
@@ -367,11 +362,11 @@ def require_columns(scan: Scan, columns: pa.Schema, keys: tuple[str, ...]) -> No
             hint=remedy,
         )
     for column in scan.columns:
-        found = columns.field(column.name).type if has_column(columns, column.name) else None
-        if found is None or type_text(found) != column.type:
+        actual = columns.field(column.name).type if has_column(columns, column.name) else None
+        if actual is None or type_text(actual) != column.type:
             raise SchemaError(
                 f"the plan reads '{column.name}' of '{scan.path}' as {column.type}, and it is "
-                f"{'gone' if found is None else type_text(found)} there.",
+                f"{'gone' if actual is None else type_text(actual)} there.",
                 hint=remedy,
                 column=column.name,
             )

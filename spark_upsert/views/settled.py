@@ -62,35 +62,31 @@ def settled_below(table: ObservedTable) -> Table:
 
 def settled_at(table: ObservedTable, head: Manifest) -> int | None:
     """Return the version of a kept table that its settled table shows; None if there is none."""
-    own = settled_below(table).log.try_head()
-    return None if own is None else own.transactions.get(head.table_id)
+    own_head = settled_below(table).log.try_head()
+    return None if own_head is None else own_head.transactions.get(head.table_id)
 
 
 def settle(table: ObservedTable) -> Table:
-    """Return the settled table of a kept one, brought to its newest version.
-
-    Raises
-    ------
-    CorruptionError
-        The settled table shows a version that the kept one does not have.
-    """
-    head, own = table.log.head(), settled_below(table)
+    """Return the settled table of a kept one, brought to its newest version."""
+    head, result_table = table.log.head(), settled_below(table)
     groups = ShownGroups(grouping_kept(table), table.store)
-    own.ensure(_schema(groups.grouping), allow_non_empty_path=True)
-    at = own.log.head().transactions.get(head.table_id)
+    result_table.ensure(_schema(groups.grouping), allow_non_empty_path=True)
+    at = result_table.log.head().transactions.get(head.table_id)
     if at is not None and at > head.version:
         raise CorruptionError.in_file(
-            own.store.url, f"the groups at a version up to {head.version}", f"those of version {at}"
+            result_table.store.url,
+            f"the groups at a version up to {head.version}",
+            f"those of version {at}",
         )
-    if at is None or not _by_change(table.log, groups, own, at, head):
-        _whole(groups, own, head)
-    _keep_up(own)
-    return own
+    if at is None or not _by_change(table.log, groups, result_table, at, head):
+        _whole(groups, result_table, head)
+    _keep_up(result_table)
+    return result_table
 
 
 def check_settled(table: ObservedTable) -> Iterator[Finding]:
     """Yield where the settled table of a kept one differs from its groups."""
-    head, own = table.log.head(), settled_below(table)
+    head, result_table = table.log.head(), settled_below(table)
     grouping, at = grouping_of(head.properties), settled_at(table, head)
     if grouping is None or at is None:
         return
@@ -98,22 +94,22 @@ def check_settled(table: ObservedTable) -> Iterator[Finding]:
         manifest = table.log.at(at)
     except DataLossError:
         return  # What it shows is expired.
-    snapshot, count = own.at(), 0
+    snapshot, count = result_table.at(), 0
     for rows in ShownGroups(grouping, table.store).rows(manifest):
-        found = snapshot.look_up([rows.column(name) for name in grouping.keys])
-        is_there = found.at >= 0
+        stored_rows = snapshot.look_up([rows.column(name) for name in grouping.keys])
+        is_there = stored_rows.at >= 0
         count += int(is_there.sum())
-        if found.rows.num_rows:
-            theirs = found.rows.take(pa.array(np.maximum(found.at, 0)))
+        if stored_rows.rows.num_rows:
+            theirs = stored_rows.rows.take(pa.array(np.maximum(stored_rows.at, 0)))
             is_there &= equal_rows(rows.columns, theirs.columns)
         if not bool(is_there.all()):
             key = rows.slice(int(np.flatnonzero(~is_there)[0]), 1).to_pylist()[0]
-            place = f"{own.store.url}, version {at} of its kept table"
-            yield Finding(place=place, expected=f"the group {key}", found="another row, or none")
+            location = f"{result_table.store.url}, version {at} of its kept table"
+            yield Finding(place=location, expected=f"the group {key}", found="another row, or none")
             return
     if count != snapshot.manifest.live_rows:
         found_count = str(snapshot.manifest.live_rows)
-        yield Finding(place=own.store.url, expected=f"{count} groups", found=found_count)
+        yield Finding(place=result_table.store.url, expected=f"{count} groups", found=found_count)
 
 
 def _schema(grouping: Grouping) -> TableSchema:
@@ -126,7 +122,7 @@ def _by_change(log: Log, groups: ShownGroups, own: Table, at: int, head: Manifes
     try:
         for version, pairs in group_changes(log, groups, at + 1, head.upper):
             if len(pairs):
-                own.append(
+                own.upsert(
                     _rows(pairs),
                     envelope=envelope,
                     transaction=Transaction(writer=head.table_id, number=version),
@@ -151,8 +147,8 @@ def _whole(groups: ShownGroups, own: Table, head: Manifest) -> None:
     base = own.at()
     envelope = _Rows(schema=base.manifest.schema)
     commands = (
-        envelope.commands(each.append_column(_GONE, pa.repeat(False, each.num_rows)))
-        for each in groups.rows(head)
+        envelope.commands(row.append_column(_GONE, pa.repeat(False, row.num_rows)))
+        for row in groups.rows(head)
     )
     staged = stage(Snapshot(own.store, base.manifest), commands, overwrite=True)
     own.commit(

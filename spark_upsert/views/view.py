@@ -94,22 +94,15 @@ LOOK_UPS = Choice()
 
 
 def chosen(relation: Relation, changed: Mapping[str, int], live: Mapping[str, int]) -> Choice:
-    """Return the way of a step.
-
-    Parameters
-    ----------
-    relation : Relation
-    changed, live : mapping of str to int
-        By table: the rows that the step changed, and those that there are.
-    """
+    """Return the way of a step."""
     same = 1.0
     for path, rows in changed.items():
         same *= 1 - min(1.0, rows / max(1, live[path]))
     share = 1 - same
-    way = (
+    strategy = (
         RefreshStrategy.SNAPSHOTS if share >= relation.worth_scanning else RefreshStrategy.LOOK_UPS
     )
-    return Choice(way, share, relation.worth_scanning)
+    return Choice(strategy, share, relation.worth_scanning)
 
 
 def pairs_by_piece(
@@ -121,8 +114,8 @@ def pairs_by_piece(
     hash_range: HashRange = ALL_HASHES,
 ) -> Iterator[Pairs]:
     """Yield what a step changed in a range of hashes (`timed_pairs_by_piece`)."""
-    found = timed_pairs_by_piece(relation, step, way, rows=rows, hash_range=hash_range)
-    return (pairs for pairs, _ in found)
+    pieces = timed_pairs_by_piece(relation, step, way, rows=rows, hash_range=hash_range)
+    return (pairs for pairs, _ in pieces)
 
 
 def timed_pairs_by_piece(
@@ -133,22 +126,7 @@ def timed_pairs_by_piece(
     rows: int,
     hash_range: HashRange = ALL_HASHES,
 ) -> Iterator[tuple[Pairs, Positions]]:
-    """Yield what a step changed in a range of hashes, so much at once as fits in memory.
-
-    Parameters
-    ----------
-    rows : int
-        About how many rows the step changed in the range.
-    hash_range : HashRange
-        A range of the key hashes of the table that moved, if each row depends on one row of it and
-        look-ups are the way; else of the driving table's. The first step, from nothing, has all
-        rows.
-
-    Yields
-    ------
-    tuple of Pairs and numpy.ndarray of int64
-        The pairs, and the time of the step at which each is.
-    """
+    """Yield what a step changed in a range of hashes, so much at once as fits in memory."""
     if not step.before:
         for piece in relation.driving.chunks(step.after, hash_range):
             yield _at_the_end(step, Pairs.of_inserts(relation.scan(step.after, piece)))
@@ -254,24 +232,14 @@ def in_order(moved: Iterable[TableEpoch]) -> list[TableEpoch]:
 
 
 def steps(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) -> list[TimedStep]:
-    """Return the steps from a position on, one for each epoch.
-
-    Parameters
-    ----------
-    before : mapping of str to int
-        The position.
-    moved : sequence of Moved
-        In order.
-    times_ms : mapping of str to int
-        When the version of each table there was committed.
-    """
-    found = []
+    """Return the steps from a position on, one for each epoch."""
+    planned = []
     at, time_ms = dict(before), max(times_ms.values(), default=0)
-    for each in moved:
-        start, at = at, {**at, each.path: each.version}
-        time_ms = max(time_ms, each.time_ms)
-        found.append(TimedStep(Step(start, at), sum(at.values()), time_ms))
-    return found
+    for moved_table in moved:
+        start, at = at, {**at, moved_table.path: moved_table.version}
+        time_ms = max(time_ms, moved_table.time_ms)
+        planned.append(TimedStep(Step(start, at), sum(at.values()), time_ms))
+    return planned
 
 
 def netted(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) -> list[TimedStep]:
@@ -303,15 +271,6 @@ class View:
     plan : Node
     storage : mapping of str to str, optional
         How the object store of the tables is reached.
-
-    Raises
-    ------
-    PlanError
-        The plan cannot be run as it is.
-    SchemaError
-        A table has not the columns that the plan froze.
-    TableNotFoundError
-        A table is not there.
     """
 
     def __init__(self, plan: Node, storage: Mapping[str, str] | None = None) -> None:
@@ -347,15 +306,7 @@ class View:
         return self if self.is_bound() else View(self.plan, self._storage)
 
     def is_bound(self) -> bool:
-        """Return whether all tables have the columns that the plan was bound to.
-
-        Raises
-        ------
-        OtherTableError
-            Another table stands in the place of one.
-        TableNotFoundError
-            One is gone.
-        """
+        """Return whether all tables have the columns that the plan was bound to."""
         for path in self.tables:
             self.log(path).head()
         return self._seen_schemas() == self._schemas
@@ -379,13 +330,7 @@ class View:
         }
 
     def hold(self, consumer: str, at: At, *, ttl_ms: int = LEASE_MS) -> dict[str, Lease]:
-        """Take or renew a lease on each table, at the oldest version that is read at a position.
-
-        Raises
-        ------
-        DataLossError
-            Some of it is expired already.
-        """
+        """Take or renew a lease on each table, at the oldest version that is read at a position."""
         return {
             path: self.tables[path].hold(consumer, version, ttl_ms=ttl_ms)
             for path, version in self._held_at(at).items()
@@ -405,8 +350,16 @@ class View:
     def _standing(self, path: str, consumer: str) -> list[int]:
         table = self.tables[path]
         now_ms, since = table.log.now_ms(), table.log.head().since
-        found = [each for each in readable_leases(table.store) if each.consumer == consumer]
-        return [each.version for each in found if each.is_live(now_ms) and each.version >= since]
+        consumer_leases = [
+            readable_lease
+            for readable_lease in readable_leases(table.store)
+            if readable_lease.consumer == consumer
+        ]
+        return [
+            lease.version
+            for lease in consumer_leases
+            if lease.is_live(now_ms) and lease.version >= since
+        ]
 
     def _held_at(self, at: At) -> At:
         """Return the oldest version of each table that is read at a position."""
@@ -433,20 +386,8 @@ class View:
         return None if version is None else self.log(node.path).at(version)
 
     def judge_failures(self, at: At, on_error: OnError) -> None:
-        """Raise if a formula has no value for a row that was read, or tell of it (`OnError`).
-
-        Parameters
-        ----------
-        at : mapping of str to int
-            The position up to which the view was read.
-        on_error : OnError
-
-        Raises
-        ------
-        DataError
-            It has none there, and none in the newest version of the tables.
-        """
-        failed = sum(each.failed for each in self.relation.formulas)
+        """Raise if a formula has no value for a row that was read, or tell of it (`OnError`)."""
+        failed = sum(formula.failed for formula in self.relation.formulas)
         if not failed:
             return
         if on_error is OnError.NULL:
@@ -486,25 +427,10 @@ class View:
         }
 
     def require(self, at: VersionsByInput, pinned: VersionsByInput, who: str, hint: str) -> None:
-        """Raise unless these are the very tables that a checkpoint, or another record, names.
-
-        Parameters
-        ----------
-        at : mapping of str to Place
-            Places of the tables that are followed, as `places` tells.
-        pinned : mapping of str to Place
-            Places of the tables at fixed versions, as `pinned` tells.
-        who, hint : str
-            The name of the record, and what the user can do (`Log.require`).
-
-        Raises
-        ------
-        OtherTableError
-            A table is another one, or a copy that has not that version.
-        """
+        """Raise unless these are the very tables that a checkpoint, or another record, names."""
         remembered = [*at.items(), *((name.rpartition("@")[0], pinned[name]) for name in pinned)]
-        for path, place in remembered:
-            self.log(path).require(place, who, hint=hint)
+        for path, version_ref in remembered:
+            self.log(path).require(version_ref, who, hint=hint)
 
     def kept_position(self, at: At) -> KeptPosition:
         """Return a position as a kept table has it; the first snapshot is whole."""
@@ -521,13 +447,7 @@ class View:
         )
 
     def at_timestamp(self, time_ms: int) -> At:
-        """Return the position of all that was committed up to a time.
-
-        Raises
-        ------
-        DataLossError
-            A table cannot be read there.
-        """
+        """Return the position of all that was committed up to a time."""
         return {
             path: last_epoch(self.log(path), self.log(path).at_timestamp(time_ms).version)
             for path in self.paths
@@ -551,25 +471,21 @@ class View:
         return {path: self.time_ms(path, version) for path, version in at.items()}
 
     def moved(self, before: At, after: At) -> Iterator[MovedBy]:
-        """Yield the epochs between two positions, in the order of the steps.
-
-        Raises
-        ------
-        DataLossError
-            Some are expired.
-        """
-        ways = [
-            self._moved(place, path, before[path], after[path])
-            for place, path in enumerate(self.paths)
+        """Yield the epochs between two positions, in the order of the steps."""
+        moves = [
+            self._moved(index, path, before[path], after[path])
+            for index, path in enumerate(self.paths)
         ]
         # Commit times of one table never fall, so that each way is in order.
-        return heapq.merge(*ways, key=lambda each: each.moved)
+        return heapq.merge(*moves, key=lambda each: each.moved)
 
     def choice(self, step: Step, moved: Iterable[MovedBy]) -> Choice:
         """Return which way a step is computed that consists of some epochs."""
         changed: dict[str, int] = {}
-        for each in moved:
-            changed[each.moved.path] = changed.get(each.moved.path, 0) + each.rows
+        for moved_table in moved:
+            changed[moved_table.moved.path] = (
+                changed.get(moved_table.moved.path, 0) + moved_table.rows
+            )
         if sum(changed.values()) < STEP_ROWS_MIN:
             return LOOK_UPS
         live = {path: self.log(path).at(step.after[path]).live_rows for path in changed}

@@ -49,7 +49,7 @@ def back_up(table: Path, copy: Path, *, tools: Path | None = None) -> None:
 def put(table: Table, number: int) -> int:
     """Write an epoch whose contents follow from its number; returns its version."""
     rows = pa.table({"k": [number % KEYS, (number * 7) % KEYS], "v": [number, number]})
-    commit = table.append(rows.slice(0, 1) if number % KEYS == (number * 7) % KEYS else rows)
+    commit = table.upsert(rows.slice(0, 1) if number % KEYS == (number * 7) % KEYS else rows)
     assert commit is not None
     return commit.version
 

@@ -160,7 +160,7 @@ class Life:
         transaction = Transaction(writer="own", number=number)
         self.call(
             "append",
-            lambda: self.table.append(
+            lambda: self.table.upsert(
                 pa.Table.from_batches([self._batch(number)]),
                 envelope=self._wire(),
                 transaction=transaction,
@@ -195,7 +195,7 @@ class Life:
         tasks = [[wire.commands(batch_of(t, self.world.columns))] for t in self.scripts[number]]
         staged = self.call("at", lambda: tuple(stage(self.table.at(1), task) for task in tasks))
         other = Table(self.store, clock=self.now)
-        other.append(
+        other.upsert(
             pa.Table.from_batches([self._batch(number + 1)]),
             envelope=wire,
             late_rows=LateRows.REJECT,

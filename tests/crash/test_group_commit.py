@@ -79,14 +79,14 @@ def together(table: Table) -> list[AppendResult]:
 
 def one_by_one(table: Table) -> list[AppendResult]:
     """Append each by itself, the last one first."""
-    return [table.append(rows(i), transaction=own(i)) for i in reversed(range(COUNT))]
+    return [table.upsert(rows(i), transaction=own(i)) for i in reversed(range(COUNT))]
 
 
 def new_store() -> MemoryStore:
     store = MemoryStore()
     table = Table(store)
     table.ensure(SCHEMA)
-    table.append(pa.table({"k": [0], "total": [5]}))
+    table.upsert(pa.table({"k": [0], "total": [5]}))
     return store
 
 

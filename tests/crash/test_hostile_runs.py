@@ -74,13 +74,13 @@ assert table.snapshot() == before
 def test_a_run_that_is_cut_while_it_is_mapped_is_an_error(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), pa.schema({"k": pa.int64(), "v": pa.string()}), keys=["k"])
     rows = pa.table({"k": range(20_000), "v": [f"value {i}" for i in range(20_000)]})
-    table.append(rows)
+    table.upsert(rows)
     subprocess.run([sys.executable, "-c", _CUT, str(tmp_path)], check=True)
 
 
 def test_a_run_that_is_removed_while_it_is_mapped_stays_readable(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), pa.schema({"k": pa.int64()}), keys=["k"])
-    table.append(pa.table({"k": [1, 2]}))
+    table.upsert(pa.table({"k": [1, 2]}))
     before = table.snapshot()
     (file,) = table.log.commit(1).added
     (tmp_path / file.path).unlink()

@@ -102,9 +102,9 @@ def append(number: int) -> None:
         {"id": number, "customer": 1 + number % 2, "amount": 7 * number, "rate": number / 4},
         {"id": 0, "customer": number % 3, "amount": None if number == 1 else number, "rate": None},
     ]
-    Table.open("orders").append(pa.Table.from_pylist(orders, schema=ORDERS))
+    Table.open("orders").upsert(pa.Table.from_pylist(orders, schema=ORDERS))
     names = [{"id": number % 3, "name": f"name {number % 2}"}]
-    Table.open("customers").append(pa.Table.from_pylist(names, schema=CUSTOMERS))
+    Table.open("customers").upsert(pa.Table.from_pylist(names, schema=CUSTOMERS))
 
 
 def refresh_all() -> list[bool]:

@@ -116,9 +116,9 @@ def append(number: int) -> None:
             {"id": 10 * number + place, "customer": 1 + number % 2, "amount": 7 * number + place},
             {"id": 1, "customer": 1 + number % 3, "amount": 11 + number},
         ]
-        Table.open(name).append(pa.Table.from_pylist(rows, schema=ORDERS))
+        Table.open(name).upsert(pa.Table.from_pylist(rows, schema=ORDERS))
     names = [{"id": 1 + number % 3, "name": f"name {number}"}]
-    Table.open("customers").append(pa.Table.from_pylist(names, schema=CUSTOMERS))
+    Table.open("customers").upsert(pa.Table.from_pylist(names, schema=CUSTOMERS))
 
 
 def build() -> Seen:

@@ -55,7 +55,7 @@ def _deletes(made: Made) -> str | None:
 
 def append(path: str, made: Made, rows: Sequence[Row], number: int) -> None:
     """Append rows as the next epoch of a writer."""
-    Table.open(path).append(
+    Table.open(path).upsert(
         rows_of(made, rows),
         deletes=_deletes(made),
         transaction=Transaction(writer="golden", number=number),
@@ -125,12 +125,12 @@ def _quarantined(table: Table) -> None:
         schema=KAFKA,
     )
     plan = plan_upon(table, options, KAFKA)
-    table.append(kafka, envelope=plan.envelope)
+    table.upsert(kafka, envelope=plan.envelope)
 
 
 def _alter(table: Table) -> None:
     more = pa.table({"k": [7], "v": [7], "s": ["s"], "added": [1.5]})
-    table.append(more, merge_schema=True)
+    table.upsert(more, merge_schema=True)
     table.alter(table.schema, {"tombstoneRetention": "2 epochs"})
 
 
@@ -203,7 +203,7 @@ TABLES: dict[str, Made] = {
         }
     ),
     "overwritten": _made(
-        {}, lambda table: table.append(pa.table({"k": [9], "v": [9], "s": ["i"]}), overwrite=True)
+        {}, lambda table: table.upsert(pa.table({"k": [9], "v": [9], "s": ["i"]}), overwrite=True)
     ),
     "restored": _made({}, lambda table: table.restore(1)),
     "expired": _made({}, _expire),
@@ -239,7 +239,7 @@ def go_on(kept: Seen) -> Seen:
         rows = made.one_more
         if name == "altered":
             more = rows_of(made, rows).append_column("added", pa.nulls(len(rows), pa.float64()))
-            Table.open(name).append(
+            Table.open(name).upsert(
                 more, deletes="gone", transaction=Transaction(writer="golden", number=99)
             )
         else:

@@ -17,7 +17,7 @@ SCHEMA = pa.schema({"id": pa.int64(), "team": pa.string(), "x": pa.int64()})
 def scores(told: Told) -> Any:
     table = Table.create(str(told.folder / "scores"), SCHEMA, keys=["id"])
     rows = pa.table({"id": [1, 2, 3], "team": ["a", "a", "b"], "x": [5, 7, 5]}, schema=SCHEMA)
-    table.append(rows)
+    table.upsert(rows)
     return Plan.of_table(str(told.folder / "scores"))
 
 

@@ -44,7 +44,7 @@ def _(told: Told) -> None:
 def _pairs(told: Told) -> Table:
     columns = pa.schema({"region": pa.string(), "id": pa.int64()})
     table = Table.create(str(told.folder / "pairs"), columns, keys=["region", "id"])
-    table.append(pa.table({"region": ["eu", "us"], "id": [7, 8]}))
+    table.upsert(pa.table({"region": ["eu", "us"], "id": [7, 8]}))
     return table
 
 
@@ -129,9 +129,9 @@ def _(told: Told) -> None:
     table = Table.create(
         str(told.folder / "first"), columns, keys=["id"], sequence_by=["at"], ties=Ties.FIRST
     )
-    table.append(pa.table({"id": [1], "at": [5]}))
+    table.upsert(pa.table({"id": [1], "at": [5]}))
     with told:
         table.delete(1)
-    told("append the deletes with an order of their own: append(rows, deletes=...)")
-    table.append(pa.table({"id": [1], "at": [6], "gone": [True]}), deletes="gone")
+    told("write the deletes with an order of their own: upsert(rows, deletes=...)")
+    table.upsert(pa.table({"id": [1], "at": [6], "gone": [True]}), deletes="gone")
     assert not table.snapshot().num_rows

@@ -29,7 +29,7 @@ def made(told: Told, name: str, schema: pa.Schema, *rows: tuple[Any, ...], **how
 
 def write(table: Table, *rows: tuple[Any, ...]) -> None:
     given = [dict(zip(table.schema.columns.names, row, strict=True)) for row in rows]
-    table.append(pa.Table.from_pylist(given, schema=table.schema.columns))
+    table.upsert(pa.Table.from_pylist(given, schema=table.schema.columns))
 
 
 def table_of(told: Told, name: str) -> Table:

@@ -719,7 +719,7 @@ FLAT = pa.table({"k": [1, 2]})
 
 def table_at(folder: Path) -> str:
     path = str(folder / "from")
-    Table.create(path, FLAT.schema, keys=["k"]).append(FLAT)
+    Table.create(path, FLAT.schema, keys=["k"]).upsert(FLAT)
     return path
 
 

@@ -128,12 +128,12 @@ def _(told: Told) -> None:
     table = write_and_open(told.folder)
     rows = rows_of(ROW)
     with told:
-        table.append(rows, transaction=by(query, 7, is_consecutive=True))
+        table.upsert(rows, transaction=by(query, 7, is_consecutive=True))
     told("give the query a new checkpointLocation, so that it begins anew")
     anew = Transaction.writer_of_query("two")
-    assert table.append(rows, transaction=by(anew, 0, is_consecutive=True))
+    assert table.upsert(rows, transaction=by(anew, 0, is_consecutive=True))
     told("give allow_missing_batches=true")
-    assert table.append(rows, transaction=by(query, 7))
+    assert table.upsert(rows, transaction=by(query, 7))
 
 
 @follows("table.write.ties:_late_error")
@@ -156,15 +156,15 @@ def _(told: Told) -> None:
         written(2, 10)
     late = rows_of({"id": [3], "n": [2], "v": ["late"]})
     with told:
-        table.append(late)
+        table.upsert(late)
     told("give late_rows=apply")
     shutil.copytree(path, told.folder / "copy")
-    assert table.append(late, late_rows=LateRows.APPLY)
+    assert table.upsert(late, late_rows=LateRows.APPLY)
     told("late_rows=reject leaves them out")
     forget_runs_and_logs()
     shutil.rmtree(path)
     shutil.copytree(told.folder / "copy", path)
-    assert Table.open(str(path)).append(late, late_rows=LateRows.REJECT)
+    assert Table.open(str(path)).upsert(late, late_rows=LateRows.REJECT)
 
 
 # Files --------------------------------------------------------------------------------------
@@ -265,13 +265,13 @@ def _(told: Told) -> None:
     shutil.move(path, told.folder / "before")
     write(told.folder)
     with told:
-        table.append(rows_of(ROW))
+        table.upsert(rows_of(ROW))
     told("else open the table anew")
-    assert Table.open(str(path)).append(rows_of({**ROW, "id": [5]}))
+    assert Table.open(str(path)).upsert(rows_of({**ROW, "id": [5]}))
     told("put back what was there")
     shutil.rmtree(path)
     shutil.move(told.folder / "before", path)
-    assert table.append(rows_of({**ROW, "id": [6]}))
+    assert table.upsert(rows_of({**ROW, "id": [6]}))
 
 
 # Graphs of merges ---------------------------------------------------------------------------
@@ -436,7 +436,7 @@ def take(table: Table, query: str | None, number: int) -> bool:
     diff = pa.array([1], pa.int8())
     rows = pa.table({"id": [number], "v": ["a"], "_commit_version": [number], "_diff": diff})
     writer = None if query is None else by(Transaction.writer_of_query(query), number)
-    return table.append(rows, transaction=writer) is not None
+    return table.upsert(rows, transaction=writer) is not None
 
 
 @follows("table.write.guards:_require_keeper")
@@ -494,9 +494,9 @@ def _(told: Told) -> None:
     entries = pa.Table.from_batches(table.scan())
     with told:
         if "is_next_move" in told.site.name:
-            table.append(entries, overwrite=True)
+            table.upsert(entries, overwrite=True)
         elif "require_move" in told.site.name:
-            table.append(entries.slice(0, 0))
+            table.upsert(entries.slice(0, 0))
         elif "read" in told.site.name:
             KeptPosition.read("a place")
         else:
@@ -523,9 +523,9 @@ def _(told: Told) -> None:
     table = Table.open(options.path)
     envelope = plan_upon(table, options, event.schema).envelope
     with told:
-        table.append(event, envelope=envelope, late_rows=LateRows.APPLY)
+        table.upsert(event, envelope=envelope, late_rows=LateRows.APPLY)
     told("use mode 'append' and no lateRows=apply")
-    table.append(event, envelope=envelope)
+    table.upsert(event, envelope=envelope)
     assert table.snapshot().num_rows == 0
 
 
@@ -541,13 +541,13 @@ def _(told: Told) -> None:
         flood.batch()
     row = pa.table({"id": [1]})
     with told:
-        flood.table.append(row)
+        flood.table.upsert(row)
     told("give disable_backpressure=true")
-    assert flood.table.append(row, disable_backpressure=True)
+    assert flood.table.upsert(row, disable_backpressure=True)
     told("write again, unchanged, in")
     flood.keep_up()
     flood.now.advance(1)
-    assert flood.table.append(row)
+    assert flood.table.upsert(row)
 
 
 @follows("errors:MemoryLimitError.of")
@@ -607,7 +607,7 @@ def _(told: Told) -> None:
 @follows("table.write.guards:is_new")
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
-    table.append(rows_of(ROW), transaction=by("a", 1))
+    table.upsert(rows_of(ROW), transaction=by("a", 1))
 
     def commit(*writers: str) -> Commit | None:
         options = WriteOptions.parse({"keys": "id", "path": str(told.folder / "table")})

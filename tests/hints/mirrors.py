@@ -20,7 +20,7 @@ from tests.support.delta import DeltaTable
 def table_in(folder: Path, name: str = "table", **types: pa.DataType) -> Table:
     columns = pa.schema({"id": pa.int64(), **types})
     table = Table.create(str(folder / name), columns, keys=["id"])
-    table.append(pa.table({"id": [1], **{n: pa.nulls(1, type_) for n, type_ in types.items()}}))
+    table.upsert(pa.table({"id": [1], **{n: pa.nulls(1, type_) for n, type_ in types.items()}}))
     return table
 
 

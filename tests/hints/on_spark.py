@@ -68,7 +68,7 @@ def flow_of(source: Work, *works: Work, sinks: tuple[Work, ...] = (CollectSink()
 def frame_of(spark: SparkSession, folder: Path, *, is_stream: bool) -> Any:
     path = str(folder / "table")
     if not Path(path).exists():
-        Table.create(path, ROWS.schema, keys=["k"]).append(ROWS)
+        Table.create(path, ROWS.schema, keys=["k"]).upsert(ROWS)
     reader = spark.readStream if is_stream else spark.read
     return reader.format("upsertflow").load(path)
 
@@ -193,7 +193,7 @@ def _(told: Told) -> None:
 
     writer = Transaction.writer_of_query("one")
     table = Table.create(str(told.folder / "kept"), ROWS.schema, keys=["k"])
-    table.append(ROWS, transaction=Transaction(writer=writer, number=0))
+    table.upsert(ROWS, transaction=Transaction(writer=writer, number=0))
     for query in ("one", "two"):
         (told.folder / query).mkdir()
         (told.folder / query / "metadata").write_text(json.dumps({"id": query}))

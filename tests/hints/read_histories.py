@@ -77,7 +77,7 @@ def _(told: Told) -> None:
 @follows("table.changelog.history:history_stretches")
 def _(told: Told) -> None:
     table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
-    table.append(pa.table({"id": [1]}))
+    table.upsert(pa.table({"id": [1]}))
     given = {"path": table.store.url, "startingVersion": "1", **HISTORY}
     with told:
         table.history(1, 1)
@@ -103,7 +103,7 @@ def _(told: Told) -> None:
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "valid_to": pa.string()})
     table = Table.create(str(told.folder / "t"), columns, keys=["id"])
-    table.append(pa.table({"id": [1], "valid_to": ["x"]}))
+    table.upsert(pa.table({"id": [1], "valid_to": ["x"]}))
     given = {"path": table.store.url, **HISTORY}
     with told:
         batch(given)
@@ -115,8 +115,8 @@ def _(told: Told) -> None:
 def _(told: Told) -> None:
     columns = pa.schema({"id": pa.int64(), "seq": pa.int64()})
     table = Table.create(str(told.folder / "t"), columns, keys=["id"], sequence_by=["seq"])
-    table.append(pa.table({"id": [1], "seq": [1]}))
-    table.append(pa.table({"id": [2], "seq": [1]}), overwrite=True)
+    table.upsert(pa.table({"id": [1], "seq": [1]}))
+    table.upsert(pa.table({"id": [2], "seq": [1]}), overwrite=True)
     given = {"path": table.store.url, **HISTORY}
     with told:
         batch({**given, "validBy": "order"})
@@ -172,7 +172,7 @@ def _(told: Told) -> None:
     table, kept = _source(told)
     copy = told.folder / "copy"
     shutil.copytree(told.folder / "table", copy)
-    table.append(pa.table({"id": [9]}), merge_schema=True)
+    table.upsert(pa.table({"id": [9]}), merge_schema=True)
     keep_history(table, kept)
     set_back = Table.open(str(copy))
     with told:
@@ -188,10 +188,10 @@ def _(told: Told) -> None:
     table, kept = _source(told)
     copy = told.folder / "copy"
     shutil.copytree(told.folder / "table", copy)
-    table.append(pa.table({"id": [9]}), merge_schema=True)
+    table.upsert(pa.table({"id": [9]}), merge_schema=True)
     keep_history(table, kept)
     set_back = Table.open(str(copy))
-    set_back.append(pa.table({"id": [8]}), merge_schema=True)
+    set_back.upsert(pa.table({"id": [8]}), merge_schema=True)
     with told:
         keep_history(set_back, kept)
     told("put the table back if it was set back from a copy by mistake")

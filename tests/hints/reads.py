@@ -433,7 +433,7 @@ def _(told: Told) -> None:
 def _(told: Told) -> None:
     own = Transaction(writer=Transaction.writer_of_query("one"), number=0)
     paths = lake(told.folder, "east", "west")
-    Table.open(paths["east"]).append(pa.table(ROW), transaction=own)
+    Table.open(paths["east"]).upsert(pa.table(ROW), transaction=own)
 
     def checked(path: str) -> None:
         given = {"path": path}

@@ -71,7 +71,7 @@ def _(told: Told) -> None:
     assert table_below(root, "a").snapshot().to_pylist() == [{"id": 1, "v": None}]
     nothing_waits(told)
     told("Rows to come need a column of another name at the source")
-    table_below(root, "a").append(pa.table({"id": [2], "w": [5]}), merge_schema=True)
+    table_below(root, "a").upsert(pa.table({"id": [2], "w": [5]}), merge_schema=True)
     assert table_below(root, "a").snapshot().sort_by("id").to_pylist()[1]["w"] == 5
 
 
@@ -435,7 +435,7 @@ def _(told: Told) -> None:
 @follows("cli.tables:_version_behind")
 def _(told: Told) -> None:
     table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
-    table.append(pa.table({"id": [1]}))
+    table.upsert(pa.table({"id": [1]}))
     table.hold("reader", 0)
     with told:
         _version_behind(table, "nobody")

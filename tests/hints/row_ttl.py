@@ -23,7 +23,7 @@ def _expires(told: Told, name: str, column: str = "at", **types: pa.DataType) ->
     ttl = TTL | {"rowTtlBy": column}
     table = Table.create(str(told.folder / name), columns, keys=["id"], properties=ttl)
     nulls = {each: pa.nulls(1, type_) for each, type_ in types.items()}
-    table.append(pa.table({"id": [1], **nulls, column: pa.array([OLD], TIME)}, schema=columns))
+    table.upsert(pa.table({"id": [1], **nulls, column: pa.array([OLD], TIME)}, schema=columns))
     table.expire_rows()
     assert not table.snapshot().num_rows
 
@@ -61,7 +61,7 @@ def _(told: Told) -> None:
 
     def append(*keys: int) -> None:
         rows = {"id": keys, "at": pa.array([OLD] * len(keys), TIME)}
-        table.append(pa.table(rows, schema=columns))
+        table.upsert(pa.table(rows, schema=columns))
 
     def overtake() -> None:
         if fast.names[-1].startswith("create "):  # The deletes of each try are being written.

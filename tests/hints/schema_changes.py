@@ -12,7 +12,7 @@ COLUMNS = pa.schema({"id": pa.int64(), "s": pa.string()})
 
 def _made(told: Told) -> Table:
     table = Table.create(str(told.folder / "t"), COLUMNS, keys=["id"])
-    table.append(pa.table({"id": [1], "s": ["a"]}))
+    table.upsert(pa.table({"id": [1], "s": ["a"]}))
     return table
 
 
@@ -21,11 +21,11 @@ def _(told: Told) -> None:
     table = _made(told)
     table.drop_columns("s")
     with told:
-        table.append(pa.table({"id": [2], "s": ["b"]}), merge_schema=True)
+        table.upsert(pa.table({"id": [2], "s": ["b"]}), merge_schema=True)
     told("leave it out of the rows")
-    table.append(pa.table({"id": [2]}))
+    table.upsert(pa.table({"id": [2]}))
     told("write it under another name")
-    table.append(pa.table({"id": [2], "t": ["b"]}), merge_schema=True)
+    table.upsert(pa.table({"id": [2], "t": ["b"]}), merge_schema=True)
     assert table.get(2).to_pylist() == [{"id": 2, "t": "b"}]
 
 
@@ -38,5 +38,5 @@ def _(told: Told) -> None:
     assert table.schema.keys == ("id",)
     told("write what is wanted of the table into a new one (read, leave the column out, write)")
     new = Table.create(str(told.folder / "new"), pa.schema({"s": pa.string()}), keys=["s"])
-    new.append(table.scan(["s"]))
+    new.upsert(table.scan(["s"]))
     assert new.snapshot().to_pylist() == [{"s": "a"}]

@@ -780,10 +780,10 @@ def _(told: Told) -> None:
 def _(told: Told) -> None:
     table = write_and_open(told.folder)
     with told:
-        table.append(pa.table({**ROW, "n": [[1]]}))
+        table.upsert(pa.table({**ROW, "n": [[1]]}))
     told("cast the column before the write")
     lists = pa.chunked_array([[[2]]])
-    table.append(pa.table({**ROW, "n": lists.combine_chunks().flatten()}))
+    table.upsert(pa.table({**ROW, "n": lists.combine_chunks().flatten()}))
     assert table.snapshot().column("n").to_pylist() == [2]
 
 
@@ -792,11 +792,11 @@ def _(told: Told) -> None:
     table = Table.create(str(told.folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     given: Any = [{"id": 1}]
     with told:
-        table.append(given)
+        table.upsert(given)
     told("pa.Table.from_pylist takes a list of dicts")
-    table.append(pa.Table.from_pylist(given))
+    table.upsert(pa.Table.from_pylist(given))
     told("pa.table a dict of columns")
-    table.append(pa.table({"id": [2]}))
+    table.upsert(pa.table({"id": [2]}))
     assert table.snapshot().num_rows == 2
 
 
@@ -820,8 +820,8 @@ def _(told: Told) -> None:
         raise told_to_another(KeyboardInterrupt())
     told("an append with a transaction is applied once, however often it is repeated")
     twice = Transaction(writer="w", number=0)
-    assert table.append(rows_of({**ROW, "id": [2]}), transaction=twice)
-    assert not table.append(rows_of({**ROW, "id": [2]}), transaction=twice)
+    assert table.upsert(rows_of({**ROW, "id": [2]}), transaction=twice)
+    assert not table.upsert(rows_of({**ROW, "id": [2]}), transaction=twice)
 
 
 @follows("core.python_values:_unfit")
@@ -852,9 +852,9 @@ def _(told: Told) -> None:
     table = Table.create(str(told.folder / "t"), columns, keys=["id"])
     frame = polars.DataFrame({"id": [1], "v": polars.Series(["a"], dtype=polars.Object)})
     with told:
-        table.append(frame)
+        table.upsert(frame)
     told("pl.Series(frame['v'].to_list())")
-    table.append(frame.with_columns(v=polars.Series(frame["v"].to_list())))
+    table.upsert(frame.with_columns(v=polars.Series(frame["v"].to_list())))
     told("or drop it")
-    table.append(frame.with_columns(id=2).drop("v"), merge_schema=True)
+    table.upsert(frame.with_columns(id=2).drop("v"), merge_schema=True)
     assert table.snapshot().num_rows == 2

@@ -132,7 +132,7 @@ def lived(dice: Random, keys: list[str]) -> MemoryStore:
         )
         if not order:
             rows = rows.slice(0, 1)
-        table.append(rows, deletes="gone")
+        table.upsert(rows, deletes="gone")
         if dice.random() < 0.2:
             table.compact(full=dice.random() < 0.5)
     return store
@@ -157,7 +157,7 @@ def test_rows_by_key_are_those_of_a_copy(keys: list[str]) -> None:
             assert found == here.get(wanted, columns=columns, version=version), (seed, keys)
             if dice.random() < 0.3:
                 late = pa.table({"k": [1], "name": ["n1"], "seq": [10_000 + seed]})
-                here.append(late, merge_schema=True)
+                here.upsert(late, merge_schema=True)
         looked += len(distant.asked)
     assert looked > 2 * len(SEEDS), "runs did stay far away"
 
@@ -201,7 +201,7 @@ def test_a_reader_far_away_sees_what_others_do_through_faults_and_restarts(part:
                     ids = [dice.randrange(300) for _ in range(dice.choice([1, 50]))]
                     rows = {"k": ids, "name": [f"m{step}"] * len(ids)}
                     orders = [20_000 + 100 * step + n for n in range(len(ids))]
-                    writer.append(pa.table({**rows, "seq": orders}), merge_schema=True)
+                    writer.upsert(pa.table({**rows, "seq": orders}), merge_schema=True)
                 case "delete":
                     writer.delete([dice.randrange(300) for _ in range(5)])
                 case "compact":
@@ -235,7 +235,7 @@ def test_of_a_large_run_little_is_fetched_by_few_requests() -> None:
     ids = np.random.default_rng(3).permutation(rows)
     table = Table(near)
     table.ensure(TableSchema.of(pa.schema({"k": pa.int64(), "n": pa.int64()}), keys=["k"]))
-    table.append(pa.table({"k": ids, "n": ids * 2}))
+    table.upsert(pa.table({"k": ids, "n": ids * 2}))
     [slice_] = table.log.head().slices
     distant = AskedStore(near.objects)
     there = Table(distant)
@@ -290,7 +290,7 @@ def test_a_run_that_is_forgotten_and_comes_back_for_ever_is_copied(
     table.ensure(TableSchema.of(pa.schema({"k": pa.int64(), "n": pa.int64()}), keys=["k"]))
     for low in (0, 300_000):
         ids = np.arange(low, low + 300_000)
-        table.append(pa.table({"k": ids, "n": ids}))
+        table.upsert(pa.table({"k": ids, "n": ids}))
     assert len(table.log.head().slices) == 2
     distant = AskedStore(near.objects)
     there = Table(distant)
@@ -317,7 +317,7 @@ def test_a_key_with_a_prefix_is_looked_up_in_a_copy(monkeypatch: pytest.MonkeyPa
     near = MemoryStore()
     table = Table(near)
     table.ensure(TableSchema.of(COLUMNS, keys=["name", "k"], hash_prefix=1))
-    table.append(pa.table({"k": [1, 2], "name": ["a", "a"], "seq": [1, 2]}), merge_schema=True)
+    table.upsert(pa.table({"k": [1, 2], "name": ["a", "a"], "seq": [1, 2]}), merge_schema=True)
     distant = AskedStore(near.objects)
     assert Table(distant).get(("a", 2)).num_rows == 1
     assert not distant.asked

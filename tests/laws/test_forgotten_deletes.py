@@ -57,7 +57,7 @@ def test_what_is_shown_is_the_greatest_command_of_each_key(
         merges = [compact_runs(table.store, head, j) for j in table.compaction_jobs(full=full)]
         if when == "before":
             table.commit_compactions(merges)
-        commit = table.append(rows(commands, index), deletes="deleted", late_rows=LateRows.REJECT)
+        commit = table.upsert(rows(commands, index), deletes="deleted", late_rows=LateRows.REJECT)
         assert commit is not None
         if when == "after":
             table.commit_compactions(merges)
@@ -85,8 +85,8 @@ def test_what_is_shown_is_the_greatest_command_of_each_key(
 def forgetful() -> Table:
     """Return a table that has forgotten a delete of key 1 and of nothing else."""
     table = make("0 epochs")
-    table.append(rows([(1, 1, False), (2, 1, False)], 0), deletes="deleted")
-    table.append(rows([(1, 5, True)], 0), deletes="deleted")
+    table.upsert(rows([(1, 1, False), (2, 1, False)], 0), deletes="deleted")
+    table.upsert(rows([(1, 5, True)], 0), deletes="deleted")
     table.compact(full=True)
     assert sum(part.file.tombstones for part in table.log.head().slices) == 0
     return table
@@ -96,7 +96,7 @@ def test_a_late_row_of_a_forgotten_key_is_counted_warned_of_and_not_applied(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     table = forgetful()
-    late = table.append(rows([(1, 3, False)], 0), deletes="deleted", late_rows=LateRows.REJECT)
+    late = table.upsert(rows([(1, 3, False)], 0), deletes="deleted", late_rows=LateRows.REJECT)
     assert late is not None
     assert late.counters["rejected"] == 1
     assert late.added == ()
@@ -110,13 +110,13 @@ def test_a_late_row_fails_a_batch_write_unless_told_otherwise() -> None:
     table = forgetful()
     before = table.log.head().version
     with pytest.raises(DataError, match=r"1 rows are late \(for example id=1\)"):
-        table.append(rows([(1, 3, False), (3, 9, False)], 0), deletes="deleted")
+        table.upsert(rows([(1, 3, False), (3, 9, False)], 0), deletes="deleted")
     assert table.log.head().version == before
 
 
 def test_a_late_delete_has_no_effect_and_is_no_error() -> None:
     table = forgetful()
-    late = table.append(rows([(1, 3, True), (3, 2, True)], 0), deletes="deleted")
+    late = table.upsert(rows([(1, 3, True), (3, 2, True)], 0), deletes="deleted")
     assert late is not None
     assert (late.counters["rejected"], late.added) == (2, ())
 
@@ -125,7 +125,7 @@ def test_late_rows_of_a_backfill_are_rows_of_the_table_and_of_the_changelog(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     table = forgetful()
-    late = table.append(
+    late = table.upsert(
         rows([(1, 3, False), (3, 2, False), (4, 9, False)], 0),
         deletes="deleted",
         late_rows=LateRows.APPLY,
@@ -175,11 +175,11 @@ def test_applied_late_rows_leave_the_changelog_and_the_numbers_exact(
 
 def test_a_delete_is_kept_while_its_retention_lasts() -> None:
     table = make("forever")
-    table.append(rows([(1, 1, False)], 0), deletes="deleted")
-    table.append(rows([(1, 5, True)], 0), deletes="deleted")
+    table.upsert(rows([(1, 1, False)], 0), deletes="deleted")
+    table.upsert(rows([(1, 5, True)], 0), deletes="deleted")
     table.compact(full=True)
     assert table.log.head().low_water is None
-    late = table.append(rows([(1, 3, False)], 0), deletes="deleted")
+    late = table.upsert(rows([(1, 3, False)], 0), deletes="deleted")
     assert late is not None
     assert late.counters["stale"] == 1
     assert table.snapshot().num_rows == 0
@@ -194,10 +194,10 @@ def test_a_delete_of_a_partial_update_is_not_forgotten_before_older_values_of_co
     table.ensure(schema, {PROPERTY: "0 epochs"})
     for a, b, seq, deleted in ((7, None, 1, False), (None, None, 5, True), (None, 2, 9, False)):
         row = {"id": [1], "a": [a], "b": [b], "seq": [seq], "deleted": [deleted]}
-        table.append(
+        table.upsert(
             pa.table(row, schema=pa.schema([*columns, *order, DELETED])), deletes="deleted"
         )
         table.compact(full=True)
     row = {"id": [1], "a": [3], "b": [None], "seq": [4], "deleted": [False]}
-    table.append(pa.table(row, schema=pa.schema([*columns, *order, DELETED])), deletes="deleted")
+    table.upsert(pa.table(row, schema=pa.schema([*columns, *order, DELETED])), deletes="deleted")
     assert table.snapshot().to_pylist() == [{"id": 1, "a": None, "b": 2}]

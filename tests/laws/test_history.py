@@ -23,9 +23,9 @@ from tests.support.histories import (
     CONDITIONS,
     HISTORIES,
     Conditions,
-    PayloadFormat,
     Played,
     Step,
+    WrittenEpoch,
     play,
     under,
 )
@@ -111,7 +111,7 @@ def test_a_history_is_what_is_seen_at_each_version(
 
 
 @example(
-    history=[PayloadFormat([[[Command(1, 5, 2)]]]), PayloadFormat([[[Command(1, None, 4)]]])],
+    history=[WrittenEpoch([[[Command(1, 5, 2)]]]), WrittenEpoch([[[Command(1, None, 4)]]])],
     conditions=Conditions(hash_values=None, are_pieces_tiny=False),
 )
 @given(history=HISTORIES, conditions=CONDITIONS)

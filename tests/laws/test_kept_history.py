@@ -16,7 +16,7 @@ from spark_upsert.store import Store
 from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
-from tests.support.histories import CONDITIONS, EPOCHS, Conditions, PayloadFormat, under
+from tests.support.histories import CONDITIONS, EPOCHS, Conditions, WrittenEpoch, under
 from tests.support.model import Command
 from tests.support.stores import Fault, FaultyStore, KilledError, MemoryStore, Moment, Steps
 from tests.support.tables import apply_epoch, make_table, schema_of
@@ -50,7 +50,7 @@ class Life:
         return Table(store or self.store)
 
     def act(self, act: Any) -> None:
-        if isinstance(act, PayloadFormat):
+        if isinstance(act, WrittenEpoch):
             overwrite = act.overwrite and self.by is not ValidBy.ORDER
             apply_epoch(self.table, act.tasks, overwrite=overwrite)
         else:
@@ -121,8 +121,8 @@ class Life:
         return rows
 
 
-def put(key: int, value: int | None, order: int) -> PayloadFormat:
-    return PayloadFormat([[[Command(key, value, order)]]])
+def put(key: int, value: int | None, order: int) -> WrittenEpoch:
+    return WrittenEpoch([[[Command(key, value, order)]]])
 
 
 @example(
@@ -131,7 +131,7 @@ def put(key: int, value: int | None, order: int) -> PayloadFormat:
     conditions=Conditions(hash_values=None, are_pieces_tiny=False),
 )
 @example(
-    acts=[("keep", None), PayloadFormat([]), PayloadFormat([]), ("keep", None), ("expire", None)],
+    acts=[("keep", None), WrittenEpoch([]), WrittenEpoch([]), ("keep", None), ("expire", None)],
     by=ValidBy.TIME,
     conditions=Conditions(hash_values=None, are_pieces_tiny=False),
 )
@@ -166,7 +166,7 @@ def test_a_row_is_replaced_while_its_tracked_columns_stay(said: dict[str, Any]) 
     table, kept = Table(MemoryStore()), Table(MemoryStore())
     table.ensure(schema_of(Scope.ARRIVAL).of(columns, keys=["id"]))
     for n, v in enumerate(["a", "a", "b"]):
-        table.append(pa.table({"id": [1], "v": [v], "n": [n]}))
+        table.upsert(pa.table({"id": [1], "v": [v], "n": [n]}))
         keep_history(table, kept, by=ValidBy.VERSION, **said)
     whole = table.history(by=ValidBy.VERSION, **said).read_all()
     names = whole.column_names

@@ -71,7 +71,7 @@ def play(dice: random.Random, kind: str) -> tuple[Table, dict[int, Rows]]:
         names = [*COLUMNS.names, "gone"]
         deletes = "gone" if kind in DELETES else None
         given = pa.Table.from_arrays(arrays, names)
-        table.append(given if deletes else given.drop_columns(["gone"]), deletes=deletes)
+        table.upsert(given if deletes else given.drop_columns(["gone"]), deletes=deletes)
         if dice.random() < 0.3:
             table.compact(full=dice.random() < 0.5)
         versions[table.log.head().version] = dict(rows)
@@ -111,7 +111,7 @@ def test_rows_come_in_the_order_of_their_hashes_with_all_columns() -> None:
     table = made()()
     # So many that they stand in the order of their hashes by no chance.
     names, numbers = list("abcdefghijkl"), list(range(12))
-    table.append(pa.table([names, numbers, numbers, [0] * 12], schema=COLUMNS))
+    table.upsert(pa.table([names, numbers, numbers, [0] * 12], schema=COLUMNS))
     # One run, which is sorted by the hashes.
     by_hash = pa.Table.from_batches(table.at().read(COLUMNS.names))
     rows, at = table.at().look_up([pa.array(names[::-1]), pa.array(numbers[::-1])])
@@ -122,7 +122,7 @@ def test_rows_come_in_the_order_of_their_hashes_with_all_columns() -> None:
 def test_floats_are_found_as_keys_are_equal() -> None:
     table = Table(MemoryStore())
     table.ensure(TableSchema.of(pa.schema({"f": pa.float64(), "v": pa.int64()}), keys=["f"]))
-    table.append(pa.table({"f": [0.0, float("nan"), 1.5], "v": [1, 2, 3]}))
+    table.upsert(pa.table({"f": [0.0, float("nan"), 1.5], "v": [1, 2, 3]}))
     other_nan = np.array([0xFFF8000000000001], dtype=np.uint64).view(np.float64)[0]
     keys = pa.array([other_nan, -0.0, 2.0, float("nan")])
     rows, at = table.at().look_up([keys], ["v"])
@@ -133,6 +133,6 @@ def test_floats_are_found_as_keys_are_equal() -> None:
 def test_keys_of_a_narrower_type_are_those_of_the_table() -> None:
     table = Table(MemoryStore())
     table.ensure(TableSchema.of(pa.schema({"n": pa.int64(), "v": pa.int64()}), keys=["n"]))
-    table.append(pa.table({"n": [1, 2], "v": [10, 20]}))
+    table.upsert(pa.table({"n": [1, 2], "v": [10, 20]}))
     rows, at = table.at().look_up([pa.array([2], pa.int16())], ["v"])
     assert (rows.column("v").to_pylist(), at.tolist()) == ([20], [0])

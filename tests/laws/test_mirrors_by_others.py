@@ -132,7 +132,7 @@ def test_delta_rs_sees_every_version_of_the_rows_that_a_view_keeps(tmp_path: Pat
         )
         given = pa.Table.from_pylist(rows, schema=pa.schema(fields))
         for _ in range(2):
-            table.append(given, deletes="gone", transaction=query)
+            table.upsert(given, deletes="gone", transaction=query)
         if number % 5 == 4:
             table.compact(full=True)
         shown[DeltaTable(LocalStore(place)).version] = table.snapshot()

@@ -70,7 +70,7 @@ def committed(table: Table, staged: Sequence[StagedRuns], late_rows: LateRows) -
 def meddle(table: Table, rng: random.Random) -> None:
     """Let a second writer or a compaction come between."""
     if rng.random() < 0.6:
-        table.append(rows_of(rng), deletes="gone", late_rows=LateRows.REJECT)
+        table.upsert(rows_of(rng), deletes="gone", late_rows=LateRows.REJECT)
     if rng.random() < 0.4:
         for job in table.compaction_jobs(full=True):
             table.commit_compactions([compact_runs(table.store, table.log.head(), job)])

@@ -13,8 +13,8 @@ from tests.support.histories import (
     CONDITIONS,
     CompactionResult,
     Conditions,
-    PayloadFormat,
     Step,
+    WrittenEpoch,
     play,
     under,
 )
@@ -46,7 +46,7 @@ def scattered(commands: Sequence[Command], dice: random.Random) -> list[Step]:
             [[pending.pop() for _ in range(min(len(pending), dice.randrange(4)))] for _ in range(2)]
             for _ in range(dice.randrange(4))
         ]
-        steps.append(PayloadFormat(tasks))
+        steps.append(WrittenEpoch(tasks))
         if dice.random() < 0.2:
             steps.append(CompactionResult())
     return steps

@@ -303,7 +303,7 @@ class Subject:
     def _table(self, keys: list[str], properties: dict[str, str], **more: Any) -> Table:
         table = Table(MemoryStore())
         table.ensure(TableSchema.of(self.rows.schema, keys=keys, **more), properties)
-        table.append(self.rows)
+        table.upsert(self.rows)
         return table
 
     def where(self, equal: Callable[[Any], bool]) -> set[int]:
@@ -319,7 +319,7 @@ class Subject:
         left = set(self.table.snapshot(columns=["n"]).column("n").to_pylist())
         gone = sorted(set(range(len(self.values))) - left)
         if gone:
-            self.table.append(self.rows.take(gone))
+            self.table.upsert(self.rows.take(gone))
         return gone
 
 
@@ -386,7 +386,7 @@ def check_append(subject: Subject, value: Any, context: str) -> None:
     table = Table(MemoryStore())
     table.ensure(subject.table.schema)
     try:
-        table.append(rows)
+        table.upsert(rows)
     except (SchemaError, DataError):
         assert not table.snapshot().num_rows
         return

@@ -70,7 +70,7 @@ def append(table: Table, entries: list[Entry]) -> None:
     envelope = FORM.envelope(schema, FORM.columns)
     assert isinstance(envelope, KafkaEnvelope)
     rows = records([e.record for e in entries], offsets=[e.offset for e in entries])
-    table.append(rows, envelope=envelope)
+    table.upsert(rows, envelope=envelope)
 
 
 State = tuple[list[Any], list[Any]]

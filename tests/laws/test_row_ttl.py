@@ -104,7 +104,7 @@ class Life:
         self.append([(key, *kept[key]) for key in kept])
 
     def append(self, rows: list[tuple[int, int, int]]) -> None:
-        done = self.table.append(table_of(rows))
+        done = self.table.upsert(table_of(rows))
         assert done is not None
         self.written |= dict.fromkeys((key for key, *_ in rows), done.timestamp_ms * 1000)
 
@@ -255,7 +255,7 @@ def test_a_row_that_is_refreshed_meanwhile_stays() -> None:
                 came: Iterator[int] = came,
             ) -> None:
                 if next(came) == step:
-                    life.table.append(fresh)
+                    life.table.upsert(fresh)
 
             steps = Steps(watch=refresh)
             done = Table(FaultyStore(life.store, steps), clock=life.now).expire_rows()

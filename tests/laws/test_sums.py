@@ -86,7 +86,7 @@ def summing(type_: pa.DataType) -> Table:
 def add(table: Table, *numbers: int) -> None:
     type_ = table.log.head().schema.columns.field("n").type
     rows = {"k": pa.array([1] * len(numbers)), "n": array_of(list(numbers), type_)}
-    table.append(pa.table(rows))
+    table.upsert(pa.table(rows))
 
 
 def total(table: Table) -> Any:

@@ -151,6 +151,6 @@ def test_who_writes_into_a_table_by_its_own_path_takes_nothing() -> None:
     write(root, options, [batch(dice, TOPICS)], transaction(0, OLD))
     table = table_below(root, "sum")
     other = Transaction(writer="query:other", number=0)
-    table.append(table.snapshot(), transaction=other)
+    table.upsert(table.snapshot(), transaction=other)
     write(root, options, [batch(dice, TOPICS)], transaction(1, OLD))
     assert transactions_of(root, "sum")[-2:] == [("query:other", 0), ("query:old", 1)]

@@ -69,7 +69,7 @@ def test_only_the_rows_with_such_values_are_kept_apart(name: str) -> None:
     rows, store = rows_of(UNSOUND[name]), MemoryStore()
     table = Table(store)
     table.ensure(TableSchema.of(rows.schema, keys=["id"], on_error=ErrorPolicy.QUARANTINE))
-    table.append(rows)
+    table.upsert(rows)
     forget_runs_and_logs()
     table = Table(store)
     stored = table.snapshot().sort_by("id")["id"].to_pylist()

@@ -192,8 +192,8 @@ class Groups:
         table = self.kept.table
         rows = pa.Table.from_pylist(batch, schema=table.schema.columns)
         try:
-            table.append(rows)
-            table.append(rows)  # It is there already.
+            table.upsert(rows)
+            table.upsert(rows)  # It is there already.
         except OtherTableError:
             assert recorded == self.kept.position()
             self.query = None

@@ -25,7 +25,7 @@ from spark_upsert.table.compaction import choose, compact_runs
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.write_set import WriteSet
-from tests.support.histories import BATCHES, CONDITIONS, TASKS, Conditions, PayloadFormat, under
+from tests.support.histories import BATCHES, CONDITIONS, TASKS, Conditions, WrittenEpoch, under
 from tests.support.model import Change, Command, Model, Tally, fold
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import (
@@ -85,7 +85,7 @@ class TableAgreesWithDict(RuleBasedStateMachine):
 
     @rule(target=staged, tasks=st.lists(TASKS, max_size=3), overwrite=OVERWRITES)
     def stage(self, tasks: list[list[list[Command]]], overwrite: bool) -> Any:
-        commands = PayloadFormat(tasks).commands
+        commands = WrittenEpoch(tasks).commands
         return plan_epoch(self.table, tasks, overwrite=overwrite), commands
 
     @rule(target=staged, epoch=consumes(staged))

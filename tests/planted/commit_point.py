@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from spark_upsert.store.records import encode
 from spark_upsert.table import table
-from spark_upsert.table.log import storage
+from spark_upsert.table.log import log as log_module
 from spark_upsert.table.log.codec import commit_path, commit_to_json
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Manifest
@@ -126,11 +126,10 @@ def _() -> Patch:
 
 @bug("a checkpoint loses a run", promises.test_p2_folding_the_changelog_gives_every_snapshot)
 def _() -> Patch:
-    def to_json(original: Any, self: Manifest) -> dict[str, Any]:
-        record: dict[str, Any] = original(self)
-        return {**record, "slices": record["slices"][:-1]}
+    def write(original: Any, store: Any, manifest: Manifest, *checked: Any) -> None:
+        original(store, replace(manifest, slices=manifest.slices[:-1]), *checked)
 
-    return wrapped(storage, "manifest_to_json", to_json)
+    return wrapped(log_module, "write_checkpoint", write)
 
 
 @bug(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
-from spark_upsert.delta import log
+import pytest
+
 from spark_upsert.delta.log import DeltaLog
 from spark_upsert.delta.upkeep import Upkeep
 from spark_upsert.envelopes import write_plan
@@ -15,7 +14,7 @@ from spark_upsert.table import creation
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.log.storage import StoredLog
-from tests.planted.bug import Patch, bug, together, wrapped
+from tests.planted.bug import Patch, bug, together
 from tests.promises import test_gap_promises as promises
 
 
@@ -78,22 +77,26 @@ def _() -> Patch:
     return patch.object(Upkeep, "_remove_some", remove)
 
 
+def test_p2_another_commit_of_the_same_number_is_noticed() -> None:
+    try:
+        promises.test_p2_another_commit_of_the_same_number_is_not_the_one_that_is_remembered()
+    except KeyError as error:  # The reader of the mirror removes a file that no commit added.
+        pytest.fail(f"{error!r}")
+
+
 @bug(
     "a mirror knows the commit that it remembers by its number",
-    promises.test_p2_another_commit_of_the_same_number_is_not_the_one_that_is_remembered,
+    test_p2_another_commit_of_the_same_number_is_noticed,
 )
 def _() -> Patch:
-    def applied(original: Any, *args: Any) -> Any:
-        state = original(*args)
-        return replace(state, last_id=f"{state.version}")
-
-    return wrapped(log, "applied", applied)
+    return patch.object(DeltaLog, "_is_as_seen", lambda self, version: True)
 
 
-@bug(
-    "a table is made among files of others",
-    promises.test_p1_a_table_is_not_made_where_another_tool_removes_its_files,
-)
+def test_p1_a_table_is_not_made_among_data_files() -> None:
+    promises.test_p1_a_table_is_not_made_where_another_tool_removes_its_files("data/part-0.parquet")
+
+
+@bug("a table is made among files of others", test_p1_a_table_is_not_made_among_data_files)
 def _() -> Patch:
     return together(
         patch.object(creation, "require_free", lambda store, **_: None),

@@ -73,10 +73,10 @@ def _() -> Patch:
     identity_promises.test_p1_what_a_process_remembers_is_not_what_there_is,
 )
 def _() -> Patch:
-    def proven(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
+    def proven(original: Any, self: LogReader, base: Manifest | None, newest: int) -> Any:
         if base is not None and base is self._recalled():
             return self._stored.roll(base, None)
-        return original(self, base)
+        return original(self, base, newest)
 
     return wrapped(LogReader, "_proven", proven)
 

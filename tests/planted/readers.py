@@ -97,6 +97,6 @@ def _() -> Patch:
 def _() -> Patch:
     return wrapped(
         repair,
-        "_without",
+        "without_columns",
         lambda original, own, names: original(own, names | {"w"} if names else names),
     )

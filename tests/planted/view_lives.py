@@ -157,7 +157,7 @@ def test_p7_a_limited_batch_looks_at_its_own() -> None:
 
 @bug("an index that leads is bridged from where it is", test_p7_a_limited_batch_looks_at_its_own)
 def _() -> Patch:
-    return patch.object(Index, "_as_of", lambda self, version, own, place: (own, place))
+    return patch.object(Index, "_as_of", lambda self, version, newest: newest)
 
 
 def test_p4_a_repair_lets_a_query_go_on() -> None:

@@ -55,7 +55,7 @@ def check_numbers(scale: int) -> None:
     table = table_of(
         {"text": pa.string(), "n": pa.decimal128(WIDEST, scale)}, ErrorPolicy.QUARANTINE
     )
-    table.append(pa.table({"text": list(numbers), "n": list(numbers)}))
+    table.upsert(pa.table({"text": list(numbers), "n": list(numbers)}))
     fits = {
         text
         for text, n in numbers.items()
@@ -78,8 +78,8 @@ def test_p5_a_time_that_python_cannot_read_is_refused() -> None:
     table = table_of({"id": pa.int64(), "at": pa.timestamp("us", "UTC")}, ErrorPolicy.FAIL)
     for time in BEYOND:
         with pytest.raises(DataError, match="0001 to 9999"):
-            table.append(pa.table({"id": [1], "at": time}))
-    table.append(pa.table({"id": [1], "at": ["9999-12-31T23:59:59Z"]}))
+            table.upsert(pa.table({"id": [1], "at": time}))
+    table.upsert(pa.table({"id": [1], "at": ["9999-12-31T23:59:59Z"]}))
     assert table.snapshot().column("at").to_pylist()[0].year == 9999
 
 
@@ -98,7 +98,7 @@ def test_p5_a_look_up_takes_no_value_for_another() -> None:
         (pa.bool_(), [True, False], [2, 0.5]),
     ):
         table = table_of({"id": type_, "n": pa.int64()}, ErrorPolicy.FAIL)
-        table.append(pa.table({"id": pa.array(stored, type_), "n": range(len(stored))}))
+        table.upsert(pa.table({"id": pa.array(stored, type_), "n": range(len(stored))}))
         for other in others:
             with pytest.raises(SchemaError, match="no such value"):
                 table.delete(other)
@@ -116,7 +116,7 @@ def test_p5_an_argument_that_no_record_can_hold_is_refused() -> None:
 
 def test_p5_a_text_between_double_quotes_is_no_column() -> None:
     table = table_of({"id": pa.int64(), "a": pa.string(), "b": pa.string()}, ErrorPolicy.FAIL)
-    table.append(pa.table({"id": [1, 2], "a": ["b", "x"], "b": ["x", "x"]}))
+    table.upsert(pa.table({"id": [1, 2], "a": ["b", "x"], "b": ["x", "x"]}))
     assert table.snapshot(filter='a = "b"').column("id").to_pylist() == [1]
     table.delete(filter='"b" = a')
     assert table.snapshot().column("id").to_pylist() == [2]

@@ -26,7 +26,7 @@ from tests.support.stores import MemoryStore
 SCHEMA = TableSchema.of(pa.schema({"id": pa.int64(), "n": pa.int64()}), keys=["id"])
 
 
-class PayloadFormat:
+class PublishedTable:
     """A table with a row for each version, and the mirror of each."""
 
     def __init__(self, versions: int) -> None:
@@ -50,7 +50,7 @@ class PayloadFormat:
         for _ in range(versions):
             self.now.advance(60)
             number = self.table.log.head().version + 1
-            self.table.append(pa.table({"id": [number % 3], "n": [number]}))
+            self.table.upsert(pa.table({"id": [number % 3], "n": [number]}))
             self.mirror.publish()
 
     def require_copy(self) -> None:
@@ -61,7 +61,7 @@ class PayloadFormat:
 
 
 def test_p1_a_process_that_begins_names_a_lost_version() -> None:
-    written = PayloadFormat(6)
+    written = PublishedTable(6)
     written.store.delete(commit_path(4))
     for use in (Table.snapshot, Table.check):
         with pytest.raises(CorruptionError, match=commit_path(4)):
@@ -69,18 +69,18 @@ def test_p1_a_process_that_begins_names_a_lost_version() -> None:
 
 
 def test_p1_nothing_is_written_into_the_gap_of_a_lost_version() -> None:
-    written = PayloadFormat(3)
+    written = PublishedTable(3)
     before = written.opened()
     before.log.head()
     written.write(2)
     written.store.delete(commit_path(4))
     with pytest.raises(CorruptionError, match=commit_path(4)):
-        before.append(pa.table({"id": [9], "n": [9]}))
+        before.upsert(pa.table({"id": [9], "n": [9]}))
     assert commit_path(4) not in written.store.objects
 
 
 def test_p2_a_time_is_not_looked_up_past_a_lost_version() -> None:
-    written = PayloadFormat(6)
+    written = PublishedTable(6)
     time_ms = written.table.log.commit(3).timestamp_ms
     written.store.delete(commit_path(4))
     reader = written.opened()
@@ -90,7 +90,7 @@ def test_p2_a_time_is_not_looked_up_past_a_lost_version() -> None:
 
 
 def test_p1_nothing_is_published_into_the_gap_of_a_lost_commit() -> None:
-    written = PayloadFormat(3)
+    written = PublishedTable(3)
     before, written.mirror = written.mirror, written.publisher()
     written.write(2)
     lost = f"_delta/_delta_log/{3:020d}.json"
@@ -115,8 +115,8 @@ class Paused(StoreBelow):
 
 
 def test_p1_a_publication_counts_where_readers_find_it() -> None:
-    written = PayloadFormat(3)
-    written.table.append(pa.table({"id": [9], "n": [9]}))
+    written = PublishedTable(3)
+    written.table.upsert(pa.table({"id": [9], "n": [9]}))
 
     def pause() -> None:
         written.mirror = written.publisher()
@@ -132,7 +132,7 @@ def test_p1_a_publication_counts_where_readers_find_it() -> None:
 
 
 def test_p1_a_cleaning_leaves_no_commit_before_one_that_it_removed() -> None:
-    written = PayloadFormat(32)
+    written = PublishedTable(32)
     written.now.advance(12 * HOUR_S)
     stuck = f"_delta/_delta_log/{3:020d}.json"
     data = written.store.objects[stuck]
@@ -150,11 +150,11 @@ def test_p1_a_cleaning_leaves_no_commit_before_one_that_it_removed() -> None:
 
 
 def test_p2_another_commit_of_the_same_number_is_not_the_one_that_is_remembered() -> None:
-    written = PayloadFormat(4)
+    written = PublishedTable(4)
     remembers, written.mirror = written.mirror, written.publisher()
     written.store.delete(f"_delta/_delta_log/{3:020d}.json")
     written.write(1)
-    written.table.append(pa.table({"id": [1], "n": [99]}))
+    written.table.upsert(pa.table({"id": [1], "n": [99]}))
     remembers.publish()
     written.require_copy()
 

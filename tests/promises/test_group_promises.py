@@ -76,7 +76,7 @@ def test_p4_appends_that_share_a_version_are_as_one_after_the_other(seed: int) -
 
 def test_p5_an_append_that_is_refused_is_told_and_its_company_is_not() -> None:
     table = new_table(Scope.TABLE, Ties.FAIL)
-    table.append(pa.table({"k": [1], "v": [1], "seq": [5]}))
+    table.upsert(pa.table({"k": [1], "v": [1], "seq": [5]}))
     good, bad, last = round_of(
         table,
         append(table, {2: 2}, seq=5),

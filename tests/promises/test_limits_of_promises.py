@@ -41,9 +41,9 @@ def test_p4_a_sum_adds_what_comes_again_in_another_epoch() -> None:
         assert _sums(path) == {1: 12, 2: 1}
         table = Table.open(str(path))
         for _ in range(2):
-            table.append(SALES, transaction=Transaction(writer="query", number=7))
+            table.upsert(SALES, transaction=Transaction(writer="query", number=7))
         assert _sums(path) == {1: 24, 2: 2}
-        table.append(SALES, transaction=Transaction(writer="query", number=8))
+        table.upsert(SALES, transaction=Transaction(writer="query", number=8))
         assert _sums(path) == {1: 36, 2: 3}
 
 

@@ -78,13 +78,13 @@ def test_p2_what_a_task_saw_before_an_overwrite_is_nothing_to_the_mirror() -> No
     def rows(*pairs: tuple[int, int]) -> pa.Table:
         return pa.table(dict(zip(("id", "seq"), map(list, zip(*pairs, strict=True)), strict=True)))
 
-    table.append(rows((1, 5)))
+    table.upsert(rows((1, 5)))
     head = table.log.head()
     given = rows((1, 4), (2, 9))
     envelope = envelope_of_rows(head.schema, given.schema, deletes=None)
     base = Snapshot(table.store, head)
     staged = stage(base, map(envelope.commands, given.to_batches()))
-    table.append(rows((2, 1)), overwrite=True)
+    table.upsert(rows((2, 1)), overwrite=True)
     table.commit(WriteSet(base=base, staged=(staged,)))
     assert table.log.head().live_rows == 2
     mirror = Mirror(table.log, table.store, place_of(table.store, None))

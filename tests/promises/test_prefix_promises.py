@@ -63,7 +63,7 @@ def test_p3_all_rows_that_begin_with_a_value_are_found_at_every_version(seed: in
     values = [1, 2, 3, *namesakes()]
     table, model, versions = made(), Model(), [Model()]
     for _ in range(8):
-        table.append(epoch_of(dice, model, values), deletes="gone")
+        table.upsert(epoch_of(dice, model, values), deletes="gone")
         versions.append(dict(model))
         if dice.random() < 0.3:
             versions += [versions[-1]] * table.compact(full=True)
@@ -82,7 +82,7 @@ def test_p7_a_common_value_is_read_some_rows_at_a_time(seed: int) -> None:
     for begin in (0, count // 2):
         ids = list(range(begin, begin + count // 2))
         common = [0 if dice.random() < 0.9 else n for n in ids]
-        table.append(pa.table([common, ids, ids], schema=COLUMNS))
+        table.upsert(pa.table([common, ids, ids], schema=COLUMNS))
     held = []
 
     def settled(original: Any, self: Snapshot, parts: Any, names: list[str]) -> Any:
@@ -107,7 +107,7 @@ def test_p7_a_stream_takes_a_common_value_some_rows_at_a_time(seed: int) -> None
     values = [1 if dice.random() < hot else dice.randrange(50) for _ in range(count)]
     for part in range(2):
         ids = range(part, count, 2)
-        table.append(pa.table([[values[n] for n in ids], ids, ids], schema=COLUMNS))
+        table.upsert(pa.table([[values[n] for n in ids], ids, ids], schema=COLUMNS))
     query = Query(lambda: stream_of(table, maxRowsPerTrigger=200))
     query.drain()
     sizes = [len(batch) for batch in query.batches]

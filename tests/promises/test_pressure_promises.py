@@ -53,10 +53,10 @@ def test_p1_what_was_committed_is_done_although_there_is_no_room() -> None:
     caps = {"maxBacklogEpochs": "1", "onFull": "reject"}
     table.ensure(TableSchema.of(COLUMNS, keys=["id"]), caps)
     table.hold("reader", 0)
-    table.append(ROW, transaction=Transaction(writer="w", number=0))
-    assert table.append(ROW, transaction=Transaction(writer="w", number=0)) is None
+    table.upsert(ROW, transaction=Transaction(writer="w", number=0))
+    assert table.upsert(ROW, transaction=Transaction(writer="w", number=0)) is None
     with pytest.raises(TableFullError):
-        table.append(ROW, transaction=Transaction(writer="w", number=1))
+        table.upsert(ROW, transaction=Transaction(writer="w", number=1))
 
 
 def test_p1_a_consumer_that_died_holds_up_nobody_for_long() -> None:
@@ -68,12 +68,12 @@ def test_p1_a_consumer_that_died_holds_up_nobody_for_long() -> None:
     )
     report(table.store, said)
     with pytest.raises(ThrottledError):
-        table.append(ROW)
+        table.upsert(ROW)
     now.advance(0.7)  # What was seen then still counts.
     with pytest.raises(ThrottledError):
-        table.append(ROW)
+        table.upsert(ROW)
     now.advance(0.8)
-    assert table.append(ROW) is not None
+    assert table.upsert(ROW) is not None
 
 
 @SEEDS

@@ -41,7 +41,7 @@ from spark_upsert.table.versions import first_wanted, manifest_at, upper_wanted
 from spark_upsert.table.write import stash as stash_module
 from spark_upsert.table.write.stash import Stash
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
-from tests.support.histories import PayloadFormat
+from tests.support.histories import WrittenEpoch
 from tests.support.model import Change, Command, Model, fold, visible
 from tests.support.stores import (
     BrokenError,
@@ -309,7 +309,7 @@ def test_p2_folding_the_changelog_gives_every_snapshot(seed: int) -> None:
                     snapshots.append(snapshots[-1])
                     model.version += 1
                 continue
-            step = PayloadFormat(tasks_of(dice), overwrite=dice.random() < 0.15)
+            step = WrittenEpoch(tasks_of(dice), overwrite=dice.random() < 0.15)
             apply_epoch(table, step.tasks, overwrite=step.overwrite)
             changes += model.append(step.commands, overwrite=step.overwrite)[0]
             snapshots.append(model.rows())
@@ -378,7 +378,7 @@ def test_p2_rows_written_before_a_column_was_added_have_null_in_it() -> None:
     append(table, [Command(1, 10)])
     columns = pa.schema({"k": pa.int64(), "v": pa.int64(), "note": pa.string()})
     table.alter(table.log.head().schema.accept(columns, merge=True))
-    table.append(pa.table({"k": [1, 2], "v": [11, 20], "note": ["a", "b"]}))
+    table.upsert(pa.table({"k": [1, 2], "v": [11, 20], "note": ["a", "b"]}))
     changes = table.changes().select(["k", "v", "note", "_change_type"]).to_pylist()
     assert [tuple(change.values()) for change in changes[:2]] == [
         (1, 10, None, "insert"),
@@ -628,7 +628,7 @@ def test_p5_every_row_is_counted_under_its_reason(seed: int) -> None:
                     model.version = table.log.head().version
             commit = table.commit(epoch)
             assert commit is not None
-            written = PayloadFormat(tasks, overwrite=overwrite)
+            written = WrittenEpoch(tasks, overwrite=overwrite)
             changes, tally = model.append(written.commands, overwrite=overwrite)
             assert tally_of(commit) == tally
             assert commit.live_rows == len(model.rows())

@@ -25,7 +25,7 @@ Use = Callable[[Table], object]
 
 
 def _transaction(number: Any) -> Use:
-    return lambda table: table.append(ROWS, transaction=Transaction(writer="w", number=number))
+    return lambda table: table.upsert(ROWS, transaction=Transaction(writer="w", number=number))
 
 
 def _properties(**properties: str) -> Use:
@@ -37,7 +37,7 @@ USES: dict[str, Use] = {
     "a transaction beyond 64 bits": _transaction(2**64),
     "a lease for a fraction": lambda table: table.hold("c", 0, ttl_ms=WEEK_MS),
     "an expiry of a fraction": lambda table: table.expire(retain_versions=HALF),
-    "a text of other bytes than UTF-8": lambda table: table.append(
+    "a text of other bytes than UTF-8": lambda table: table.upsert(
         pa.table({"id": [1], "w": UNSOUND["string"][:1]})
     ),
     "a property of megabytes": _properties(publishPath="x" * (2 << 20)),
@@ -57,7 +57,7 @@ def made(rows: pa.Table, properties: Mapping[str, str] | None = None) -> Store:
     store = MemoryStore()
     table = Table(store)
     table.ensure(TableSchema.of(rows.schema, keys=["id"]), properties)
-    table.append(rows)
+    table.upsert(rows)
     return store
 
 
@@ -78,7 +78,7 @@ def test_p6_no_value_of_a_caller_makes_a_table_unreadable() -> None:
             raise AssertionError(f"{name} is accepted")
         table = reopened(store)
         assert table.snapshot().sort_by("id") == ROWS, name
-        table.append(ROWS)
+        table.upsert(ROWS)
         table.expire(retain_versions=0, safety_ms=0)
         table.compact(full=True)
 
@@ -95,7 +95,7 @@ def test_p5_a_column_is_stored_exactly_whatever_its_layout() -> None:
     table = Table(store := MemoryStore())
     table.ensure(TableSchema.of(rows.schema, keys=["id"]))
     for batch in rows.to_batches(max_chunksize=2):
-        table.append(batch)
+        table.upsert(batch)
     shown = reopened(store).snapshot().sort_by("id")
     for place, (name, own) in enumerate(columns.items()):
         assert shown[f"v{place}"].combine_chunks().equals(own.stored), name

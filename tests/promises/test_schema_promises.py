@@ -66,7 +66,7 @@ def replaced(table: Table) -> None:
     """Drop a column, widen two, and write a key that the narrow types do not hold."""
     dropped(table)
     wider(table)
-    table.append(pa.table({"id": [2**40], "c": ["a"], "n": [2**41], "e": ["s"]}))
+    table.upsert(pa.table({"id": [2**40], "c": ["a"], "n": [2**41], "e": ["s"]}))
 
 
 ALTERATIONS = {"drop": dropped, "widen": wider, "add": added, "all": replaced}
@@ -76,7 +76,7 @@ def indexed(store: MemoryStore) -> Table:
     table = Table(store)
     table.ensure(TableSchema.of(COLUMNS, keys=["id"]), {"indexBy": "c"})
     for row in ROWS:
-        table.append(pa.Table.from_pylist([row], schema=COLUMNS))
+        table.upsert(pa.Table.from_pylist([row], schema=COLUMNS))
     return table
 
 
@@ -164,7 +164,7 @@ def test_p6_a_delete_by_keys_gets_through_whatever_columns_come_and_go(
 def test_p6_rows_that_may_lack_columns_get_through(alter: Callable[[Table], None]) -> None:
     rows = pa.table({"id": pa.array([1], pa.int32()), "c": ["b"], "own": [1]})
     for table, store in between_steps(alter):
-        table.append(rows, merge_schema=True)
+        table.upsert(rows, merge_schema=True)
         [row] = Table(store).get([1]).to_pylist()
         assert {name: value for name, value in row.items() if value is not None} == {
             "id": 1,
@@ -186,7 +186,7 @@ def test_p5_a_kept_view_is_right_or_asks_for_another_plan(alter: Callable[[Table
     table = indexed(store)
     with patch.object(view_module, "open_store", lambda *_: store):
         refresh(View(COUNTED), Table(first))
-    table.append(pa.Table.from_pylist([{**ROWS[0], "c": "z"}], schema=COLUMNS))
+    table.upsert(pa.Table.from_pylist([{**ROWS[0], "c": "z"}], schema=COLUMNS))
     refused = 0
     for own, raw in between_steps(alter, store):
         kept = MemoryStore()
@@ -213,9 +213,9 @@ def test_p2_a_kept_history_has_the_values_of_columns_that_were_dropped_since(
 ) -> None:
     table, kept = indexed(MemoryStore()), Table(MemoryStore())
     keep_history(table, kept, columns=columns, by=ValidBy.VERSION)
-    table.append(pa.Table.from_pylist([{**ROWS[0], "d": "xx"}], schema=COLUMNS))
+    table.upsert(pa.Table.from_pylist([{**ROWS[0], "d": "xx"}], schema=COLUMNS))
     dropped(table)
-    table.append(pa.table({"id": pa.array([1, 2], pa.int32()), "c": ["b", "b"]}), merge_schema=True)
+    table.upsert(pa.table({"id": pa.array([1, 2], pa.int32()), "c": ["b", "b"]}), merge_schema=True)
     keep_history(table, kept, columns=columns, by=ValidBy.VERSION)
     found = kept.snapshot(columns=["id", "from_version", "c", "d", "valid_to"]).to_pylist()
     assert sorted(tuple(row.values()) for row in found if row["id"] < 3) == [
@@ -257,7 +257,7 @@ def test_p4_an_order_is_as_wide_as_the_column_that_it_is_of(
 
     def append(v: str | None, s: int, **how: Any) -> None:
         rows = pa.table({"id": [1], "v": [v], "s": pa.array([s], how.pop("type", pa.int64()))})
-        table.append(rows, late_rows=LateRows.REJECT, **how)
+        table.upsert(rows, late_rows=LateRows.REJECT, **how)
 
     append("a", 5, type=pa.int32())
     table.delete(1)
@@ -283,7 +283,7 @@ def test_p4_an_order_of_several_columns_is_widened_in_a_kept_history_too() -> No
     table.ensure(TableSchema.of(narrow, keys=["id"], order=order))
     for v, b, schema in (("x", 1, narrow), ("y", 2**40, wide)):
         rows = pa.Table.from_pylist([{"id": 1, "v": v, "a": 1, "b": b}], schema=schema)
-        table.append(rows, merge_schema=True)
+        table.upsert(rows, merge_schema=True)
         keep_history(table, kept, by=ValidBy.ORDER)
     kept.compact(full=True)
     rows = kept.snapshot(columns=["v", "valid_from"]).sort_by("v").to_pylist()
@@ -319,7 +319,7 @@ def test_p4_a_delete_forgets_the_values_of_all_rows_before_it(compacts: bool) ->
         for name in order:
             gone = pa.array([name == "delete"])
             rows = SENT[name].append_column("gone", gone)
-            table.append(rows, deletes="gone", merge_schema=True)
+            table.upsert(rows, deletes="gone", merge_schema=True)
             if compacts:
                 table.compact(full=True)
         assert table.snapshot().to_pylist() == [{"id": 1, "v": 2, "w": 9}], order
@@ -328,12 +328,12 @@ def test_p4_a_delete_forgets_the_values_of_all_rows_before_it(compacts: bool) ->
 def test_p4_a_delete_by_key_forgets_the_values_of_columns_with_orders_of_their_own() -> None:
     table = Table(MemoryStore())
     table.ensure(OWN)
-    table.append(of_own_order(5, 10, 50))
+    table.upsert(of_own_order(5, 10, 50))
     assert table.delete(1) is not None
     assert table.snapshot().num_rows == 0
-    table.append(of_own_order(None, 11, None))
+    table.upsert(of_own_order(None, 11, None))
     assert table.snapshot().to_pylist() == [{"id": 1, "v": None, "w": None}]
-    table.append(of_own_order(6, 11, 20))
+    table.upsert(of_own_order(6, 11, 20))
     assert table.snapshot(columns=["v"]).to_pylist() == [{"v": 6}]
 
 
@@ -341,8 +341,8 @@ def test_p5_a_value_without_the_column_that_orders_it_is_refused() -> None:
     table = Table(MemoryStore())
     table.ensure(OWN)
     with pytest.raises(SchemaError, match=r"sequenceBy\.v column 'vs'"):
-        table.append(of_own_order(5, 10, 50).drop_columns("vs"))
-    table.append(of_own_order(5, 10, 50, w=1).drop_columns(["v", "vs"]))
+        table.upsert(of_own_order(5, 10, 50).drop_columns("vs"))
+    table.upsert(of_own_order(5, 10, 50, w=1).drop_columns(["v", "vs"]))
     assert table.snapshot().to_pylist() == [{"id": 1, "v": None, "w": 1}]
 
 
@@ -355,7 +355,7 @@ def test_p1_a_delete_that_finds_no_row_is_not_done_later(by: str) -> None:
     commit = table.delete(**how, transaction=transaction)
     assert commit is not None
     assert commit.counters["deletes"] == 0
-    table.append(pa.Table.from_pylist([{**ROWS[0], "id": 9}], schema=COLUMNS))
+    table.upsert(pa.Table.from_pylist([{**ROWS[0], "id": 9}], schema=COLUMNS))
     assert table.delete(**how, transaction=transaction) is None
     assert table.get(9).num_rows == 1
 
@@ -392,9 +392,9 @@ def test_p2_snapshot_changes_and_counters_agree_about_floats(
     table = Table(MemoryStore())
     order = [schema.field("s")] if is_ordered else []
     table.ensure(TableSchema.of(schema, keys=["id"], order=order))
-    table.append(pa.Table.from_pylist([{"id": 1, "f": old, "s": 1}], schema=schema))
+    table.upsert(pa.Table.from_pylist([{"id": 1, "f": old, "s": 1}], schema=schema))
     was = bits_of(table.snapshot().to_pylist())
-    commit = table.append(pa.Table.from_pylist([{"id": 1, "f": new, "s": 1}], schema=schema))
+    commit = table.upsert(pa.Table.from_pylist([{"id": 1, "f": new, "s": 1}], schema=schema))
     assert commit is not None
     shown = bits_of(table.snapshot().to_pylist())
     changes = bits_of(table.changes(commit.version).select(schema.names).to_pylist())
@@ -409,7 +409,7 @@ def test_p2_a_float_key_of_the_other_sign_is_a_change_of_its_row() -> None:
     table = Table(MemoryStore())
     table.ensure(TableSchema.of(schema, keys=["k"]))
     for key in (0.0, -0.0):
-        table.append(pa.table({"k": [key], "v": [1]}, schema=schema))
+        table.upsert(pa.table({"k": [key], "v": [1]}, schema=schema))
     changes = bits_of(table.changes(2).select(["k"]).to_pylist())
     assert changes == bits_of([{"k": 0.0}, {"k": -0.0}])
     assert bits_of(table.snapshot(columns=["k"]).to_pylist()) == changes[1:]

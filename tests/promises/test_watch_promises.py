@@ -21,7 +21,7 @@ def new_table() -> Table:
 
 
 def append(table: Table, key: int, value: int = 0) -> None:
-    table.append(pa.table({"k": [key], "v": [value]}))
+    table.upsert(pa.table({"k": [key], "v": [value]}))
 
 
 def seen_by(watcher: Watcher) -> list[int | Gap]:

@@ -245,7 +245,7 @@ class StagingWriter(Writer):
 
 
 class Appender(Writer):
-    """Calls `Table.append` on a handle that it keeps."""
+    """Calls `Table.upsert` on a handle that it keeps."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name, tasks=1)
@@ -259,7 +259,7 @@ class Appender(Writer):
             rows = pa.Table.from_batches([batch_of(task, self.world.columns)])
 
             def append(rows: pa.Table = rows, transaction: Transaction = transaction) -> None:
-                table.append(
+                table.upsert(
                     rows,
                     envelope=Wire(table.log.head().schema, self.world.columns),
                     transaction=transaction,

@@ -80,7 +80,7 @@ class Writers:
         rows = _rows(ground.model(name), due.epoch)
 
         def append() -> Commit | None:
-            return table.append(
+            return table.upsert(
                 rows,
                 deletes="gone",
                 overwrite=due.is_whole,

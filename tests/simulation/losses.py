@@ -159,7 +159,7 @@ class Losses:
     def _append(self, table: Table) -> list[str]:
         envelope = Wire(table.log.head().schema, self.world.columns)
         rows = pa.Table.from_batches([self.batch])
-        table.append(rows, envelope=envelope, late_rows=LateRows.REJECT)
+        table.upsert(rows, envelope=envelope, late_rows=LateRows.REJECT)
         return self._rows_after(table, None)
 
     def _expire(self, table: Table) -> list[str]:

@@ -192,7 +192,7 @@ class Mill:
             for seq in range(first, first + self._random.randint(1, 4))
         ]
         named = [{"device": d, "seq": s, "text": f"{c} C"} for d, s, c in rows]
-        commit = self._table("readings").append(pa.Table.from_pylist(named, schema=READINGS))
+        commit = self._table("readings").upsert(pa.Table.from_pylist(named, schema=READINGS))
         assert commit is not None
         self._written += [(commit.version, row) for row in rows]
         self.trace.append(f"wrote {len(rows)}")

@@ -285,7 +285,7 @@ class History:
                 self._alter(table, {**state.columns, name: WIDER[state.columns[name]]})
             case "write":
                 rows = [self.row(state, OTHERS + self.dice.randrange(3))]
-                commit = table.append(self.arrow(rows, self.columns_of(state)))
+                commit = table.upsert(self.arrow(rows, self.columns_of(state)))
                 assert commit is not None
                 self.note(commit.version, self.put(rows))
             case _:
@@ -596,7 +596,7 @@ class History:
             rows = [self.row(state, key) for key in self.some_keys()]
             types = self.columns_of(state)
             try:
-                commit = self.table.append(self.arrow(rows, types))
+                commit = self.table.upsert(self.arrow(rows, types))
             except SchemaError as error:
                 message = str(error)
                 assert self.may_be_refused(types, span), message
@@ -628,7 +628,7 @@ class History:
                 leap = 2**40
             given = [{name: row.get(name) for name in types} for row in rows]
             try:
-                commit = self.table.append(self.arrow(given, types), merge_schema=True)
+                commit = self.table.upsert(self.arrow(given, types), merge_schema=True)
             except SchemaError as error:
                 message = str(error)
                 assert "was dropped" in message, message

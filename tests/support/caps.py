@@ -45,7 +45,7 @@ class Play:
         table, number = self.writers[writer], self.count
         transaction = Transaction(writer=f"w{writer}", number=number)
         try:
-            table.append(
+            table.upsert(
                 pa.table({"id": list(ids), "writer": [writer] * rows}), transaction=transaction
             )
         except (TableFullError, BatchTooLargeError):

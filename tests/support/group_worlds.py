@@ -120,7 +120,7 @@ class RoutedBatch:
         """Write into one table, as the query or as somebody else."""
         table = self.table(folder)
         found = pa.table({"k": list(rows), "v": list(rows.values())}, schema=COLUMNS)
-        table.append(found, transaction=transaction)
+        table.upsert(found, transaction=transaction)
         self.now.setdefault(folder, {}).update(rows)
 
     # -- reading ---------------------------------------------------------------------

@@ -86,7 +86,7 @@ class Drawn:
         given = pa.Table.from_batches([rows])
         how: dict[str, Any] = {"envelope": self.wire, "transaction": transaction}
         try:
-            return table.append(given, late_rows=late_rows, **how)
+            return table.upsert(given, late_rows=late_rows, **how)
         except DataError as error:
             return error
 

@@ -95,7 +95,7 @@ def tiny_pieces() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class PayloadFormat:
+class WrittenEpoch:
     """One epoch."""
 
     tasks: Sequence[Task]
@@ -117,10 +117,10 @@ class CompactionResult:
     """A merge of all runs; changes no answer."""
 
 
-Step = PayloadFormat | CompactionResult
+Step = WrittenEpoch | CompactionResult
 
 EPOCHS = st.builds(
-    PayloadFormat,
+    WrittenEpoch,
     tasks=st.lists(TASKS, max_size=3),
     overwrite=st.sampled_from([False] * 5 + [True]),
 )

@@ -81,8 +81,8 @@ class Original:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         table = Table.create(str(folder), COLUMNS, keys=["k"])
-        table.append(pa.Table.from_pylist([row(i) for i in range(ROWS)], schema=COLUMNS))
-        table.append(pa.Table.from_pylist([row(i) for i in range(0, ROWS, 9)], schema=COLUMNS))
+        table.upsert(pa.Table.from_pylist([row(i) for i in range(ROWS)], schema=COLUMNS))
+        table.upsert(pa.Table.from_pylist([row(i) for i in range(0, ROWS, 9)], schema=COLUMNS))
         self.seed = table.log.head().schema.hash_seed
         self.commit = folder / commit_path(1)
         self.record = json.loads(self.commit.read_bytes())

@@ -111,7 +111,7 @@ class IndexedTable:
         if "note" in columns:
             batch = batch.append_column("note", pa.nulls(len(batch), pa.string()))
         table = self.table if self.dice.random() < 0.7 else Table(self.store, clock=self.clock)
-        commit = table.append(batch, deletes="gone", overwrite=overwrite)
+        commit = table.upsert(batch, deletes="gone", overwrite=overwrite)
         assert commit is not None
         self.rows[commit.version] = rows
 

@@ -144,7 +144,7 @@ def write(number: int, path: str, *rows: tuple[Any, ...], gone: int = 0) -> Call
         given = given.select(names).cast(schema.columns)
         flags = [place >= len(rows) - gone for place in range(len(rows))]
         given = given.append_column("gone", pa.array(flags))
-        table.append(given, deletes="gone", transaction=Transaction(writer="w", number=number))
+        table.upsert(given, deletes="gone", transaction=Transaction(writer="w", number=number))
 
     return act
 
@@ -175,7 +175,7 @@ def kept_by_query(machine: Machine) -> None:
                 return
             machine.note("planned", planned)
         batch = query.read(query.offset, planned)
-        kept.table.append(pa.Table.from_pylist(batch, schema=kept.table.schema.columns))
+        kept.table.upsert(pa.Table.from_pylist(batch, schema=kept.table.schema.columns))
         machine.note("done", planned)
         query.stream.commit(planned)
         query.offset = planned

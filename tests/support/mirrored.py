@@ -212,7 +212,7 @@ class MirroredTable:
 
     def append(self, *, overwrite: bool = False) -> None:
         deletes = "gone" if self.table.schema.engine.takes_deletes else None
-        self.table.append(
+        self.table.upsert(
             self._rows(overwrite=overwrite),
             deletes=deletes,
             overwrite=overwrite,

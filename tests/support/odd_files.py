@@ -86,7 +86,7 @@ VERBS: dict[str, Callable[[Table], object]] = {
     "indexes": lambda table: table.indexes(),
     "rows_having": lambda table: table.rows_having("v", [1]),
     "admission": lambda table: table.admission(1),
-    "append": lambda table: table.append(pa.table({"k": [1, 9], "v": [7, 7]})),
+    "append": lambda table: table.upsert(pa.table({"k": [1, 9], "v": [7, 7]})),
     "hold": lambda table: table.hold("reader", 2),
     "release": lambda table: table.release("reader"),
     "restore": lambda table: table.restore(1),
@@ -109,7 +109,7 @@ def make(folder: Path) -> None:
     """Make a table that has a file of each kind."""
     table = Table.create(str(folder), COLUMNS, keys=["k"], properties={"indexBy": "v"})
     for version in range(4):
-        table.append(pa.table({"k": [version, version + 1], "v": [version, version]}))
+        table.upsert(pa.table({"k": [version, version + 1], "v": [version, version]}))
     table.hold("reader", 1)
     said = PressureReport(
         consumer="reader", rung=4, pressure=1.0, reported_ms=time.time_ns() // 10**6

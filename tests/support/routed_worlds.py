@@ -177,7 +177,7 @@ def append(table: Table, options: RoutedOptions, topic: str, rows: pa.RecordBatc
     if write.base.is_unborn:
         table.ensure(write.base.schema, write.base.properties)
         write = plan_upon(table, options.of(topic, topic), rows.schema)
-    table.append(pa.Table.from_batches([rows]), envelope=write.envelope, late_rows=LateRows.REJECT)
+    table.upsert(pa.Table.from_batches([rows]), envelope=write.envelope, late_rows=LateRows.REJECT)
 
 
 @dataclass

@@ -28,7 +28,7 @@ def two_tables(root: Path) -> Path:
     for name in ("orders", HOSTILE):
         table = Table.create(str(root / name), COLUMNS, keys=["k"])
         for epoch in range(3):
-            table.append(pa.table({"k": [0, epoch], "v": [epoch, epoch]}, schema=COLUMNS))
+            table.upsert(pa.table({"k": [0, epoch], "v": [epoch, epoch]}, schema=COLUMNS))
         table.hold("slow", 1)
     return root
 

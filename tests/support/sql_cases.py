@@ -28,7 +28,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class PayloadFormat:
+class ExpressionCase:
     """An expression: as we read it, as Spark reads it for the same, and the kind of its values."""
 
     text: str
@@ -198,17 +198,17 @@ TARGETS: Mapping[str, Sequence[str]] = {
 # -- expressions -----------------------------------------------------------------------------
 
 
-def quoted(text: str, quote: str = "'") -> PayloadFormat:
+def quoted(text: str, quote: str = "'") -> ExpressionCase:
     """Return a text as a literal between single or double quotes: with us, a backslash is one."""
     ours = text.replace(quote, quote * 2)
     spark = ours.replace("\\", "\\\\")
-    return PayloadFormat(f"{quote}{ours}{quote}", f"{quote}{spark}{quote}", "text")
+    return ExpressionCase(f"{quote}{ours}{quote}", f"{quote}{spark}{quote}", "text")
 
 
 QUOTES = ("'", '"')
 
 
-def widest(*numbers: PayloadFormat) -> str:
+def widest(*numbers: ExpressionCase) -> str:
     """Return the kind that numbers become beside one another."""
     kinds = {each.kind for each in numbers if each.text != "NULL"} or {numbers[0].kind}
     if kinds == {"float"}:
@@ -224,15 +224,19 @@ class Expressions:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
-    def any(self, depth: int) -> PayloadFormat:
+    def any(self, depth: int) -> ExpressionCase:
         """Return an expression of any kind."""
         return self.of(self._chance.choice(KINDS), depth)
 
-    def of(self, kind: str, depth: int) -> PayloadFormat:
+    def of(self, kind: str, depth: int) -> ExpressionCase:
         """Return an expression of a kind, or of one that takes its place."""
         if depth == 0:
             return self._leaf(kind)
-        draws: list[Callable[[str, int], PayloadFormat]] = [self._leaf_at, self._choice, self._cast]
+        draws: list[Callable[[str, int], ExpressionCase]] = [
+            self._leaf_at,
+            self._choice,
+            self._cast,
+        ]
         draws += {
             "bool": [self._compared, self._compared, self._logic, self._tested, self._matched],
             "whole": [self._arithmetic, self._to_whole, self._measured],
@@ -245,56 +249,56 @@ class Expressions:
 
     # -- leaves
 
-    def _leaf_at(self, kind: str, depth: int) -> PayloadFormat:
+    def _leaf_at(self, kind: str, depth: int) -> ExpressionCase:
         return self._leaf(kind)
 
-    def _leaf(self, kind: str) -> PayloadFormat:
+    def _leaf(self, kind: str) -> ExpressionCase:
         if self._chance.random() < 0.65:
             name = self._chance.choice(COLUMNS[kind])
-            return PayloadFormat(name, name, kind)
+            return ExpressionCase(name, name, kind)
         if self._chance.random() < 0.06:
-            return PayloadFormat(
+            return ExpressionCase(
                 "NULL", "CAST(NULL AS BOOLEAN)" if kind == "bool" else "NULL", kind
             )
         return self._literal(kind)
 
-    def _literal(self, kind: str) -> PayloadFormat:
+    def _literal(self, kind: str) -> ExpressionCase:
         chance = self._chance
         match kind:
             case "bool":
                 text = chance.choice(("TRUE", "FALSE"))
-                return PayloadFormat(text, text, kind)
+                return ExpressionCase(text, text, kind)
             case "whole":
                 value = chance.choice((*WHOLES, *WHOLES, *WIDE))
                 if value == -(2**63):
-                    return PayloadFormat(f"({value})", f"CAST('{value}' AS BIGINT)", kind)
-                return PayloadFormat(f"({value})", f"({value}L)", kind)
+                    return ExpressionCase(f"({value})", f"CAST('{value}' AS BIGINT)", kind)
+                return ExpressionCase(f"({value})", f"({value}L)", kind)
             case "decimal":
                 precision, scale = random_digits(chance)
                 number = random_decimal(chance, precision, max(scale, 1))
                 text = f"({chance.choice((number, Decimal('19.99'), Decimal('2.5'))):f})"
-                return PayloadFormat(text, text, kind)
+                return ExpressionCase(text, text, kind)
             case "double" | "float":
                 double = chance.choice([each for each in DOUBLES if math.isfinite(each)])
                 text = f"({double:.17e})" if chance.random() < 0.3 else f"({double!r})"
                 text = text if "e" in text else f"{text[:-1]}e0)"
-                return PayloadFormat(text, text, "double")
+                return ExpressionCase(text, text, "double")
             case "text":
                 return quoted(chance.choice(TEXTS), chance.choice(QUOTES))
             case "date":
                 day = chance.choice(("2026-01-31", "0001-01-01", "9999-12-31", "1970-01-01"))
                 text = f"DATE '{day}'"
-                return PayloadFormat(text, text, kind)
+                return ExpressionCase(text, text, kind)
             case "moment":
                 text = random_moment(chance).strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
                 text = chance.choice((text, text[:19], text[:10], "2026-07-01T12:00:00+02:00"))
-                return PayloadFormat(f"TIMESTAMP '{text}'", f"TIMESTAMP '{text}'", kind)
+                return ExpressionCase(f"TIMESTAMP '{text}'", f"TIMESTAMP '{text}'", kind)
         name = COLUMNS[kind][0]
-        return PayloadFormat(name, name, kind)
+        return ExpressionCase(name, name, kind)
 
     # -- what makes them of others
 
-    def _comparable(self, depth: int) -> tuple[PayloadFormat, Callable[[], PayloadFormat]]:
+    def _comparable(self, depth: int) -> tuple[ExpressionCase, Callable[[], ExpressionCase]]:
         """Return an expression, and what draws others that may stand beside it."""
         kind = self._chance.choice((*NUMBERS, *NUMBERS, "text", *TIMES, "bool"))
         kinds: Sequence[str] = NUMBERS if kind in NUMBERS else (kind,)
@@ -303,7 +307,7 @@ class Expressions:
         first = self.of(kind, depth - 1)
         return first, lambda: self.of(self._chance.choice(kinds), depth - 1)
 
-    def _compared(self, kind: str, depth: int) -> PayloadFormat:
+    def _compared(self, kind: str, depth: int) -> ExpressionCase:
         chance = self._chance
         left, draw = self._comparable(depth)
         right = draw()
@@ -313,13 +317,13 @@ class Expressions:
                 word = chance.choice(("IN", "NOT IN"))
                 ours = ", ".join(each.text for each in others)
                 spark = ", ".join(each.spark for each in others)
-                return PayloadFormat(
+                return ExpressionCase(
                     f"({left.text} {word} ({ours}))", f"({left.spark} {word} ({spark}))", "bool"
                 )
             case 1:
                 third = draw()
                 word = chance.choice(("BETWEEN", "NOT BETWEEN"))
-                return PayloadFormat(
+                return ExpressionCase(
                     f"({left.text} {word} {right.text} AND {third.text})",
                     f"({left.spark} {word} {right.spark} AND {third.spark})",
                     "bool",
@@ -331,35 +335,37 @@ class Expressions:
         return self._binary(word, left, right, "bool")
 
     @staticmethod
-    def _binary(sign: str, left: PayloadFormat, right: PayloadFormat, kind: str) -> PayloadFormat:
-        return PayloadFormat(
+    def _binary(
+        sign: str, left: ExpressionCase, right: ExpressionCase, kind: str
+    ) -> ExpressionCase:
+        return ExpressionCase(
             f"({left.text} {sign} {right.text})", f"({left.spark} {sign} {right.spark})", kind
         )
 
     @staticmethod
     def _called(
-        name: str, arguments: Sequence[PayloadFormat], kind: str, *, spark: str | None = None
-    ) -> PayloadFormat:
+        name: str, arguments: Sequence[ExpressionCase], kind: str, *, spark: str | None = None
+    ) -> ExpressionCase:
         ours = ", ".join(each.text for each in arguments)
         theirs = ", ".join(each.spark for each in arguments)
-        return PayloadFormat(f"{name}({ours})", f"{spark or name}({theirs})", kind)
+        return ExpressionCase(f"{name}({ours})", f"{spark or name}({theirs})", kind)
 
-    def _logic(self, kind: str, depth: int) -> PayloadFormat:
+    def _logic(self, kind: str, depth: int) -> ExpressionCase:
         left = self.of("bool", depth - 1)
         if self._chance.random() < 0.2:
-            return PayloadFormat(f"(NOT {left.text})", f"(NOT {left.spark})", "bool")
+            return ExpressionCase(f"(NOT {left.text})", f"(NOT {left.spark})", "bool")
         word = self._chance.choice(("AND", "OR"))
         return self._binary(word, left, self.of("bool", depth - 1), "bool")
 
-    def _tested(self, kind: str, depth: int) -> PayloadFormat:
+    def _tested(self, kind: str, depth: int) -> ExpressionCase:
         word = self._chance.choice(("NULL", "NOT NULL", "TRUE", "NOT TRUE", "FALSE", "isnan"))
         if word == "isnan":
             number = self.of(self._chance.choice(("double", "float", "whole")), depth - 1)
             return self._called("isnan", [number], "bool")
         of = self.of("bool" if "NULL" not in word else self._chance.choice(KINDS), depth - 1)
-        return PayloadFormat(f"({of.text} IS {word})", f"({of.spark} IS {word})", "bool")
+        return ExpressionCase(f"({of.text} IS {word})", f"({of.spark} IS {word})", "bool")
 
-    def _matched(self, kind: str, depth: int) -> PayloadFormat:
+    def _matched(self, kind: str, depth: int) -> ExpressionCase:
         text = self.of("text", depth - 1)
         if self._chance.random() < 0.4:
             name = self._chance.choice(("starts_with", "ends_with", "contains"))
@@ -390,31 +396,31 @@ class Expressions:
         like = quoted(pattern, self._chance.choice(QUOTES))
         return self._binary(self._chance.choice(("LIKE", "NOT LIKE")), text, like, "bool")
 
-    def _operand(self, kind: str, depth: int) -> PayloadFormat:
+    def _operand(self, kind: str, depth: int) -> ExpressionCase:
         """Return a number for a result of a kind: of this kind, or of one that becomes it."""
         narrower = {"decimal": ("decimal", "decimal", "whole"), "double": NUMBERS}.get(
             kind, (kind,)
         )
         return as_bigint(self.of(self._chance.choice((kind, *narrower)), depth - 1))
 
-    def _arithmetic(self, kind: str, depth: int) -> PayloadFormat:
+    def _arithmetic(self, kind: str, depth: int) -> ExpressionCase:
         left, right = self._operand(kind, depth), self._operand(kind, depth)
         match self._chance.randrange(8):
             case 0:
                 left = in_34_digits(left)
-                return PayloadFormat(f"(- {left.text})", f"(- {left.spark})", left.kind)
+                return ExpressionCase(f"(- {left.text})", f"(- {left.spark})", left.kind)
             case 1:
                 return self._called("abs", [in_34_digits(left)], left.kind)
         found = widest(left, right)
         signs = ("+", "-", "*", "%", "DIV") if found == "whole" else ("+", "-", "*")
         return self._binary(self._chance.choice(signs), left, right, found)
 
-    def _divided(self, kind: str, depth: int) -> PayloadFormat:
+    def _divided(self, kind: str, depth: int) -> ExpressionCase:
         kinds = ("whole", "double", "float", "double", "decimal")
         left, right = (self.of(self._chance.choice(kinds), depth - 1) for _ in range(2))
         return self._binary("/", left, right, "double")
 
-    def _one_number(self, kind: str, depth: int) -> PayloadFormat:
+    def _one_number(self, kind: str, depth: int) -> ExpressionCase:
         if kind == "double" and self._chance.random() < 0.3:
             return self._called("sqrt", [self.of(self._chance.choice(NUMBERS), depth - 1)], kind)
         number = as_bigint(self.of(kind, depth - 1))
@@ -426,14 +432,14 @@ class Expressions:
         if is_float:
             number = replace(number, spark=number.spark + FEWEST_DIGITS)
         places = self._chance.choice((None, 0, 1, 2, 3, 6, -1, -2, 15, 20, 40, -40))
-        more = [] if places is None else [PayloadFormat(str(places), str(places), "whole")]
+        more = [] if places is None else [ExpressionCase(str(places), str(places), "whole")]
         return self._called("round", [number, *more], number.kind)
 
-    def _to_whole(self, kind: str, depth: int) -> PayloadFormat:
+    def _to_whole(self, kind: str, depth: int) -> ExpressionCase:
         number = self.of(self._chance.choice(NUMBERS), depth - 1)
         if number.kind == "whole" and self._chance.random() < 0.5:
             places = self._chance.choice((0, 1, -1, -2, -18))
-            return PayloadFormat(
+            return ExpressionCase(
                 f"round({number.text}, {places})",
                 f"round({as_bigint(number).spark}, {places})",
                 "whole",
@@ -443,13 +449,13 @@ class Expressions:
         )
         return to_whole(self._chance.choice(names), number)
 
-    def _measured(self, kind: str, depth: int) -> PayloadFormat:
+    def _measured(self, kind: str, depth: int) -> ExpressionCase:
         if self._chance.random() < 0.4:
             return self._called("length", [self.of("text", depth - 1)], "whole")
         time = self.of(self._chance.choice(TIMES), depth - 1)
         return self._called(self._chance.choice(("year", "month", "day")), [time], "whole")
 
-    def _worded(self, kind: str, depth: int) -> PayloadFormat:
+    def _worded(self, kind: str, depth: int) -> ExpressionCase:
         text = self.of("text", depth - 1)
         match self._chance.randrange(4):
             case 0:
@@ -460,14 +466,14 @@ class Expressions:
                 numbers = [each for each in (first, length) if each is not None]
                 return self._called(
                     "substring",
-                    [text, *(PayloadFormat(str(n), str(n), "whole") for n in numbers)],
+                    [text, *(ExpressionCase(str(n), str(n), "whole") for n in numbers)],
                     "text",
                 )
             case _:
                 name = self._chance.choice(("upper", "lower", "trim"))
                 return self._called(name, [text], "text")
 
-    def _choice(self, kind: str, depth: int) -> PayloadFormat:
+    def _choice(self, kind: str, depth: int) -> ExpressionCase:
         chance = self._chance
         kinds = NUMBERS if kind in NUMBERS and chance.random() < 0.3 else (kind,)
         values = [self.of(chance.choice(kinds), depth - 1) for _ in range(chance.randint(2, 3))]
@@ -486,16 +492,16 @@ class Expressions:
         )
         last = values[-1]
         if chance.random() < 0.2:
-            return PayloadFormat(f"CASE {ours} END", f"CASE {spark} END", found)
-        return PayloadFormat(
+            return ExpressionCase(f"CASE {ours} END", f"CASE {spark} END", found)
+        return ExpressionCase(
             f"CASE {ours} ELSE {last.text} END", f"CASE {spark} ELSE {last.spark} END", found
         )
 
-    def _cast(self, kind: str, depth: int) -> PayloadFormat:
+    def _cast(self, kind: str, depth: int) -> ExpressionCase:
         chance = self._chance
         of = self.any(depth - 1)
         if of.text == "NULL":
-            of = PayloadFormat("NULL", "NULL", of.kind)
+            of = ExpressionCase("NULL", "NULL", of.kind)
         if kind == "decimal":
             precision, scale = random_digits(chance)
             target = f"DECIMAL({precision}, {scale})"

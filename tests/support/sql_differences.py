@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.support.sql_cases import PayloadFormat
+    from tests.support.sql_cases import ExpressionCase
 
 NO_VALUE = "an error"
 """Of a row: an error of its data."""
@@ -153,7 +153,7 @@ def table_of_differences() -> str:
     return "\n".join(rows) + "\n"
 
 
-def as_bigint(number: PayloadFormat) -> PayloadFormat:
+def as_bigint(number: ExpressionCase) -> ExpressionCase:
     """Return an operand of arithmetic: whole numbers are computed in 64 bits."""
     is_wide = number.spark.endswith("L)") or number.spark == "NULL"
     if number.kind != "whole" or is_wide:
@@ -161,7 +161,7 @@ def as_bigint(number: PayloadFormat) -> PayloadFormat:
     return replace(number, spark=f"CAST({number.spark} AS BIGINT)")
 
 
-def in_few_digits(number: PayloadFormat) -> PayloadFormat:
+def in_few_digits(number: ExpressionCase) -> ExpressionCase:
     """Return a float of which any Java knows the fewest digits."""
     text, spark = (
         f"CASE WHEN abs({each}) < 1000 THEN round({each}, 2) END"
@@ -174,12 +174,12 @@ FEWEST_DIGITS = "/* fewest digits */"
 """In what Spark reads: it counts as equal what differs in the 17th digit."""
 
 
-def in_34_digits(number: PayloadFormat) -> PayloadFormat:
+def in_34_digits(number: ExpressionCase) -> ExpressionCase:
     """Return an operand of a negation: Spark rounds decimals of more digits there."""
     return cast_to(number, "decimal", "DECIMAL(34, 12)") if number.kind == "decimal" else number
 
 
-def to_whole(name: str, number: PayloadFormat) -> PayloadFormat:
+def to_whole(name: str, number: ExpressionCase) -> ExpressionCase:
     """Return ceil, floor or sign of a number."""
     text, spark = f"{name}({number.text})", f"{name}({number.spark})"
     if name == "sign":
@@ -190,7 +190,7 @@ def to_whole(name: str, number: PayloadFormat) -> PayloadFormat:
     return replace(number, text=text, spark=spark)
 
 
-def cast_to(of: PayloadFormat, kind: str, target: str) -> PayloadFormat:
+def cast_to(of: ExpressionCase, kind: str, target: str) -> ExpressionCase:
     """Return a cast."""
     # By its text: Spark's own way is by a DOUBLE, and fails for a small number of a large scale.
     if of.kind in ("double", "float") and kind == "text":

@@ -163,7 +163,7 @@ def append(table: Table, commands: Sequence[Command], **how: Any) -> Commit | No
     """Append through the public method of the table."""
     schema = table.log.head().schema
     options = {"late_rows": LateRows.REJECT, **how}
-    return table.append(rows_of(schema, commands), deletes="gone", **options)
+    return table.upsert(rows_of(schema, commands), deletes="gone", **options)
 
 
 def pairs(rows: pa.Table) -> dict[Any, Any]:

@@ -59,29 +59,29 @@ def _before(path: str, *fields: pa.Field) -> Table:
     table = Table.create(
         path, pa.schema([("id", pa.int64()), ("w", pa.string()), *fields]), keys=["id"]
     )
-    table.append(pa.table({"id": [9], "w": ["first"]}), merge_schema=True)
+    table.upsert(pa.table({"id": [9], "w": ["first"]}), merge_schema=True)
     return table
 
 
 def _create(path: str, own: ColumnType) -> None:
     rows = rows_of(own.given)
-    Table.create(path, rows.schema, keys=["id"]).append(rows)
+    Table.create(path, rows.schema, keys=["id"]).upsert(rows)
 
 
 def _append(path: str, own: ColumnType) -> None:
     other = pa.struct({"x": pa.int8()})
     type_ = other if own.stored is None else own.stored.type
-    _before(path, pa.field("v", type_)).append(rows_of(own.given))
+    _before(path, pa.field("v", type_)).upsert(rows_of(own.given))
 
 
 def _merge_schema(path: str, own: ColumnType) -> None:
-    _before(path).append(rows_of(own.given), merge_schema=True)
+    _before(path).upsert(rows_of(own.given), merge_schema=True)
 
 
 def _alter(path: str, own: ColumnType) -> None:
     table, rows = _before(path), rows_of(own.given)
     table.alter(table.schema.accept(rows.schema, merge=True))
-    table.append(rows)
+    table.upsert(rows)
 
 
 def _options(path: str, own: ColumnType) -> None:
@@ -90,7 +90,7 @@ def _options(path: str, own: ColumnType) -> None:
 
 
 def _overwrite(path: str, own: ColumnType) -> None:
-    _before(path).append(rows_of(own.given), overwrite=True, merge_schema=True)
+    _before(path).upsert(rows_of(own.given), overwrite=True, merge_schema=True)
 
 
 def _stream(path: str, own: ColumnType) -> None:
@@ -119,7 +119,7 @@ def _parquet_file(path: str, own: ColumnType) -> Path:
 
 def _parquet(path: str, own: ColumnType) -> None:
     rows = pq.read_table(_parquet_file(path, own))
-    _before(path).append(rows, merge_schema=True)
+    _before(path).upsert(rows, merge_schema=True)
 
 
 SQL_TYPES: Mapping[pa.DataType, str] = {
@@ -160,17 +160,17 @@ def _command(path: str, own: ColumnType) -> None:
     table = _before(path)
     done = CliRunner().invoke(upsertflow, ["alter", path, "--column", column])
     assert done.exit_code == 0, done.output
-    table.append(rows_of(own.given))
+    table.upsert(rows_of(own.given))
 
 
 def _publish(path: str, own: ColumnType) -> None:
     rows = rows_of(own.given)
-    Table.create(path, rows.schema, keys=["id"], properties={"publish": "delta"}).append(rows)
+    Table.create(path, rows.schema, keys=["id"], properties={"publish": "delta"}).upsert(rows)
 
 
 def _key(path: str, own: ColumnType) -> None:
     rows = rows_of(own.given.slice(2))  # None of them is null.
-    Table.create(path, rows.schema, keys=["v"], sequence_by=["v"]).append(rows)
+    Table.create(path, rows.schema, keys=["v"], sequence_by=["v"]).upsert(rows)
 
 
 ENTRIES: Mapping[str, Callable[[str, ColumnType], None]] = {
@@ -295,7 +295,7 @@ def _check(path: Path, cell: Cell, *, is_stored: bool) -> None:
         rows.slice(0, len(expected)),
     )
     if cell.entry != "Parquet":
-        table.append(rows_of(own.given).slice(0, 2).set_column(1, "w", pa.array(["x", "y"])))
+        table.upsert(rows_of(own.given).slice(0, 2).set_column(1, "w", pa.array(["x", "y"])))
         updated = table.changes(table.log.head().version)
         assert updated.num_rows == 4, "two rows changed in another column"
         require(updated.filter(pc.field("_change_type") == "update_preimage"), rows.slice(0, 2))

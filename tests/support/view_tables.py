@@ -183,7 +183,7 @@ class RealWorld:
             if self.has_own_indexes and self.chance.random() < 0.2:  # They lag from here on.
                 stack.enter_context(patch.object(Indexes, "follow", lambda self, commit: None))
             rows = self._rows(epoch, schema)
-            commit = table.append(
+            commit = table.upsert(
                 rows,
                 envelope=_Wire(schema),
                 overwrite=epoch.overwrite,
@@ -345,7 +345,7 @@ class KeptGroups:
             [dict(zip(names, row, strict=True)) for row in rows],
             schema=pa.schema([*width, ("gone", pa.bool_())]),
         )
-        self._source.append(given, deletes="gone", overwrite=epoch.overwrite)
+        self._source.upsert(given, deletes="gone", overwrite=epoch.overwrite)
         assert refresh(self._view(), self._table)
         return last_epoch(self._table.log, self._table.log.head().version)
 

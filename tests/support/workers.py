@@ -30,7 +30,7 @@ def append_rows(url: str, storage: Storage, writer: int, appends: int) -> list[i
     versions = []
     for index in range(appends):
         rows = pa.table({"k": [1000 * writer + index], "v": [writer]})
-        commit = table.append(rows)
+        commit = table.upsert(rows)
         assert commit is not None
         versions.append(commit.version)
     return versions
@@ -66,7 +66,7 @@ def append_epochs(url: str, storage: Storage, epochs: Sequence[pa.Table], done: 
     table = Table.open(url, storage=storage)
     rows = 0
     for epoch in epochs:
-        commit = table.append(epoch, deletes="gone")
+        commit = table.upsert(epoch, deletes="gone")
         assert commit is not None
         rows += Counters.from_json(commit.counters).rows
     table.store.put(done, b"")

@@ -64,7 +64,7 @@ ROWS = pa.table({"region": ["eu"], "id": [1]})
 def new_table() -> Table:
     table = Table(MemoryStore())
     table.ensure(TableSchema.of(COLUMNS, keys=["region", "id"], hash_prefix=1))
-    table.append(ROWS)
+    table.upsert(ROWS)
     return table
 
 
@@ -80,7 +80,7 @@ CALLS: dict[tuple[type, str], Callable[..., Any]] = {
     (Table, "create"): lambda **given: Table.create(
         "no/table", COLUMNS, keys=["region", "id"], **given
     ),
-    (Table, "append"): lambda **given: new_table().append(ROWS, **given),
+    (Table, "upsert"): lambda **given: new_table().upsert(ROWS, **given),
     (Table, "expire"): lambda **given: new_table().expire(**{"retain_versions": 1, **given}),
     (Table, "hold"): lambda **given: new_table().hold("c", **{"version": 1, **given}),
     (Table, "keep_held"): lambda **given: new_table().keep_held("c", **{"version": 1, **given}),

@@ -53,7 +53,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
             for number in dice.sample(range(8), 5)
         }
         fields = pa.schema([*COLUMNS, pa.field("gone", pa.bool_())])
-        made.append(pa.Table.from_pylist(list(given.values()), schema=fields), deletes="gone")
+        made.upsert(pa.Table.from_pylist(list(given.values()), schema=fields), deletes="gone")
     return made
 
 
@@ -148,7 +148,7 @@ def test_keys_that_a_query_compares_are_looked_up(
 def test_a_lazy_frame_is_of_one_version(table: Table) -> None:
     frame, before = table.to_polars(), table.log.head().version
     expected = rows(table.snapshot())
-    table.append(pa.Table.from_pylist([], schema=COLUMNS), overwrite=True)
+    table.upsert(pa.Table.from_pylist([], schema=COLUMNS), overwrite=True)
     assert rows(frame.collect()) == expected
     assert table.to_polars().collect().is_empty()
     assert rows(table.to_polars(version=before).collect()) == expected

@@ -35,7 +35,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def _append(table: Table, row: dict[str, Any], late_rows: str) -> dict[str, int]:
-    commit = table.append(
+    commit = table.upsert(
         pa.Table.from_pylist([row], ROWS), deletes="gone", late_rows=LateRows(late_rows)
     )
     assert commit is not None
@@ -84,5 +84,5 @@ def test_behind_its_row_a_late_delete_needs_nothing(table: Table, policy: str) -
 
 def test_rows_and_deletes_of_a_write_leave_nothing(table: Table) -> None:
     rows = [{"k": 5, "v": "a", "at": 3, "gone": False}, {"k": 5, "at": 4, "gone": True}]
-    table.append(pa.Table.from_pylist(rows, ROWS), deletes="gone", late_rows=LateRows.APPLY)
+    table.upsert(pa.Table.from_pylist(rows, ROWS), deletes="gone", late_rows=LateRows.APPLY)
     assert keys(table) == [2]

@@ -199,7 +199,7 @@ def test_a_stream_that_is_behind_is_asked_as_spark_asks_it(tmp_path: Path) -> No
 def test_bare_calls_find_every_row_that_a_table_has(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "table"), ROWS, keys=["k"])
     for first in (0, 20, 30):
-        table.append(pa.table({"k": range(first, first + 20), "v": [first] * 20}, schema=ROWS))
+        table.upsert(pa.table({"k": range(first, first + 20), "v": [first] * 20}, schema=ROWS))
     files = [tmp_path / "table" / part.file.path for part in table.log.head().slices]
     asked = pa.table({"k": [3, 25, 45, 99], "v": [1] * 4}, schema=ROWS)
     least = Bare(files, keys=["k"], seed=table.schema.hash_seed)

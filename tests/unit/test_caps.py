@@ -66,7 +66,7 @@ class Capped:
 
     def other_appends(self) -> None:
         """Let another process append."""
-        self.opened(self.store).append(pa.table({"id": [9], "n": [9]}), full_wait_ms=0)
+        self.opened(self.store).upsert(pa.table({"id": [9], "n": [9]}), full_wait_ms=0)
 
     def read_all(self, consumer: str = READER, *, ttl_ms: int = 3_600_000) -> None:
         """Let a consumer have read all there is."""
@@ -75,7 +75,7 @@ class Capped:
     def append(self, number: int = 0, *, rows: int = 1, full_wait_ms: int = 0) -> int | None:
         """Append rows as a transaction; return its version."""
         ids = list(range(rows))
-        done = self.table.append(
+        done = self.table.upsert(
             pa.table({"id": ids, "n": [number] * rows}),
             transaction=Transaction(writer="w", number=number),
             full_wait_ms=full_wait_ms,
@@ -385,9 +385,9 @@ class TestRequests:
         steps = Steps()
         other = capped.opened(FaultyStore(capped.store, steps))
         row = pa.table({"id": [1], "n": [1]})
-        other.append(row)
+        other.upsert(row)
         backlog = {f"read {commit_path(version)}" for version in range(1, 21)}
         assert backlog <= set(steps.names)
         del steps.names[:]
-        other.append(row)
+        other.upsert(row)
         assert not backlog & set(steps.names)

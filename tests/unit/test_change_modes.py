@@ -34,7 +34,7 @@ def append(table: Table, rows: list[tuple[int, int | None]], *, overwrite: bool 
             "deleted": [value is None for _, value in rows],
         }
     )
-    table.append(batch, deletes="deleted", overwrite=overwrite)
+    table.upsert(batch, deletes="deleted", overwrite=overwrite)
 
 
 def read(table: Table, lower: int, upper: int, mode: Deduplication, **how: bool) -> list[Row]:

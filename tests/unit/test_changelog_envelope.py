@@ -324,5 +324,5 @@ def test_append_takes_the_envelope_of_a_plan(tmp_path: Path) -> None:
     write(path, feed(("insert", 1, "a", 1)), envelope="changelog", keys="k")
     rows = feed(*pair(1, "a", "b", 2), ("insert", 2, "c", 2))
     planned = plan(path, rows.schema, envelope="changelog")
-    Table.open(str(path)).append(rows, envelope=planned.write.envelope)
+    Table.open(str(path)).upsert(rows, envelope=planned.write.envelope)
     assert rows_of(path) == [{"k": 1, "v": "b"}, {"k": 2, "v": "c"}]

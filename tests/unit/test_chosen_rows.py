@@ -24,7 +24,7 @@ PAIR = pa.schema({"region": pa.string(), "id": pa.int64(), "n": pa.int64()})
 @pytest.fixture
 def pairs(tmp_path: Path) -> Table:
     table = Table.create(str(tmp_path / "pairs"), PAIR, keys=["region", "id"])
-    table.append(pa.table({"region": ["eu", "eu", "us"], "id": [1, 2, 1], "n": [10, 20, 30]}))
+    table.upsert(pa.table({"region": ["eu", "eu", "us"], "id": [1, 2, 1], "n": [10, 20, 30]}))
     return table
 
 
@@ -32,7 +32,7 @@ def pairs(tmp_path: Path) -> Table:
 def singles(tmp_path: Path) -> Table:
     columns = pa.schema({"id": pa.int64(), "n": pa.int64()})
     table = Table.create(str(tmp_path / "singles"), columns, keys=["id"])
-    table.append(pa.table({"id": [1, 2, 3], "n": [10, 20, 30]}))
+    table.upsert(pa.table({"id": [1, 2, 3], "n": [10, 20, 30]}))
     return table
 
 
@@ -108,7 +108,7 @@ def test_keys_of_any_type_are_those_of_the_column(tmp_path: Path) -> None:
     for name, (type_, stored, asked) in values.items():
         schema = pa.schema({name: type_, "n": pa.int64()})
         table = Table.create(str(tmp_path / name), schema, keys=[name])
-        table.append(pa.table({name: pa.array([stored], type_), "n": [1]}))
+        table.upsert(pa.table({name: pa.array([stored], type_), "n": [1]}))
         keys = pa.array([asked]) if isinstance(asked, str) else asked
         assert table.get(keys).num_rows == 1, name
 

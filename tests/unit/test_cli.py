@@ -32,9 +32,9 @@ def path(tmp_path: Path) -> str:
     table = Table.create(
         str(tmp_path / "users"), pa.schema({"id": pa.int64(), "name": pa.string()}), keys=["id"]
     )
-    table.append(pa.table({"id": [1, 2], "name": ["[red]Ada", "Bob"]}))
-    table.append(pa.table({"id": [2], "name": ["Eve"]}))
-    table.append(
+    table.upsert(pa.table({"id": [1, 2], "name": ["[red]Ada", "Bob"]}))
+    table.upsert(pa.table({"id": [2], "name": ["Eve"]}))
+    table.upsert(
         pa.table({"id": [1], "name": pa.nulls(1, pa.string()), "gone": [True]}), deletes="gone"
     )
     return table.store.url
@@ -170,7 +170,7 @@ def test_values_of_every_kind_are_printed(tmp_path: Path) -> None:
     }
     table = Table.create(path, pa.schema(columns), keys=["id"])
     row = {"id": 1, "raw": b"\x00\xff", "tags": ["a"], "place": {"x": 1.5}}
-    table.append(pa.Table.from_pylist([row], schema=pa.schema(columns)))
+    table.upsert(pa.Table.from_pylist([row], schema=pa.schema(columns)))
     (shown,) = lines("snapshot", path)
     assert (shown["raw"], shown["tags"], shown["place"]) == ("00ff", ["a"], {"x": 1.5})
     assert '{"x": 1.5}' in run("snapshot", path).stdout
@@ -179,7 +179,7 @@ def test_values_of_every_kind_are_printed(tmp_path: Path) -> None:
 def data(path: str, columns: dict[str, pa.Array]) -> str:
     """Return how one row of a new table is printed for people."""
     rows = pa.table({"id": pa.array([1]), **columns})
-    Table.create(path, rows.schema, keys=["id"]).append(rows)
+    Table.create(path, rows.schema, keys=["id"]).upsert(rows)
     result = run("snapshot", path)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -220,7 +220,7 @@ def test_times_that_python_does_not_know_are_printed(tmp_path: Path) -> None:
 
 def test_only_counters_have_thousands(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
-    table.append(
+    table.upsert(
         pa.table({"id": list(range(1436))}), transaction=Transaction(writer="app:a", number=12345)
     )
     shown = run("epochs", str(tmp_path / "t")).stdout
@@ -452,7 +452,7 @@ def test_a_history_is_kept_step_by_step(tmp_path: Path) -> None:
     command += ["--columns", "v,n", "--track", "v"]
     told = []
     for n, v in enumerate("aab"):
-        table.append(pa.table({"id": [1], "v": [v], "n": [n]}))
+        table.upsert(pa.table({"id": [1], "v": [v], "n": [n]}))
         told += [json.loads(CliRunner().invoke(upsertflow, command).output) for _ in range(2)]
     assert [each["has_changed"] for each in told] == [True, False] * 3
     assert [each["rows"] for each in told[1::2]] == [1, 1, 2]

@@ -217,7 +217,7 @@ def test_a_batch_that_will_never_be_whole_is_shown(tmp_path: Path) -> None:
     root, options = LocalStore(str(tmp_path)), routed_options()
     row = {"topic": "last", "id": 1, "at": 1, "v": 1, "w": 1, "gone": False}
     write(root, options, [[row, {**row, "topic": "epoch"}]], transaction(0, "old"))
-    table_below(root, "epoch").append(
+    table_below(root, "epoch").upsert(
         pa.table({"id": [2], "v": [2], "w": [2], "at": [2]}), transaction=transaction(1, "old")
     )
     (total,) = command("check", str(tmp_path), "--all")

@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> str:
     columns = pa.schema({"id": pa.int64(), "n": pa.int64()})
     table = Table.create(str(tmp_path / "t"), columns, keys=["id"])
     for n in range(3):
-        table.append(pa.table({"id": [1, n], "n": [n, n]}))
+        table.upsert(pa.table({"id": [1, n], "n": [n, n]}))
     return table.store.url
 
 

@@ -50,7 +50,7 @@ def test_a_text_that_is_no_such_decimal_is_not_stored(
 ) -> None:
     table = table_of(tmp_path, type_)
     with pytest.raises(DataError, match="column 'value' holds what is no decimal128"):
-        table.append(rows(text))
+        table.upsert(rows(text))
     assert table.snapshot().num_rows == 0
 
 
@@ -67,7 +67,7 @@ def test_a_decimal_of_another_scale_that_does_not_fit_is_not_stored(
 ) -> None:
     table = table_of(tmp_path, type_)
     with pytest.raises(DataError, match="digits before the point"):
-        table.append(rows(Decimal(number)))
+        table.upsert(rows(Decimal(number)))
 
 
 BAD_NUMBER = "48151415102163378576555277819065061780"
@@ -82,10 +82,10 @@ def table_of_numbers(tmp_path: Path, **options: Any) -> Table:
 def test_a_key_and_an_order_are_converted_by_the_same_rules(tmp_path: Path) -> None:
     table = table_of_numbers(tmp_path)
     with pytest.raises(DataError, match=f"'id' holds .*for example key .*{BAD_NUMBER}"):
-        table.append(pa.table({"id": [BAD_NUMBER], "at": ["1"], "note": ["a"]}))
+        table.upsert(pa.table({"id": [BAD_NUMBER], "at": ["1"], "note": ["a"]}))
     with pytest.raises(DataError, match=r"'at' holds .*for example id=Decimal\('1.00'\)"):
-        table.append(pa.table({"id": ["1"], "at": [BAD_NUMBER], "note": ["a"]}))
-    table.append(pa.table({"id": ["0.10"], "at": ["1e2"], "note": ["a"]}))
+        table.upsert(pa.table({"id": ["1"], "at": [BAD_NUMBER], "note": ["a"]}))
+    table.upsert(pa.table({"id": ["0.10"], "at": ["1e2"], "note": ["a"]}))
     [row] = table.snapshot().to_pylist()
     assert row == {"id": Decimal("0.10"), "at": Decimal("100.00"), "note": "a"}
 
@@ -102,9 +102,9 @@ def test_what_does_not_fit_is_kept_apart_as_the_hint_says(tmp_path: Path) -> Non
         DataError,
         match=r"Hint: correct what writes the values, .*on_error=quarantine keeps such",
     ):
-        table_of_numbers(tmp_path / "fails").append(given)
+        table_of_numbers(tmp_path / "fails").upsert(given)
     table = table_of_numbers(tmp_path / "table", on_error=ErrorPolicy.QUARANTINE)
-    table.append(given)
+    table.upsert(given)
     assert sorted(table.snapshot().column("note").to_pylist()) == ["a", "d"]
     kept = [row for batch in table.quarantine() for row in batch.to_pylist()]
     assert sorted((row["id"], row["_raw_key"]) for row in kept if row["id"] is not None) == [
@@ -115,12 +115,12 @@ def test_what_does_not_fit_is_kept_apart_as_the_hint_says(tmp_path: Path) -> Non
     ]
     # The other advice works, too.
     fails = table_of_numbers(tmp_path / "left out")
-    fails.append(given.filter(pa.array([True, False, False, True])))
+    fails.upsert(given.filter(pa.array([True, False, False, True])))
     assert fails.snapshot().num_rows == 2
     # A later row of the key clears it, and a delete of the same text.
-    table.append(pa.table({"id": ["2"], "at": ["2"], "note": ["e"]}))
+    table.upsert(pa.table({"id": ["2"], "at": ["2"], "note": ["e"]}))
     gone = pa.table({"id": [BAD_NUMBER], "at": ["2"], "note": [None], "gone": [True]})
-    table.append(gone, deletes="gone")
+    table.upsert(gone, deletes="gone")
     assert not list(table.quarantine())
 
 
@@ -149,10 +149,10 @@ def test_a_time_that_python_cannot_read_is_never_stored(tmp_path: Path, time: pa
         table = Table.create(path, columns, keys=[key], on_error=policy)
         is_inline = policy is ErrorPolicy.INLINE and key == "id"  # Which covers values only.
         if is_inline or policy is ErrorPolicy.QUARANTINE:
-            table.append(given)
+            table.upsert(given)
         else:
             with pytest.raises(DataError, match="of the years 0001 to 9999"):
-                table.append(given)
+                table.upsert(given)
         assert table.snapshot().column("value").to_pylist() == [None] * is_inline
         kept = [row for batch in table.quarantine() for row in batch.to_pylist()]
         assert len(kept) == (policy is ErrorPolicy.QUARANTINE)
@@ -193,9 +193,9 @@ def test_nested_times_are_looked_through(tmp_path: Path) -> None:
     time = pa.array([2**62, 0]).view(pa.timestamp("us"))
     nested = pa.StructArray.from_arrays([time], ["at"])
     table = table_of(tmp_path, nested.type)
-    table.append(pa.table({"id": [2], "value": nested[1:]}))
+    table.upsert(pa.table({"id": [2], "value": nested[1:]}))
     with pytest.raises(DataError, match="column 'value' holds what is no struct"):
-        table.append(pa.table({"id": [1], "value": nested[:1]}))
+        table.upsert(pa.table({"id": [1], "value": nested[:1]}))
 
 
 KINDS: dict[str, pa.Array] = {
@@ -269,7 +269,7 @@ def test_a_null_struct_may_have_fields_that_are_never_null(
 ) -> None:
     table = table_of(tmp_path, type_)
     given = pa.array([None, value, None, value], type_).slice(1)
-    table.append(pa.table({"id": [1, 2, 3], "value": given}))
+    table.upsert(pa.table({"id": [1, 2, 3], "value": given}))
     assert table.snapshot().sort_by("id").column("value").to_pylist() == [value, None, value]
 
 
@@ -288,13 +288,13 @@ def test_a_dictionary_is_converted_by_its_entries(entries: list[str], type_: pa.
 def test_a_type_of_which_nothing_fits_is_an_error_of_the_write(tmp_path: Path) -> None:
     table = table_of(tmp_path, pa.int64(), on_error=ErrorPolicy.QUARANTINE)
     with pytest.raises(SchemaError, match=r"'value' of type .* cannot be stored as int64"):
-        table.append(rows([1]))
+        table.upsert(rows([1]))
 
 
 @pytest.mark.parametrize("form", [str, Decimal])
 def test_rows_are_not_looked_for_by_another_number(tmp_path: Path, form: Any) -> None:
     table = table_of(tmp_path, pa.decimal128(38, 2))
-    table.append(rows("1.50"))
+    table.upsert(rows("1.50"))
     assert table.rows_having("value", [form("15e-1")]).num_rows == 1
     for bad in ("1e-9999999", "48151415102163378576555277819065061780"):
         with pytest.raises(SchemaError, match="column 'value' has no such value"):

@@ -117,7 +117,7 @@ def test_an_offset_that_was_begun_with_rows_is_gone_on_with(tmp_path: Path) -> N
     shop.order((2, 1, 7))
     query = Keeping(shop, tmp_path / "kept")
     contents = shop.kept.table.snapshot().select(query.kept.table.schema.columns.names)
-    query.table.append(contents)
+    query.table.upsert(contents)
     query.offset = before.offset
     query.run()
     assert query.shown() == shop.expected() == {("ada",): (2, 12, 7)}

@@ -69,7 +69,7 @@ class Lived:
     def write(self, *rows: tuple[str, int, int, int]) -> None:
         names = ["part", "id", "v", "at"] if self.is_ordered else ["part", "id", "v"]
         records = [dict(zip(names, row, strict=False)) for row in rows]
-        self.table.append(pa.Table.from_pylist(records))
+        self.table.upsert(pa.Table.from_pylist(records))
 
     def delete_by_options(self, rows: pa.Table, **options: str) -> Commit | None:
         """Write keys as Spark and flows do."""
@@ -168,15 +168,15 @@ def test_a_later_row_that_comes_meanwhile_stays(tmp_path: Path) -> None:
     """The delete was decided by an older version, and has the order of the row that it saw."""
     lived = Lived(tmp_path, sequence_by=["at"])
     lived.write(("a", 1, 10, 5))
-    table, append = lived.table, lived.table.append
+    table, append = lived.table, lived.table.upsert
 
     def behind_another(*args: Any, **how: Any) -> Any:
-        Table.open(str(tmp_path / "rows")).append(
+        Table.open(str(tmp_path / "rows")).upsert(
             pa.table({"part": ["a"], "id": [1], "v": [11], "at": [6]})
         )
         return append(*args, **how)
 
-    table.append = behind_another  # type: ignore[method-assign]
+    table.upsert = behind_another  # type: ignore[method-assign]
     commit = table.delete(("a", 1))
     assert lived.rows["a", 1]["v"] == 11
     assert commit is not None
@@ -213,7 +213,7 @@ def test_a_delete_of_a_feed_with_the_order_of_its_row_is_tied(tmp_path: Path) ->
     lived = Lived(tmp_path, sequence_by=["at"])
     lived.write(("a", 1, 10, 5))
     gone = pa.table({"part": ["a"], "id": [1], "v": [0], "at": [5], "is_gone": [True]})
-    commit = lived.table.append(gone, deletes="is_gone")
+    commit = lived.table.upsert(gone, deletes="is_gone")
     assert commit is not None
     assert (commit.counters["deletes"], commit.counters["tied"]) == (1, 1)
 
@@ -222,7 +222,7 @@ def test_deletes_by_key_share_a_version_with_their_like_alone(tmp_path: Path) ->
     lived = Lived(tmp_path, sequence_by=["at"])
     lived.write(("a", 1, 10, 5), ("a", 2, 20, 5), ("a", 3, 30, 5))
     row = pa.table({"part": ["a"], "id": [3], "v": [31], "at": [5]})
-    delete, append = lived.table.delete, lived.table.append
+    delete, append = lived.table.delete, lived.table.upsert
     calls = [
         partial(delete, ("a", 1)),
         partial(delete, [("a", 1), ("a", 2)]),
@@ -320,7 +320,7 @@ def test_the_command_takes_negative_keys(
 ) -> None:
     path = str(tmp_path / "rows")
     table = Table.create(path, pa.schema({"id": pa.int64()}), keys=["id"])
-    table.append(pa.table({"id": [-5, 7]}))
+    table.upsert(pa.table({"id": [-5, 7]}))
     found = CliRunner().invoke(upsertflow, [command, "--json", path, *arguments])
     assert found.exit_code == 0, found.output
     assert [json.loads(line)["id"] for line in found.stdout.splitlines()] == shown

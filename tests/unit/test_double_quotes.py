@@ -74,7 +74,7 @@ DELETES = {"delete": left_by_delete, "delete by the command": left_by_command}
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     table = Table.create(str(tmp_path / "table"), ROWS.schema, keys=["id"])
-    table.append(ROWS)
+    table.upsert(ROWS)
     return str(tmp_path / "table")
 
 

@@ -420,12 +420,12 @@ def test_forgotten_deletes_stay_forgotten_behind_the_change(tmp_path: Path) -> N
         properties={"tombstoneRetention": "0 epochs"},
     )
     rows = pa.table({"k": [1, 2], "seq": [5, 9], "gone": [False, True]})
-    table.append(rows, deletes="gone")
+    table.upsert(rows, deletes="gone")
     table.compact(full=True)
     assert table.log.head().low_water is not None
     table.alter(dataclasses.replace(table.log.head().schema, on_error=ErrorPolicy.QUARANTINE))
     rows = pa.table({"k": [2, 3, 1], "seq": [8, 10, 4]})
-    late = table.append(rows, late_rows=LateRows.REJECT)
+    late = table.upsert(rows, late_rows=LateRows.REJECT)
     assert late is not None
     assert (late.counters["rejected"], late.counters["stale"]) == (1, 1)
     assert sorted(table.snapshot().column("k").to_pylist()) == [1, 3]
@@ -625,7 +625,7 @@ def test_an_overwrite_leaves_the_errors_of_the_past_out(tmp_path: Path) -> None:
     write(path, records(before), onError="quarantine", **JSON)
     planned = plan(path, KAFKA, **JSON)
     rows = records([(key(1), BAD), (key(2), value("b"))])
-    commit = planned.table().append(rows, envelope=planned.write.envelope, overwrite=True)
+    commit = planned.table().upsert(rows, envelope=planned.write.envelope, overwrite=True)
     assert commit is not None
     counters = counters_of(commit)
     assert (counters.displaced, counters.retracted, counters.inserts) == (1, 1, 1)

@@ -52,7 +52,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
 
 def append(table: Table, ids: Iterable[int], *, overwrite: bool = False) -> None:
     keys = list(ids)
-    table.append(pa.table({"id": keys, "v": keys}), overwrite=overwrite)
+    table.upsert(pa.table({"id": keys, "v": keys}), overwrite=overwrite)
 
 
 def explained(table: Table, **given: str) -> str:
@@ -217,7 +217,7 @@ def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     orders = Table.create(str(tmp_path / "orders"), columns, keys=["order_id"])
     for step in (1, 4, 1000, 1000):
         keys = list(range(0, 200_000, step))
-        orders.append(pa.table({"order_id": keys, "amount": keys}))
+        orders.upsert(pa.table({"order_id": keys, "amount": keys}))
     page = (ROOT / "docs" / "operations.md").read_text()
     text = explained(
         orders, readChangeFeed="true", startingVersion="3", endingVersion="4", splits="2"

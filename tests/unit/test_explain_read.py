@@ -44,7 +44,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def append(table: Table, ids: Iterable[int]) -> None:
     keys = list(ids)
-    table.append(pa.table({"id": keys, "v": keys}))
+    table.upsert(pa.table({"id": keys, "v": keys}))
 
 
 def given(lake: Path, names: str = "east,west", **more: str) -> dict[str, str]:
@@ -216,7 +216,7 @@ def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, rows in (("east", 200_000), ("west", 40_000)):
         table = Table.create(str(tmp_path / name), columns, keys=["order_id"])
         keys = list(range(rows))
-        table.append(pa.table({"order_id": keys, "amount": keys}))
+        table.upsert(pa.table({"order_id": keys, "amount": keys}))
     text = explain_read(ReadPlan.parse(given(tmp_path)))
     page = (ROOT / "docs" / "many-tables.md").read_text()
     assert f"```text\n{SIZES.sub('? bytes', text)}\n```" in SIZES.sub("? bytes", page)

@@ -40,11 +40,11 @@ class Shares:
 
     def put(self, *rows: tuple[int, int]) -> None:
         given = [{"id": key, "among": among, "team": "a"} for key, among in rows]
-        self.table.append(pa.Table.from_pylist(given, schema=SHARES))
+        self.table.upsert(pa.Table.from_pylist(given, schema=SHARES))
 
     def delete(self, key: int) -> None:
         gone = pa.table({"id": [key], "among": [None], "team": [None], "gone": [True]})
-        self.table.append(gone, deletes="gone")
+        self.table.upsert(gone, deletes="gone")
 
     def keeper(self, **options: str) -> Keeper:
         return Keeper(self.view.node, self.root / "kept", self.root / "checkpoint", options)
@@ -218,7 +218,7 @@ def test_a_sum_over_a_projection_without_a_key_reads_its_columns_alone(shares: S
 def test_an_odd_name_is_grouped_and_summed(tmp_path: Path) -> None:
     schema = pa.schema({"id": pa.int64(), "a `b": pa.string(), "x y": pa.float64()})
     table = Table.create(str(tmp_path / "odd"), schema, keys=["id"])
-    table.append(pa.table([[1], ["t"], [0.5]], schema=schema))
+    table.upsert(pa.table([[1], ["t"], [0.5]], schema=schema))
     view = Plan.of_table(str(tmp_path / "odd")).group_by("a `b").agg(s=agg.sum("x y", scale=1))
     assert view.to_arrow().column("s").to_pylist() == [0.5]
 
@@ -230,7 +230,7 @@ def with_bonus(shares: Shares) -> tuple[Plan, Table]:
     """Return what each gets with the bonus of its team."""
     path = str(shares.root / "teams")
     table = Table.create(path, TEAMS, keys=["team"])
-    table.append(pa.table([["a"], [5]], schema=TEAMS))
+    table.upsert(pa.table([["a"], [5]], schema=TEAMS))
     both = shares.rows.join(Plan.of_table(path), {"team": "team"}, reverse="scan")
     return both.select("team", each="100 DIV bonus").group_by("team").agg(s=agg.sum("each")), table
 
@@ -239,13 +239,13 @@ def test_all_rows_are_named_of_which_a_failing_one_is_made(shares: Shares) -> No
     view, teams = with_bonus(shares)
     path = str(shares.root / "groups")
     assert view.refresh(path)
-    teams.append(pa.table([["a"], [0]], schema=TEAMS))
+    teams.upsert(pa.table([["a"], [0]], schema=TEAMS))
     with pytest.raises(DataError, match="and 1 more") as error:
         view.refresh(path)
     [order, team] = named(error)
     assert order[0] in ("id=1", "id=2")
     assert (order[1:], team) == (("shares", 1), ("team='a'", "teams", 2))
-    teams.append(pa.table([["a"], [50]], schema=TEAMS))
+    teams.upsert(pa.table([["a"], [50]], schema=TEAMS))
     assert view.refresh(path)
     assert Plan.of_table(path).to_arrow().to_pylist() == [{"team": "a", "s": 4}]
 
@@ -334,7 +334,7 @@ class Sums:
 
     def put(self, *rows: tuple[int, str, object]) -> None:
         given = [dict(zip(self.schema.names, row, strict=True)) for row in rows]
-        self.table.append(pa.Table.from_pylist(given, schema=self.schema))
+        self.table.upsert(pa.Table.from_pylist(given, schema=self.schema))
 
     def shown(self, name: str = "kept", **how: str) -> dict[str, object]:
         self.view.refresh(str(self.root / name), **how)

@@ -52,7 +52,7 @@ def versions_of(count: int) -> MemoryStore:
     table = Table(store)
     table.ensure(TableSchema.of(pa.schema({"k": pa.int64(), "n": pa.int64()}), keys=["k"]))
     for number in range(1, count):
-        table.append(pa.table({"k": [number % 3], "n": [number]}))
+        table.upsert(pa.table({"k": [number % 3], "n": [number]}))
     assert table.log.head().version == count - 1
     return store
 
@@ -80,7 +80,7 @@ def test_where_one_is_new_no_more_than_that_is_asked_for() -> None:
     there = Table(far)
     there.log.head()
     del far.read_versions[:]
-    Table(near).append(pa.table({"k": [1], "n": [1]}))
+    Table(near).upsert(pa.table({"k": [1], "n": [1]}))
     assert there.log.head().version == VERSIONS
     assert sorted(set(far.read_versions)) == [VERSIONS - 1, VERSIONS, VERSIONS + 1]
 

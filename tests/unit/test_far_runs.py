@@ -35,7 +35,7 @@ def bucket() -> obstore.store.MemoryStore:
     table.ensure(TableSchema.of(COLUMNS, keys=["region", "id"], hash_prefix=1))
     for number in range(EPOCHS):
         ids = [7, *range(10 * number, 10 * number + 10)]
-        table.append(pa.table([["eu"] * len(ids), ids, [number] * len(ids)], schema=COLUMNS))
+        table.upsert(pa.table([["eu"] * len(ids), ids, [number] * len(ids)], schema=COLUMNS))
     assert len(table.log.head().slices) == EPOCHS
     return client
 
@@ -153,8 +153,8 @@ def test_a_client_of_buckets_reads_the_blocks_of_a_run(
     schema = pa.schema({"id": pa.int64(), "s": pa.string()})
     table = Table(there)
     table.ensure(TableSchema.of(schema, keys=["id"]))
-    table.append(pa.table({"id": range(5_000), "s": [f"text {n}" for n in range(5_000)]}))
-    table.append(pa.table({"id": [7], "s": ["newer"]}))
+    table.upsert(pa.table({"id": range(5_000), "s": [f"text {n}" for n in range(5_000)]}))
+    table.upsert(pa.table({"id": [7], "s": ["newer"]}))
     cache = {"cache_dir": str(tmp_path)}
     reader = Table(ObjectStore(f"s3://reader/{request.node.name}", cache, client=client))
     wanted = list(range(keys + 7))[-keys:]

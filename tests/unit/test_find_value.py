@@ -123,7 +123,7 @@ def test_bounds_that_parquet_keeps_are_looked_at(tmp_path: Path) -> None:
 
 def test_files_under_temporary_names_are_read(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.schema({"email": pa.string()}), keys=["email"])
-    table.append(pa.table({"email": [MAIL]}))
+    table.upsert(pa.table({"email": [MAIL]}))
     [run] = (tmp_path / "t" / "data").iterdir()
     run.rename(run.with_name(f".tmp-{'0' * 32}"))
     assert [path for path, _ in found(tmp_path, MAIL)] == [f"t/data/.tmp-{'0' * 32}"]
@@ -135,9 +135,9 @@ def test_a_row_in_quarantine_goes_with_a_delete_of_its_key(tmp_path: Path) -> No
     table = Table.create(
         str(tmp_path / "t"), columns, properties={"tombstoneRetention": "0 epochs"}, **how
     )
-    table.append(pa.table({"email": [MAIL, "bob"], "n": ["no number", "7"]}))
+    table.upsert(pa.table({"email": [MAIL, "bob"], "n": ["no number", "7"]}))
     assert {column for _, column in found(tmp_path, MAIL)} >= {"email"}
-    table.append(pa.table({"email": [MAIL], "n": [0], "gone": [True]}), deletes="gone")
+    table.upsert(pa.table({"email": [MAIL], "n": [0], "gone": [True]}), deletes="gone")
     clean(table)
     assert not found(tmp_path, MAIL)
     assert table.snapshot().num_rows == 1

@@ -209,4 +209,4 @@ def test_rows_of_plain_python_with_deletes_that_nothing_reads_are_refused(
     rows = pa.table({"id": [1], "__deleted": ["true"]})
     table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     with pytest.raises(SchemaError, match="marks the deletes"):
-        table.append(rows, merge_schema=merge_schema)
+        table.upsert(rows, merge_schema=merge_schema)

@@ -45,7 +45,7 @@ def copied(source: Work, *sinks: Work, width: int | None = None) -> Graph:
 def table_of(path: Path, count: int) -> Table:
     table = Table.create(str(path), ROWS, keys=["v"])
     for first in range(count):
-        table.append(rows_of(1, first=first))
+        table.upsert(rows_of(1, first=first))
     return table
 
 
@@ -142,7 +142,7 @@ def test_each_table_takes_a_run_once_that_fell_between_them(tmp_path: Path) -> N
         TableSink(str(tmp_path / "other"), full),
     ]
     other = Table.create(str(tmp_path / "other"), ROWS, keys=["v"], properties=full_of(full))
-    other.append(rows_of(1, first=50))
+    other.upsert(rows_of(1, first=50))
     other.hold("slow", 0)
     graph = copied(ArrowSource(rows_of(3)), *sinks)
     with pytest.raises(TableFullError):

@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> Table:
     """Return a table whose files are a week old."""
     table = Table.create(str(tmp_path / "table"), COLUMNS, keys=["k"])
     for version in range(1, 4):
-        table.append(rows(version))
+        table.upsert(rows(version))
     age(folder_of(table))
     return table
 
@@ -61,8 +61,8 @@ def vacuum_twice(table: Table) -> None:
 
 
 def test_what_writers_make_has_a_name_of_theirs(table: Table) -> None:
-    table.append(rows(4), overwrite=True)
-    table.append(rows(5))
+    table.upsert(rows(4), overwrite=True)
+    table.upsert(rows(5))
     table.compact(full=True)
     named = {part.file.path for version in range(7) for part in table.log.commit(version).slices()}
     assert len(named) >= 6
@@ -136,7 +136,7 @@ def test_a_link_to_nothing_stays(table: Table, tmp_path: Path) -> None:
 def test_a_linked_log_is_not_cut(table: Table, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("spark_upsert.table.log.storage.CHECKPOINT_EVERY", 2)
     for version in range(4, 9):
-        table.append(rows(version))
+        table.upsert(rows(version))
     elsewhere = tmp_path / "elsewhere"
     (folder_of(table) / "_log").rename(elsewhere)
     (folder_of(table) / "_log").symlink_to(elsewhere)

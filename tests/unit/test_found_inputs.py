@@ -47,7 +47,7 @@ COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 def write(table: Table, *rows: int) -> None:
     """Write one epoch that sets some keys to the number of the epoch."""
     version = table.log.head().version + 1
-    table.append(pa.table({"k": list(rows), "v": [version] * len(rows)}, schema=COLUMNS))
+    table.upsert(pa.table({"k": list(rows), "v": [version] * len(rows)}, schema=COLUMNS))
 
 
 class Lake:
@@ -218,7 +218,7 @@ def test_what_begins_at_the_latest_leaves_out_nothing_of_a_table_that_comes(
 def test_a_table_that_comes_with_other_columns_is_an_error_that_names_it(lake: Lake) -> None:
     query = lake.query()
     query.drain()
-    lake.add("north", columns=pa.schema({"k": pa.int64(), "w": pa.int64()})).append(
+    lake.add("north", columns=pa.schema({"k": pa.int64(), "w": pa.int64()})).upsert(
         pa.table({"k": [1], "w": [1]})
     )
     query.plan()

@@ -111,7 +111,7 @@ def test_a_table_that_is_there_is_opened_whatever_lies_in_its_folder(tmp_path: P
         put(tmp_path, path)
     ensure(tmp_path)
     plan(tmp_path)
-    Table.open(str(tmp_path)).append(ROWS)
+    Table.open(str(tmp_path)).upsert(ROWS)
 
 
 def test_a_write_may_be_tried_again_after_its_task_was_killed() -> None:
@@ -205,7 +205,7 @@ def test_a_mirror_below_a_table_that_was_allowed(tmp_path: Path) -> None:
     put(tmp_path, FOREIGN["a Delta table"])
     create(tmp_path, allow=True)
     table = Table.open(str(tmp_path))
-    table.append(ROWS)
+    table.upsert(ROWS)
     assert table.publish().shown == 1
 
 

@@ -1,4 +1,4 @@
-"""What `Table.append` takes: Arrow, frames that give Arrow, and columns that the table lacks."""
+"""What `Table.upsert` takes: Arrow, frames that give Arrow, and columns that the table lacks."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def table(columns: pa.Schema = COLUMNS, **more: Any) -> Table:
 )
 def test_whatever_gives_arrow_is_taken(given: Any) -> None:
     to = table()
-    to.append(given)
+    to.upsert(given)
     assert to.snapshot().sort_by("id").to_pylist() == ROWS.to_pylist()
 
 
 @pytest.mark.parametrize("given", [ROWS.to_pylist(), ROWS.to_pydict(), None, "rows"], ids=repr)
 def test_what_gives_none_is_refused_in_a_sentence(given: Any) -> None:
     with pytest.raises(SchemaError, match="rows are taken as a table") as caught:
-        table().append(given)
+        table().upsert(given)
     assert type(given).__name__ in caught.value.message
 
 
@@ -81,7 +81,7 @@ def named(*names: str) -> pa.Table:
 def test_two_columns_of_one_name_are_refused(given: pa.Table, how: dict[str, Any]) -> None:
     to = table()
     with pytest.raises(SchemaError, match="column names must differ"):
-        to.append(given, **how)
+        to.upsert(given, **how)
     assert to.log.head().version == 0
 
 
@@ -94,8 +94,8 @@ def test_dictionaries_of_polars_are_texts(type_: Any, is_nested: bool) -> None:
     to = table(
         pa.schema({"id": pa.int64(), "v": pa.list_(pa.string()) if is_nested else pa.string()})
     )
-    to.append(frame)
-    to.append(frame.with_columns(w="v"), merge_schema=True)
+    to.upsert(frame)
+    to.upsert(frame.with_columns(w="v"), merge_schema=True)
     assert to.snapshot().sort_by("id").column("w").to_pylist() == values
 
 
@@ -103,21 +103,21 @@ def test_objects_of_polars_are_not_stored_by_their_address() -> None:
     frame = pl.DataFrame({"id": [1], "v": pl.Series([b"x"], dtype=pl.Object)})
     to = table(pa.schema({"id": pa.int64(), "v": pa.binary()}))
     with pytest.raises(SchemaError, match="the column 'v' of the frame has the type Object"):
-        to.append(frame)
+        to.upsert(frame)
     with pytest.raises(SchemaError, match="'id' of the frame has the type Object"):
         to.get(pl.DataFrame({"id": pl.Series([1], dtype=pl.Object)}))
-    to.append(pa.table({"id": [1], "v": [b"x"]}))
+    to.upsert(pa.table({"id": [1], "v": [b"x"]}))
     assert to.rows_having("v", frame["v"]).num_rows == 1
 
 
 def test_a_table_gains_columns_and_wider_types_where_it_may() -> None:
     to = table()
-    to.append(ROWS)
+    to.upsert(ROWS)
     wider = pa.table({"id": [1, 3], "v": [2**40, 1], "w": ["x", "y"]})
     with pytest.raises(SchemaError, match="a column 'w' that the table does not"):
-        to.append(wider)
-    to.append(wider, merge_schema=True)
-    to.append(pa.table({"id": [4]}), merge_schema=True)
+        to.upsert(wider)
+    to.upsert(wider, merge_schema=True)
+    to.upsert(pa.table({"id": [4]}), merge_schema=True)
     assert to.snapshot().sort_by("id").to_pylist() == [
         {"id": 1, "v": 2**40, "w": "x"},
         {"id": 2, "v": 20, "w": None},
@@ -130,7 +130,7 @@ def test_a_table_gains_columns_and_wider_types_where_it_may() -> None:
 def test_what_orders_rows_or_marks_deletes_is_no_column_that_is_gained() -> None:
     to = table(order=[pa.field("n", pa.int64())])
     rows = pa.table({"id": [1], "v": [1], "n": [1], "gone": [False], "w": [5]})
-    to.append(rows, deletes="gone", merge_schema=True)
+    to.upsert(rows, deletes="gone", merge_schema=True)
     assert to.schema.columns.names == ["id", "v", "w"]
 
 
@@ -138,8 +138,8 @@ def test_a_collected_column_may_be_lacked() -> None:
     collecting = MergeEngine.chosen(Engine.AGGREGATION, {"v": Rule.COLLECT}, {})
     columns = pa.schema({"id": pa.int64(), "v": pa.list_(pa.int32())})
     to = table(columns, engine=collecting)
-    to.append(ROWS)
-    to.append(pa.table({"id": [1], "w": [3]}), merge_schema=True)
+    to.upsert(ROWS)
+    to.upsert(pa.table({"id": [1], "w": [3]}), merge_schema=True)
     found = to.snapshot().sort_by("id").to_pylist()
     assert [(row["v"], row["w"]) for row in found] == [([10], 3), ([20], None)]
 
@@ -147,23 +147,23 @@ def test_a_collected_column_may_be_lacked() -> None:
 def test_another_type_is_refused_and_the_table_left_as_it_was() -> None:
     to = table()
     with pytest.raises(SchemaError, match="'v' is int32 in the table, but string in the rows"):
-        to.append(pa.table({"id": [1], "v": ["x"]}), merge_schema=True)
+        to.upsert(pa.table({"id": [1], "v": ["x"]}), merge_schema=True)
     assert to.log.head().version == 0
 
 
 ORDERED = {"order": [pa.field("n", pa.int64())]}
 
 MISTAKES: dict[str, Callable[[], Any]] = {
-    "a column more": lambda: table().append(pa.table({"id": [1], "v": [1], "w": [1]})),
-    "a column less": lambda: table().append(pa.table({"id": [1]})),
-    "no rows": lambda: table().append([1]),
-    "a null key": lambda: table().append(pa.table({"id": [None], "v": [1]})),
-    "ties": lambda: table(**ORDERED, ties=Ties.FAIL).append(
+    "a column more": lambda: table().upsert(pa.table({"id": [1], "v": [1], "w": [1]})),
+    "a column less": lambda: table().upsert(pa.table({"id": [1]})),
+    "no rows": lambda: table().upsert([1]),
+    "a null key": lambda: table().upsert(pa.table({"id": [None], "v": [1]})),
+    "ties": lambda: table(**ORDERED, ties=Ties.FAIL).upsert(
         pa.table({"id": [1, 1], "v": [1, 2], "n": [1, 1]})
     ),
-    "inline": lambda: table(on_error=ErrorPolicy.INLINE).append(pa.table({"id": [None], "v": [1]})),
-    "no order": lambda: table(**ORDERED).append(pa.table({"id": [1], "v": [1]})),
-    "a type": lambda: table().append(pa.table({"id": [1], "v": ["x"]}), merge_schema=True),
+    "inline": lambda: table(on_error=ErrorPolicy.INLINE).upsert(pa.table({"id": [None], "v": [1]})),
+    "no order": lambda: table(**ORDERED).upsert(pa.table({"id": [1], "v": [1]})),
+    "a type": lambda: table().upsert(pa.table({"id": [1], "v": ["x"]}), merge_schema=True),
     "epochs": lambda: table().changes(5),
     "a version": lambda: table().at(5),
 }

@@ -46,7 +46,7 @@ def rows(*pairs: tuple[int, int], seq: int | None = None) -> pa.Table:
 def append(
     table: Table, *pairs: tuple[int, int], seq: int | None = None, **how: Any
 ) -> Callable[[], Commit | None]:
-    return partial(table.append, rows(*pairs, seq=seq), **how)
+    return partial(table.upsert, rows(*pairs, seq=seq), **how)
 
 
 def by(writer: str, number: int, *, is_consecutive: bool = False) -> Transaction:
@@ -67,7 +67,7 @@ def counters(commit: Commit) -> dict[str, int]:
 
 def test_a_lone_append_has_a_version_of_its_own() -> None:
     table = new_table()
-    commit = table.append(rows((1, 1)), transaction=by("a", 0))
+    commit = table.upsert(rows((1, 1)), transaction=by("a", 0))
     assert commit == table.log.commit(1)
 
 
@@ -87,7 +87,7 @@ def test_appends_that_meet_share_one_version_with_all_their_transactions() -> No
 
 def test_each_is_told_its_own_transaction_and_what_its_own_rows_did() -> None:
     table = new_table()
-    table.append(rows((1, 1)))
+    table.upsert(rows((1, 1)))
     first, second = meet(
         table,
         append(table, (1, 2), (2, 2), transaction=by("a", 0)),
@@ -121,7 +121,7 @@ def test_of_one_key_the_append_that_came_last_wins_and_each_is_counted_in_its_tu
 )
 def test_appends_in_one_version_are_compared_as_those_in_two(scope: Scope, value: int) -> None:
     table = new_table(scope)
-    first = partial(table.append, rows((0, 0), seq=0))
+    first = partial(table.upsert, rows((0, 0), seq=0))
     Gate(table._appends.calls).meet(
         first, [append(table, (1, 1), seq=9), append(table, (1, 2), seq=3)]
     )
@@ -138,7 +138,7 @@ def test_an_overwrite_and_a_large_append_come_by_themselves(
     large = append(table, (1, 1), (2, 2), (3, 3))
     gate.meet(append(table, (0, 0)), [])
     assert large() is not None
-    assert table.append(rows((5, 5)), overwrite=True) is not None
+    assert table.upsert(rows((5, 5)), overwrite=True) is not None
     assert gate.rounds == [1]
     assert rows_at(table) == {5: 5}
 
@@ -171,13 +171,13 @@ def test_the_window_follows_the_pressure(pressure: float, window_ms: float) -> N
         consumer="etl", rung=2, pressure=pressure, reported_ms=now_ms, ttl_ms=60_000
     )
     report(table.store, said)
-    table.append(rows((1, 1)))
+    table.upsert(rows((1, 1)))
     assert table._appends.window_s() == pytest.approx(window_ms / 1000)
 
 
 def test_without_reports_the_window_is_the_least() -> None:
     table = new_table()
-    table.append(rows((1, 1)))
+    table.upsert(rows((1, 1)))
     assert table._appends.window_s() == 0.0005
 
 
@@ -186,7 +186,7 @@ def test_without_reports_the_window_is_the_least() -> None:
 
 def test_a_replay_is_answered_as_done_and_its_company_is_committed() -> None:
     table = new_table()
-    table.append(rows((1, 1)), transaction=by("a", 0))
+    table.upsert(rows((1, 1)), transaction=by("a", 0))
     replay, other = meet(
         table, append(table, (1, 9), transaction=by("a", 0)), append(table, (2, 2))
     )
@@ -223,8 +223,8 @@ def test_rows_that_are_wrong_in_themselves_are_their_callers_error() -> None:
     bad = pa.table({"k": pa.array([None], pa.int64()), "v": pa.array([1], pa.int64())})
     good, null_key, no_column = (
         append(table, (1, 1)),
-        partial(table.append, bad),
-        partial(table.append, pa.table({"other": [1]})),
+        partial(table.upsert, bad),
+        partial(table.upsert, pa.table({"other": [1]})),
     )
     [told] = meet(table, good)
     with pytest.raises(DataError):
@@ -236,8 +236,8 @@ def test_rows_that_are_wrong_in_themselves_are_their_callers_error() -> None:
 
 def test_rows_that_the_table_refuses_are_their_callers_error_and_the_others_are_applied() -> None:
     table = new_table(Scope.TABLE, ties=Ties.FAIL)
-    table.append(rows((1, 1), seq=5))
-    first = partial(table.append, rows((0, 0), seq=0))
+    table.upsert(rows((1, 1), seq=5))
+    first = partial(table.upsert, rows((0, 0), seq=0))
     _, good, tied, also_good = Gate(table._appends.calls).meet(
         first,
         [
@@ -254,7 +254,7 @@ def test_rows_that_the_table_refuses_are_their_callers_error_and_the_others_are_
 
 def test_rows_that_an_append_before_them_rules_out_are_their_callers_error() -> None:
     table = new_table(Scope.TABLE, ties=Ties.FAIL)
-    first = partial(table.append, rows((0, 0), seq=0))
+    first = partial(table.upsert, rows((0, 0), seq=0))
     _, good, tied = Gate(table._appends.calls).meet(
         first, [append(table, (1, 1), seq=5), append(table, (1, 2), seq=5)]
     )
@@ -302,7 +302,7 @@ def test_a_storage_error_is_told_to_each_and_each_may_try_again() -> None:
 def test_where_there_is_no_room_each_is_told_by_itself_and_a_replay_is_done() -> None:
     store = MemoryStore()
     table = new_table(store=store)
-    table.append(rows((9, 9)), transaction=by("a", 0))
+    table.upsert(rows((9, 9)), transaction=by("a", 0))
     table.alter(table.schema, {"maxBacklogEpochs": "2", "onFull": "reject"})
     table.hold("slow", table.log.head().version)
     told = meet(
@@ -329,7 +329,7 @@ def test_who_lost_a_race_counts_against_what_the_winner_left() -> None:
     def commit_behind_another(epoch: Any, **how: Any) -> Commit | None:
         if len(epoch.staged[0].files) and epoch.staged[0].counters.rows == 2 and not interfered:
             interfered.append(1)
-            other.append(rows((1, 7)))
+            other.upsert(rows((1, 7)))
         return commit(epoch, **how)
 
     table.commit = commit_behind_another  # type: ignore[method-assign]
@@ -349,7 +349,7 @@ def test_a_transaction_that_another_process_brings_in_meanwhile_is_done_already(
     def commit_behind_another(epoch: Any, **how: Any) -> Commit | None:
         if epoch.staged and epoch.staged[0].counters.rows == 3 and not interfered:
             interfered.append(1)
-            other.append(rows((1, 7)), transaction=by("a", 0))
+            other.upsert(rows((1, 7)), transaction=by("a", 0))
         return commit(epoch, **how)
 
     table.commit = commit_behind_another  # type: ignore[method-assign]
@@ -378,7 +378,7 @@ def test_after_another_process_altered_the_table_each_is_planned_anew() -> None:
 
     gate._carry_out = altered
     small = [rows((key, 2)).set_column(1, "v", pa.array([2], pa.int32())) for key in range(3)]
-    first, *others = (partial(table.append, each) for each in small)
+    first, *others = (partial(table.upsert, each) for each in small)
     told = gate.meet(first, others)
     assert sorted(each.version for each in told) == [1, 3, 4]
     assert table.schema.columns.field("v").type == pa.int64()
@@ -388,7 +388,7 @@ def test_after_another_process_altered_the_table_each_is_planned_anew() -> None:
 def test_columns_that_another_process_added_are_known_to_the_next_append() -> None:
     store = MemoryStore()
     table, other = new_table(store=store), Table(store)
-    table.append(rows((1, 1)))
+    table.upsert(rows((1, 1)))
     other.alter(
         TableSchema.of(
             ROWS.append(pa.field("w", pa.int64())),
@@ -397,7 +397,7 @@ def test_columns_that_another_process_added_are_known_to_the_next_append() -> No
             hash_seed=other.schema.hash_seed,
         )
     )
-    commit = table.append(rows((2, 2)).append_column("w", pa.array([3], pa.int64())))
+    commit = table.upsert(rows((2, 2)).append_column("w", pa.array([3], pa.int64())))
     assert commit is not None
     assert table.snapshot().sort_by("k").column("w").to_pylist() == [None, 3]
 
@@ -414,7 +414,7 @@ def test_what_many_threads_append_is_there_once_and_that_of_a_thread_in_order() 
     def work(number: int) -> None:
         barrier.wait(300)
         for index in range(each):
-            commit = table.append(
+            commit = table.upsert(
                 rows((number, index), (100 + index, number)), transaction=by(f"w{number}", index)
             )
             assert commit is not None

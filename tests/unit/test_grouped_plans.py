@@ -33,7 +33,7 @@ def plan(orders: Table, tmp_path: Path) -> Plan:
 def test_a_grouped_plan_is_kept_and_brought_up_to_date(
     orders: Table, plan: Plan, tmp_path: Path
 ) -> None:
-    orders.append(pa.table({"id": [1, 2], "country": ["NO", "NO"], "amount": [0.1, 0.2]}))
+    orders.upsert(pa.table({"id": [1, 2], "country": ["NO", "NO"], "amount": [0.1, 0.2]}))
     revenue = plan.group_by("country").agg(
         n=agg.count(), revenue=agg.sum("amount", scale=2), top=agg.max("amount")
     )
@@ -45,7 +45,7 @@ def test_a_grouped_plan_is_kept_and_brought_up_to_date(
     path = str(tmp_path / "revenue")
     assert revenue.refresh(path)
     assert not revenue.refresh(path)
-    orders.append(pa.table({"id": [2], "country": ["SE"], "amount": [1.0]}))
+    orders.upsert(pa.table({"id": [2], "country": ["SE"], "amount": [1.0]}))
     assert revenue.refresh(path)
     rows = MaterializedView.opened(Table.open(path)).rows().to_pylist()
     assert sorted(map(tuple, (row.values() for row in rows))) == [
@@ -55,7 +55,7 @@ def test_a_grouped_plan_is_kept_and_brought_up_to_date(
 
 
 def test_all_rows_are_one_group_without_columns(orders: Table, plan: Plan, tmp_path: Path) -> None:
-    orders.append(pa.table({"id": [1, 2], "country": ["NO", None], "amount": [0.1, None]}))
+    orders.upsert(pa.table({"id": [1, 2], "country": ["NO", None], "amount": [0.1, None]}))
     total = plan.group_by().agg(n=agg.count(), known=agg.count("amount"), low=agg.min("amount"))
     path = str(tmp_path / "total")
     assert total.refresh(path)
@@ -102,7 +102,7 @@ def test_a_float_is_summed_with_a_scale(plan: Plan) -> None:
 
 @pytest.fixture
 def kept(orders: Table, plan: Plan, tmp_path: Path) -> Plan:
-    orders.append(pa.table({"id": [1, 2], "country": ["NO", "SE"], "amount": [0.5, 2.0]}))
+    orders.upsert(pa.table({"id": [1, 2], "country": ["NO", "SE"], "amount": [0.5, 2.0]}))
     assert (
         plan.group_by("country")
         .agg(n=agg.count(), top=agg.max("amount"))
@@ -129,7 +129,7 @@ def test_a_kept_table_is_read_as_its_groups(
         ({"id": [3], "country": ["NO"], "amount": [2.0]}, [(2.0, 2)]),
         ({"id": [2, 4], "country": ["NO", "DK"], "amount": [1.0, 1.0]}, [(1.0, 1), (2.0, 1)]),
     ]:
-        orders.append(pa.table(rows))
+        orders.upsert(pa.table(rows))
         below = plan.group_by("country").agg(n=agg.count(), top=agg.max("amount"))
         assert below.refresh(str(tmp_path / "kept"))
         assert shown() == expected
@@ -141,7 +141,7 @@ def test_groups_are_looked_up_by_their_columns(
     names = Table.create(
         str(tmp_path / "names"), pa.schema({"id": pa.string(), "name": pa.string()}), keys=["id"]
     )
-    names.append(pa.table({"id": ["NO", "FI"], "name": ["Norway", "Finland"]}))
+    names.upsert(pa.table({"id": ["NO", "FI"], "name": ["Norway", "Finland"]}))
     joined = kept.join(
         Plan.of_table(str(tmp_path / "names")), on={"country": "id"}, how="left", reverse="scan"
     )
@@ -153,7 +153,7 @@ def test_groups_are_looked_up_by_their_columns(
         assert sorted(map(str, rows)) == sorted(
             map(str, [{"name": "Norway", "n": 1}, {"name": None, "n": 1}])
         )
-        names.append(pa.table({"id": ["FI"], "name": ["Suomi"]}))
+        names.upsert(pa.table({"id": ["FI"], "name": ["Suomi"]}))
 
 
 def test_two_kept_tables_of_one_base_are_refused(
@@ -181,7 +181,7 @@ def test_one_group_of_all_rows_has_no_key(plan: Plan, tmp_path: Path) -> None:
 def test_a_plan_gives_its_rows_without_a_table_that_keeps_them(
     orders: Table, plan: Plan, tmp_path: Path
 ) -> None:
-    orders.append(pa.table({"id": [1, 2], "country": ["NO", "NO"], "amount": [0.5, 2.0]}))
+    orders.upsert(pa.table({"id": [1, 2], "country": ["NO", "NO"], "amount": [0.5, 2.0]}))
     groups = plan.filter("amount > 0").group_by("country").agg(top=agg.max("amount"))
     assert groups.to_arrow().to_pylist() == [{"country": "NO", "top": 2.0}]
     assert plan.select("id").to_arrow().sort_by("id").to_pydict() == {"id": [1, 2]}

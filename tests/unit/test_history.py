@@ -32,7 +32,7 @@ def put(table: Table, *rows: tuple[int, str | None, int]) -> None:
     """Append rows; a value of None is a delete."""
     columns = {name: [row[at] for row in rows] for at, name in enumerate(COLUMNS.names)}
     gone = pa.array([row[1] is None for row in rows])
-    table.append(pa.table(columns, schema=COLUMNS).append_column("gone", gone), deletes="gone")
+    table.upsert(pa.table(columns, schema=COLUMNS).append_column("gone", gone), deletes="gone")
 
 
 def told(table: Table, *given: int, **how: Any) -> list[tuple[Any, ...]]:
@@ -96,8 +96,8 @@ def test_several_order_columns_are_one_value() -> None:
     table = Table(MemoryStore())
     schema = TableSchema.of(columns, keys=["id"], order=[columns.field(n) for n in ("day", "n")])
     table.ensure(schema)
-    table.append(pa.table({"id": [1], "day": [1], "n": [2]}, schema=columns))
-    table.append(pa.table({"id": [1], "day": [2], "n": [1]}, schema=columns))
+    table.upsert(pa.table({"id": [1], "day": [1], "n": [2]}, schema=columns))
+    table.upsert(pa.table({"id": [1], "day": [2], "n": [1]}, schema=columns))
     rows = table.history(by=ValidBy.ORDER, columns=["n"])
     assert rows.schema.field("valid_from").type == pa.struct(
         [("day", pa.int32()), ("n", pa.int64())]
@@ -151,7 +151,7 @@ def test_nothing_that_is_compacted_changes_it() -> None:
 def test_null_is_a_value_like_others() -> None:
     table = table_of(ordered=False)
     for v in (None, None, "a", None):
-        table.append(pa.table({"id": [1], "v": [v], "seq": [None]}, schema=COLUMNS))
+        table.upsert(pa.table({"id": [1], "v": [v], "seq": [None]}, schema=COLUMNS))
     assert told(table) == [(1, None, 1, 3, False), (1, "a", 3, 4, False), (1, None, 4, None, True)]
 
 

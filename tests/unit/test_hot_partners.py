@@ -67,7 +67,7 @@ class Hot:
         table = Table.create(str(root / "orders"), ORDERS, keys=["id"], properties=own)
         numbers = np.arange(orders)
         rows = {"id": numbers, "customer": np.full(orders, 7), "amount": numbers}
-        table.append(pa.table(rows, schema=ORDERS))
+        table.upsert(pa.table(rows, schema=ORDERS))
         self.customers = Table.create(str(root / "customers"), CUSTOMERS, keys=["number"])
         self.rename("a")
         of = Plan.of_table(str(root / "customers"))
@@ -79,7 +79,7 @@ class Hot:
 
     def rename(self, name: str) -> None:
         rows = pa.table({"number": [7, 8], "name": [name, name]}, schema=CUSTOMERS)
-        self.customers.append(rows)
+        self.customers.upsert(rows)
 
     def turned(self, how: str) -> Self:
         """Look at the customers, with their orders."""

@@ -83,7 +83,7 @@ def index_of(table: Table, column: str = "c") -> Index:
 
 def test_an_index_is_a_table_below_the_table() -> None:
     store = MemoryStore()
-    table_of(store).append(rows((1, 7), (2, 8), (3, None)))
+    table_of(store).upsert(rows((1, 7), (2, 8), (3, None)))
     index = Table(index_of(Table(store)).store)
     assert index.store.url == f"{store.url}/_index/c"
     assert index.schema.keys == ("c", "id")
@@ -103,13 +103,13 @@ def test_a_name_of_a_column_is_a_name_of_a_folder(name: str) -> None:
     columns = pa.schema({"id": pa.int64(), name: pa.int64()})
     table = Table(MemoryStore())
     table.ensure(TableSchema.of(columns, keys=["id"]), {"indexBy": f"`{name}`"})
-    table.append(pa.table([[1], [7]], schema=columns))
+    table.upsert(pa.table([[1], [7]], schema=columns))
     assert ids(table.rows_having(name, [7])) == [1]
 
 
 def test_several_columns_have_an_index_each() -> None:
     table = table_of(MemoryStore(), index_by="c, V")
-    table.append(rows((1, 7), (2, 8)))
+    table.upsert(rows((1, 7), (2, 8)))
     assert [index.column for index in table.indexes()] == ["c", "v"]
     assert ids(table.rows_having("v", ["x"])) == [1, 2]
     assert index_of(table, "v").keys_having(pa.array(["x"])).keys.num_rows == 2
@@ -145,7 +145,7 @@ def test_a_column_that_cannot_be_indexed_is_refused(case: str) -> None:
 
 def test_a_table_that_is_there_gets_an_index_by_a_property() -> None:
     table = table_of(MemoryStore(), index_by="")
-    table.append(rows((1, 7)))
+    table.upsert(rows((1, 7)))
     table.alter(table.schema, {"indexBy": "c"})
     assert table.index_of("c") is None
     assert ids(table.rows_having("c", [7])) == [1], "found by reading all rows"
@@ -157,7 +157,7 @@ def test_an_index_that_leads_is_read_as_it_was() -> None:
     table = table_of(MemoryStore())
     versions = []
     for key in range(20):
-        table.append(rows((key, 7), (100, key)))
+        table.upsert(rows((key, 7), (100, key)))
         versions.append(table.log.head().version)
     [index] = table.indexes()
     for version, key in zip(versions, range(20), strict=True):
@@ -173,9 +173,9 @@ def test_an_index_that_leads_is_read_as_it_was() -> None:
 def test_the_keys_of_a_value_are_looked_up_in_pieces() -> None:
     """The table holds what is found, and never all keys beside it; the bridge counts once."""
     table = table_of(MemoryStore())
-    table.append(rows(*((key, 7) for key in range(900))))
+    table.upsert(rows(*((key, 7) for key in range(900))))
     version = table.log.head().version
-    table.append(rows((3, 8), (5, 7), (901, 7)))
+    table.upsert(rows((3, 8), (5, 7), (901, 7)))
     [index] = table.indexes()
     Table(index.store).expire(retain_versions=0, safety_ms=0)  # What it was is forgotten.
     looked: list[int] = []
@@ -198,7 +198,7 @@ def test_the_keys_of_a_value_are_looked_up_in_pieces() -> None:
 
 def test_an_index_that_breaks_behind_the_first_rows_is_done_without() -> None:
     table = table_of(MemoryStore())
-    table.append(rows((1, 7), (2, 7), (3, 8)))
+    table.upsert(rows((1, 7), (2, 7), (3, 8)))
 
     def breaking(self: Index, values: pa.Array, **_: Any) -> tuple[int, Iterator[pa.RecordBatch]]:
         def pieces() -> Iterator[pa.RecordBatch]:
@@ -216,8 +216,8 @@ def test_an_index_that_breaks_behind_the_first_rows_is_done_without() -> None:
 
 def test_a_null_is_not_in_an_index_and_finds_nothing() -> None:
     table = table_of(MemoryStore())
-    table.append(rows((1, None), (2, 7)))
-    table.append(rows((2, None)))
+    table.upsert(rows((1, None), (2, 7)))
+    table.upsert(rows((2, None)))
     assert ids(table.rows_having("c", [None, 7])) == []
     assert Table(index_of(table).store).log.head().live_rows == 0
 
@@ -226,12 +226,12 @@ def test_a_widened_column_is_found_by_old_and_new_values() -> None:
     table = Table(MemoryStore())
     narrow = TableSchema.of(pa.schema({"id": pa.int32(), "c": pa.int32()}), keys=["id"])
     table.ensure(narrow, {"indexBy": "c"})
-    table.append(pa.table([[1], [7]], schema=narrow.columns))
+    table.upsert(pa.table([[1], [7]], schema=narrow.columns))
     wide = TableSchema.of(pa.schema({"id": pa.int64(), "c": pa.int64()}), keys=["id"])
     table.alter(wide)
     lagging = index_of(table).keys_having(pa.array([2**40, 7]))
     assert lagging.keys.to_pydict() == {"id": [1]}
-    table.append(pa.table([[2**50], [2**40]], schema=wide.columns))
+    table.upsert(pa.table([[2**50], [2**40]], schema=wide.columns))
     assert ids(table.rows_having("c", [2**40, 7])) == [1, 2**50]
     assert ids(table.rows_having("c", [7], version=1)) == [1]
     assert table.rows_having("c", [7], version=1).schema == narrow.columns
@@ -248,10 +248,10 @@ def test_errors_of_a_quarantine_are_no_rows_of_an_index() -> None:
         data = data.append_column("v", pa.array(["x"] * len(records)))
         return data.append_column("seq", pa.array([seq] * len(records), pa.int64()))
 
-    table.append(ordered(1, (1, 7), (2, 7), (None, 7)))
+    table.upsert(ordered(1, (1, 7), (2, 7), (None, 7)))
     assert ids(table.rows_having("c", [7])) == [1, 2]
     assert ids(table.rows_having("c", [7], version=1)) == [1, 2]
-    table.append(ordered(None, (3, 7)))
+    table.upsert(ordered(None, (3, 7)))
     assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 2
     assert ids(table.rows_having("c", [7], version=1)) == [1, 2]
 
@@ -261,16 +261,16 @@ def test_stale_rows_do_not_move_an_entry() -> None:
     table = Table(MemoryStore())
     order = [pa.field("seq", pa.int64())]
     table.ensure(TableSchema.of(schema, keys=["id"], order=order), {"indexBy": "c"})
-    table.append(pa.table([[1], [7], [5]], schema=schema))
-    table.append(pa.table([[1], [8], [4]], schema=schema))
+    table.upsert(pa.table([[1], [7], [5]], schema=schema))
+    table.upsert(pa.table([[1], [8], [4]], schema=schema))
     assert index_of(table).keys_having(pa.array([7, 8])).keys.num_rows == 1
     assert (ids(table.rows_having("c", [7])), ids(table.rows_having("c", [8]))) == ([1], [])
 
 
 def test_an_epoch_that_moves_nothing_writes_no_file() -> None:
     table = table_of(MemoryStore())
-    table.append(rows((1, 7)))
-    table.append(rows((1, 7)).set_column(2, "v", pa.array(["other"])))
+    table.upsert(rows((1, 7)))
+    table.upsert(rows((1, 7)).set_column(2, "v", pa.array(["other"])))
     index = index_of(table)
     assert index.keys_having(pa.array([7])).shows_version == 2
     assert index.log.commit(index.log.head().version).added == ()
@@ -284,11 +284,11 @@ def test_of_two_who_bring_an_index_up_to_date_one_does() -> None:
     store = MemoryStore()
     with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
         table = table_of(store)
-        table.append(rows((1, 1)))
+        table.upsert(rows((1, 1)))
         table.build_indexes()
-        table.append(rows((1, 2)))
+        table.upsert(rows((1, 2)))
         between = Table(store).indexes()[0]
-        table.append(rows((1, 1)))
+        table.upsert(rows((1, 1)))
     own = table.indexes()[0]
     whole = advancing._of_changes
 
@@ -309,15 +309,15 @@ def test_of_two_who_bring_an_index_up_to_date_one_does() -> None:
 
 def test_a_commit_stands_whatever_becomes_of_the_index(caplog: pytest.LogCaptureFixture) -> None:
     table = table_of(MemoryStore())
-    table.append(rows((1, 7)))
+    table.upsert(rows((1, 7)))
     with patch.object(upkeep, "advance", side_effect=OSError("s3://k:secret@b is full")):
-        assert table.append(rows((2, 7))) is not None
+        assert table.upsert(rows((2, 7))) is not None
     assert table.index_failures == 1
     assert "index not kept up" in caplog.text
     assert "failures=1" in caplog.text
     assert "secret" not in caplog.text
     assert ids(table.rows_having("c", [7])) == [1, 2], "by the bridge"
-    table.append(rows((3, 8)))
+    table.upsert(rows((3, 8)))
     assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 2
 
 
@@ -335,13 +335,13 @@ def test_after_a_fault_at_any_step_the_rows_are_found(what: str) -> None:
     before = MemoryStore()
     table = table_of(before)
     if what != "the first append":
-        table.append(rows((1, 7), (2, 8)))
+        table.upsert(rows((1, 7), (2, 8)))
 
     def act(table: Table) -> None:
         if what == "a build":
             table.build_indexes(rebuild=True)
         else:
-            table.append(rows((1, 8), (3, 7)))
+            table.upsert(rows((1, 8), (3, 7)))
 
     whole = Steps()
     act(Table(FaultyStore(_copy(before), whole)))
@@ -358,7 +358,7 @@ def test_after_a_fault_at_any_step_the_rows_are_found(what: str) -> None:
                 scanned = [r["id"] for r in table.snapshot().to_pylist() if r["c"] == value]
                 found = ids(table.rows_having("c", [value]))
                 assert found == sorted(scanned), f"{whole.names[step]}, step {step}, {last}"
-            table.append(rows((4, 9)))
+            table.upsert(rows((4, 9)))
         shows = index_of(table).keys_having(pa.array([9])).shows_version
         assert shows == table.log.head().version, f"{whole.names[step]}, step {step}"
 
@@ -374,20 +374,20 @@ def _copy(store: MemoryStore) -> MemoryStore:
 
 def test_a_step_behind_a_commit_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     table = table_of(MemoryStore(), index_by="")
-    table.append(rows(*((n, n % 3) for n in range(50))))
+    table.upsert(rows(*((n, n % 3) for n in range(50))))
     table.alter(table.schema, {"indexBy": "c"})
     with patch.object(upkeep, "STEP_ROWS", 10):
-        table.append(rows((99, 1)))
+        table.upsert(rows((99, 1)))
         assert table.index_of("c") is None
         assert "run 'upsertflow index'" in caplog.text
         assert table.index_failures == 0
         table.build_indexes()
         with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
             for n in range(25):
-                table.append(rows((n, 9)))
+                table.upsert(rows((n, 9)))
         shown = []
         for n in range(4):
-            table.append(rows((n, 8)))
+            table.upsert(rows((n, 8)))
             shown.append(index_of(table).keys_having(pa.array([8])).shows_version)
             assert ids(table.rows_having("c", [8])) == list(range(n + 1))
     assert shown == [13, 23, 31, 32]
@@ -395,9 +395,9 @@ def test_a_step_behind_a_commit_is_bounded(caplog: pytest.LogCaptureFixture) -> 
 
 def test_an_overwrite_of_much_is_left_to_whoever_has_time() -> None:
     table = table_of(MemoryStore())
-    table.append(rows(*((n, n % 3) for n in range(50))))
+    table.upsert(rows(*((n, n % 3) for n in range(50))))
     with patch.object(upkeep, "STEP_ROWS", 10):
-        table.append(rows((1, 5)), overwrite=True)
+        table.upsert(rows((1, 5)), overwrite=True)
     assert index_of(table).keys_having(pa.array([5])).shows_version == 1
     assert ids(table.rows_having("c", [5])) == [1]
     assert ids(table.rows_having("c", [1, 2])) == []
@@ -407,28 +407,28 @@ def test_an_overwrite_of_much_is_left_to_whoever_has_time() -> None:
 
 def test_an_index_whose_past_is_expired_is_built_anew() -> None:
     table = table_of(MemoryStore())
-    table.append(rows((1, 7)))
+    table.upsert(rows((1, 7)))
     with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
         for n in range(4):
-            table.append(rows((n, 8)))
+            table.upsert(rows((n, 8)))
     index = index_of(table)
     table.expire(retain_versions=1, safety_ms=0)
     assert table.index_of("c") is None
     with pytest.raises(DataLossError, match="shows no version of the table"):
         index.keys_having(pa.array([7]))
     assert ids(table.rows_having("c", [8])) == [0, 1, 2, 3]
-    table.append(rows((9, 7)))
+    table.upsert(rows((9, 7)))
     assert index_of(table).keys_having(pa.array([7])).keys.to_pydict() == {"id": [9]}
 
 
 def test_an_index_of_another_table_at_the_path_is_built_anew() -> None:
     store = MemoryStore()
-    table_of(store).append(rows((1, 7)))
+    table_of(store).upsert(rows((1, 7)))
     store.objects = {p: data for p, data in store.objects.items() if p.startswith("_index/")}
     forget_runs_and_logs()
     table = table_of(store)
     assert table.index_of("c") is None
-    table.append(rows((2, 7)))
+    table.upsert(rows((2, 7)))
     assert index_of(table).keys_having(pa.array([7])).keys.to_pydict() == {"id": [2]}
 
 
@@ -436,7 +436,7 @@ def test_an_index_of_another_table_at_the_path_is_built_anew() -> None:
 def test_a_process_goes_on_when_its_index_is_replaced(is_made_anew: bool) -> None:
     store = MemoryStore()
     table = table_of(store)
-    table.append(rows((1, 7), (2, 8)))
+    table.upsert(rows((1, 7), (2, 8)))
     assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 1
     for path in [path for path in store.objects if path.startswith("_index/")]:
         del store.objects[path]
@@ -444,7 +444,7 @@ def test_a_process_goes_on_when_its_index_is_replaced(is_made_anew: bool) -> Non
         Table(store).build_indexes()
     assert (table.index_of("c") is not None) == is_made_anew
     assert ids(table.rows_having("c", [7])) == [1]
-    table.append(rows((3, 7)))
+    table.upsert(rows((3, 7)))
     assert table.index_failures == 0
     assert ids(table.rows_having("c", [7])) == [1, 3]
     assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 2
@@ -454,9 +454,9 @@ def test_an_index_of_a_table_that_was_set_back_is_built_anew() -> None:
     """It shows a version of the same number that is another one."""
     store = MemoryStore()
     table = table_of(store)
-    table.append(rows((1, 7)))
+    table.upsert(rows((1, 7)))
     early = {p: data for p, data in store.objects.items() if not p.startswith("_index/")}
-    table.append(rows((2, 7)))
+    table.upsert(rows((2, 7)))
     late = {p: data for p, data in store.objects.items() if p.startswith("_index/")}
     store.objects = {**early, **late}
     forget_runs_and_logs()
@@ -464,9 +464,9 @@ def test_an_index_of_a_table_that_was_set_back_is_built_anew() -> None:
     assert table.index_of("c") is None
     assert ids(table.rows_having("c", [7])) == [1]
     with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
-        table.append(rows((3, 7)))
+        table.upsert(rows((3, 7)))
     assert table.index_of("c") is None
-    table.append(rows((4, 8)))
+    table.upsert(rows((4, 8)))
     assert ids(table.rows_having("c", [7])) == [1, 3]
     assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 2
 
@@ -474,7 +474,7 @@ def test_an_index_of_a_table_that_was_set_back_is_built_anew() -> None:
 def test_the_bridge_is_the_keys_of_commands_in_between() -> None:
     table = table_of(MemoryStore())
     for n in range(1, 5):
-        table.append(rows((n, 7), (n + 1, 7)))
+        table.upsert(rows((n, 7), (n + 1, 7)))
     index = index_of(table)
 
     def between(shows: int, at: int) -> list[int] | None:
@@ -496,14 +496,14 @@ DAMAGES = {"its log": "_index/c/_log/00000000000000000000.json", "a file": "_ind
 def test_a_damaged_index_stops_nothing(what: str) -> None:
     store = MemoryStore()
     table = table_of(store)
-    table.append(rows((1, 7)))
+    table.upsert(rows((1, 7)))
     [path] = [path for path in store.objects if path.startswith(DAMAGES[what])]
     store.objects[path] = b"x" * len(store.objects[path])
     forget_runs_and_logs()
     table = Table(store)
     assert ids(table.rows_having("c", [7])) == [1]
     assert not table.check().is_sound
-    table.append(rows((1, 8), (2, 7)))
+    table.upsert(rows((1, 8), (2, 7)))
     table.expire(retain_versions=0, safety_ms=0)
     table.vacuum(grace_ms=0)
     assert ids(table.rows_having("c", [7])) == [2]
@@ -523,7 +523,7 @@ def test_a_damaged_index_stops_nothing(what: str) -> None:
 def test_an_index_is_compacted_behind_commits() -> None:
     table = table_of(MemoryStore())
     for n in range(40):
-        table.append(rows((n % 5, n)))
+        table.upsert(rows((n % 5, n)))
     own = index_of(table).log.head()
     assert own.run_count <= 8
     assert sum(slice_.file.rows for slice_ in own.slices) <= 5 * 8, "deletes are forgotten"
@@ -533,7 +533,7 @@ def test_the_past_of_an_index_goes_with_that_of_its_table() -> None:
     store = MemoryStore()
     table = table_of(store)
     for n in range(20):
-        table.append(rows((n % 5, n)))
+        table.upsert(rows((n % 5, n)))
     before = len([p for p in store.objects if p.startswith("_index/c/data/")])
     table.expire(retain_versions=1, safety_ms=0)
     removed = table.vacuum(grace_ms=0)
@@ -546,10 +546,10 @@ def test_the_past_of_an_index_goes_with_that_of_its_table() -> None:
 
 def test_a_check_finds_an_index_that_does_not_hold_what_it_shows() -> None:
     table = table_of(MemoryStore())
-    table.append(rows((1, 7), (2, 8)))
+    table.upsert(rows((1, 7), (2, 8)))
     assert table.check().is_sound
     index = Table(index_of(table).store)
-    index.append(pa.table({"c": [9], "id": [1]}))
+    index.upsert(pa.table({"c": [9], "id": [1]}))
     report = table.check()
     assert not report.is_sound
     assert "_index/c" in str(report.findings[0])
@@ -559,8 +559,8 @@ def test_a_check_finds_an_index_that_does_not_hold_what_it_shows() -> None:
 
 def test_a_restore_moves_the_entries_back() -> None:
     table = table_of(MemoryStore())
-    table.append(rows((1, 7)))
-    table.append(rows((1, 8), (2, 8)))
+    table.upsert(rows((1, 7)))
+    table.upsert(rows((1, 8), (2, 8)))
     table.restore(1)
     proposals = index_of(table).keys_having(pa.array([7, 8]))
     assert (proposals.keys.to_pydict(), proposals.shows_version) == ({"id": [1]}, 3)
@@ -571,21 +571,21 @@ def test_a_table_without_indexes_pays_nothing() -> None:
     table = Table(store)
     table.ensure(TableSchema.of(COLUMNS, keys=["id"], scope=Scope.ARRIVAL))
     with patch.object(upkeep.Indexes, "of", side_effect=AssertionError("asked")):
-        table.append(rows((1, 7)))
+        table.upsert(rows((1, 7)))
     assert not any(path.startswith("_index") for path in store.objects)
 
 
 def test_nothing_is_told_of_indexes_that_are_up_to_date(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    table_of(MemoryStore()).append(rows((1, 7)))
+    table_of(MemoryStore()).upsert(rows((1, 7)))
     assert caplog.text == ""
 
 
 def test_indexes_are_shown_as_rows() -> None:
     table = table_of(MemoryStore(), index_by="c,v")
-    table.append(rows((1, 7), (2, None)))
+    table.upsert(rows((1, 7), (2, None)))
     with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
-        table.append(rows((3, 8)))
+        table.upsert(rows((3, 8)))
     table.alter(table.schema, {"indexBy": "c"})
     view = VIEWS[Metadata.INDEXES]
     [row] = [row for batch in view.read(table) for row in batch.to_pylist()]
@@ -620,7 +620,7 @@ def test_threads_that_share_versions_keep_one_index() -> None:
     def write(number: int) -> None:
         go.wait(300)
         for n in range(5):
-            tables[number % 2].append(rows((number * 10 + n % 3, n)))
+            tables[number % 2].upsert(rows((number * 10 + n % 3, n)))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(write, range(8)))
@@ -636,22 +636,22 @@ def test_threads_that_share_versions_keep_one_index() -> None:
 
 def test_a_copy_without_its_indexes_is_whole() -> None:
     store = MemoryStore()
-    table_of(store).append(rows((1, 7), (2, 8)))
+    table_of(store).upsert(rows((1, 7), (2, 8)))
     copied = MemoryStore()
     copied.objects = {p: d for p, d in store.objects.items() if not p.startswith("_index/")}
     forget_runs_and_logs()
     copy = Table(copied)
     assert ids(copy.rows_having("c", [7])) == [1]
     assert copy.check().is_sound
-    copy.append(rows((3, 7)))
+    copy.upsert(rows((3, 7)))
     assert index_of(copy).keys_having(pa.array([7])).keys.num_rows == 2
 
 
 def test_who_was_too_slow_goes_on_with_what_the_other_did(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
     table, other = table_of(store), Table(store)
-    table.append(rows((1, 1)))
-    table.append(rows((1, 2)))
+    table.upsert(rows((1, 1)))
+    table.upsert(rows((1, 2)))
     write = advancing._write
     lost: list[Index] = []
 
@@ -662,7 +662,7 @@ def test_who_was_too_slow_goes_on_with_what_the_other_did(caplog: pytest.LogCapt
         return write(index, *how, **more)
 
     with patch.object(advancing, "_write", slowly):
-        table.append(rows((2, 2)))
+        table.upsert(rows((2, 2)))
     assert len(lost) == 1
     assert index_of(table).keys_having(pa.array([2])).shows_version == table.log.head().version
     assert caplog.text == ""

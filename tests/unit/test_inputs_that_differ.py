@@ -33,7 +33,7 @@ def table(folder: Path, **columns: pa.DataType) -> Table:
     """Make a table with one row, whose values are 1 or ``"1"``."""
     made = Table.create(str(folder), pa.schema(columns), keys=["k"])
     row = {name: "1" if type_ == pa.string() else 1 for name, type_ in columns.items()}
-    made.append(pa.Table.from_pylist([row], schema=pa.schema(columns)))
+    made.upsert(pa.Table.from_pylist([row], schema=pa.schema(columns)))
     return made
 
 
@@ -176,7 +176,7 @@ def test_an_input_that_is_added_begins_with_all_it_has(
     query = Query(lambda: stream_of(plan_of(tmp_path, "east", **order)))
     query.drain()
     table(tmp_path / "west", k=pa.int64())
-    east.append(pa.table({"k": [2]}))
+    east.upsert(pa.table({"k": [2]}))
     more = Query(lambda: stream_of(plan_of(tmp_path, "east,west", **order)))
     more.noted, more.batches = query.noted, query.batches
     more.drain()

@@ -81,7 +81,7 @@ class KeptShop(Shop):
 
     def write(self, rows: list[dict[str, Any]]) -> bool:
         schema = self.kept.table.schema.columns
-        return self.kept.table.append(pa.Table.from_pylist(rows, schema=schema)) is not None
+        return self.kept.table.upsert(pa.Table.from_pylist(rows, schema=schema)) is not None
 
     def query(self, **options: str) -> Query:
         return Query(self.view, **options)
@@ -93,7 +93,7 @@ class KeptShop(Shop):
                 self.customer((chance.randrange(3), f"c{chance.randrange(2)}"))
             elif chance.random() < 0.3:
                 gone = pa.table({"id": [key], "customer": [0], "amount": [0], "gone": [True]})
-                self.orders.append(gone, deletes="gone")
+                self.orders.upsert(gone, deletes="gone")
             else:
                 self.order((key, chance.randrange(3), chance.randrange(4)))
 
@@ -292,7 +292,7 @@ def test_a_view_is_not_kept_on_with_another_table_at_a_fixed_version(
     shop.order((1, 1, 5))
     query = Query(view)
     rows = query.batch()
-    kept.table.append(pa.Table.from_pylist(rows or [], schema=kept.table.schema.columns))
+    kept.table.upsert(pa.Table.from_pylist(rows or [], schema=kept.table.schema.columns))
     shutil.rmtree(tmp_path / "customers")
     shop.customers = Table.create(str(tmp_path / "customers"), CUSTOMERS, keys=["id"])
     shop.customer((1, "b"))
@@ -321,7 +321,7 @@ def test_rows_without_an_identity_are_summed_over_many_tasks(tmp_path: Path) -> 
         shop.customer(*((key, f"c{key % 2}") for key in range(6)))
         shop.order(*((key, key % 4, 1) for key in range(12)))
         while (rows := query.batch()) is not None:
-            kept.table.append(pa.Table.from_pylist(rows, schema=kept.table.schema.columns))
+            kept.table.upsert(pa.Table.from_pylist(rows, schema=kept.table.schema.columns))
         shown_ = sorted(map(tuple, (row.values() for row in kept.rows().to_pylist())))
         assert shown_ == [("c0", 7), ("c1", 7)]
         shop.order((1, 3, 1))
@@ -374,7 +374,7 @@ def test_rows_are_one_table_in_any_order_and_repetition_of_batches(shop: KeptSho
         for rows in order:
             table.ensure(plan_upon(table, options, schema).envelope.schema)
             batch = pa.Table.from_pylist(rows, schema=schema)
-            table.append(batch, envelope=plan_upon(table, options, schema).envelope)
+            table.upsert(batch, envelope=plan_upon(table, options, schema).envelope)
         contents.append(sorted(map(str, table.snapshot().to_pylist())))
     names = {row["id"]: row["name"] for row in shop.customers.snapshot().to_pylist()}
     expected_ = [

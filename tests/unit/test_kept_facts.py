@@ -26,7 +26,7 @@ def info(path: Path, *flags: str) -> str:
 @pytest.fixture
 def orders(tmp_path: Path) -> Table:
     made = Table.create(str(tmp_path / "orders"), ORDERS, keys=["id"])
-    made.append(pa.table({"id": [1], "country": ["NL"], "amount": [30]}))
+    made.upsert(pa.table({"id": [1], "country": ["NL"], "amount": [30]}))
     big = view(str(tmp_path / "orders")).filter("amount > 10")
     big.group_by("country").agg(n=agg.count()).refresh(str(tmp_path / "kept"))
     return made
@@ -34,7 +34,7 @@ def orders(tmp_path: Path) -> Table:
 
 def test_a_kept_table_says_what_it_keeps_and_how_far_it_is(orders: Table, tmp_path: Path) -> None:
     assert f"{tmp_path}/orders: at version 1, newest version 1\n" in packed(info(tmp_path / "kept"))
-    orders.append(pa.table({"id": [2], "country": ["DE"], "amount": [50]}))
+    orders.upsert(pa.table({"id": [2], "country": ["DE"], "amount": [50]}))
     told = packed(info(tmp_path / "kept"))
     assert "keeps group by country: n = count(*)\n filter amount > 10\n scan" in told
     assert f"{tmp_path}/orders: at version 1, newest version 2, 1 behind\n" in told

@@ -45,7 +45,7 @@ def kept(now: Now) -> Table:
 
 def put(table: Table, v: str, seq: int, **more: Any) -> None:
     rows = pa.table({"id": pa.array([1], pa.int32()), "v": [v], "seq": [seq], **more})
-    table.append(rows, merge_schema=True)
+    table.upsert(rows, merge_schema=True)
 
 
 def held(kept: Table, *names: str) -> list[tuple[Any, ...]]:
@@ -175,7 +175,7 @@ def test_by_order_an_overwrite_is_refused_and_nothing_is_kept(table: Table, kept
     put(table, "a", 1)
     step(table, kept, by=ValidBy.ORDER)
     rows = pa.table({"id": pa.array([2], pa.int32()), "v": ["x"], "seq": [1]})
-    table.append(rows, overwrite=True)
+    table.upsert(rows, overwrite=True)
     with pytest.raises(OptionError, match="has no order"):
         step(table, kept, by=ValidBy.ORDER)
     assert held(kept) == [(1, "a", 1, None, True)]

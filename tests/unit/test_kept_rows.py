@@ -51,7 +51,7 @@ def write(table: Table, query: str | None, number: int, *rows: tuple[int, str, i
     if query is not None:
         writer = Transaction.writer_of_query(query)
         transaction = Transaction(writer=writer, number=number, is_consecutive=True)
-    return table.append(data, transaction=transaction) is not None
+    return table.upsert(data, transaction=transaction) is not None
 
 
 def shown(table: Table) -> dict[int, str]:
@@ -90,7 +90,7 @@ def test_nobody_else_writes(tmp_path: Path, overwrite: bool) -> None:
     table = made(tmp_path / "kept")
     rows = table_of([1], ["a"], [1])
     with pytest.raises(DataError, match="the query of that view writes and no other writer"):
-        table.append(rows, overwrite=overwrite)
+        table.upsert(rows, overwrite=overwrite)
     assert table.log.head().version == 0
 
 

@@ -261,14 +261,14 @@ def test_a_table_of_contributions_is_written_by_steps_alone() -> None:
     kept = kept_in_memory(GROUPING)
     step = pa.Table.from_batches([entries((7, 1, 1, 5))])
     with pytest.raises(DataError, match="brings one marker; found 0"):
-        kept.table.append(step)
+        kept.table.upsert(step)
     marked = pa.concat_tables(
         [step, pa.Table.from_batches([marker(GROUPING, lower=NOTHING, upper=at(o=0))])]
     )
     with pytest.raises(DataError, match="its contents cannot be replaced"):
-        kept.table.append(marked, overwrite=True)
+        kept.table.upsert(marked, overwrite=True)
     assert kept.table.snapshot().num_rows == 0
-    assert kept.table.append(marked) is not None
+    assert kept.table.upsert(marked) is not None
 
 
 def test_the_log_says_that_a_table_is_of_contributions() -> None:

@@ -61,13 +61,13 @@ def test_a_write_that_the_system_refuses(
     with monkeypatch.context() as patched:
         patched.setattr(local, "os", Refusing("fsync", number))
         with pytest.raises(StorageError) as caught:
-            table.append(ROWS)
+            table.upsert(ROWS)
     assert str(tmp_path / "table") in caught.value.message
     assert os.strerror(number) in caught.value.message
     assert advice in caught.value.hint
     assert caught.value.fields["errno"] == number
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    table.append(ROWS)
+    table.upsert(ROWS)
     assert table.snapshot().num_rows == 1
 
 

@@ -30,7 +30,7 @@ SCHEMA = TableSchema.of(pa.schema({"id": pa.int64(), "n": pa.int64()}), keys=["i
 
 
 def append(table: Table, number: int) -> None:
-    table.append(pa.table({"id": [number], "n": [number]}))
+    table.upsert(pa.table({"id": [number], "n": [number]}))
 
 
 def written(*, every: int = 50, newest: int = NEWEST) -> ClockedStore:

@@ -38,7 +38,7 @@ def append(table: Table, ids: list[int], *, number: int | None = None) -> int:
     table.ensure(TableSchema.of(COLUMNS, keys=["id"]))
     transaction = None if number is None else Transaction(writer="sums of a day", number=number)
     rows = pa.table({"id": ids, "name": [f"secret {i}" for i in ids]})
-    commit = table.append(rows, transaction=transaction)
+    commit = table.upsert(rows, transaction=transaction)
     return 0 if commit is None else sum(file.bytes for file in commit.added)
 
 
@@ -65,7 +65,7 @@ def test_what_is_not_committed_is_not_told(table: Table, caplog: pytest.LogCaptu
 def test_a_compaction_is_one_line(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     append(table, [1, 2])
     append(table, [2, 3])
-    table.append(pa.table({"id": [1, 3], "name": ["", ""], "gone": [True, True]}), deletes="gone")
+    table.upsert(pa.table({"id": [1, 3], "name": ["", ""], "gone": [True, True]}), deletes="gone")
     lines(caplog, table)
     table.compact(full=True)
     written = sum(slice_.file.bytes for slice_ in table.log.head().slices)

@@ -88,8 +88,8 @@ def progress(*reports: Any, **told: Any) -> Progress:
 
 
 def test_the_version_with_the_batch_tells_its_rows(table: Table, place: Place) -> None:
-    table.append(rows(k=[1, 2], v=[1, 1]), transaction=of_query("a", 0))
-    table.append(rows(k=[2, 3], v=[2, 2]), transaction=of_query("b", 0))
+    table.upsert(rows(k=[1, 2], v=[1, 1]), transaction=of_query("a", 0))
+    table.upsert(rows(k=[2, 3], v=[2, 2]), transaction=of_query("b", 0))
     sinks = Sinks()
     numbers = sinks.numbers(place, "b", 0)
     assert (numbers.version, dict(numbers.counters)) == (2, {"inserts": 1, "updates": 1})
@@ -105,7 +105,7 @@ def test_a_batch_without_a_version_has_no_rows(table: Table, place: Place) -> No
 def test_later_batches_are_found_by_the_same_look(table: Table, place: Place) -> None:
     sinks = Sinks()
     for number in range(4):
-        table.append(rows(k=[number], v=[0]), transaction=of_query("a", number))
+        table.upsert(rows(k=[number], v=[0]), transaction=of_query("a", number))
         assert sinks.numbers(place, "a", number).version == table.log.head().version
         table.compact(full=True)
         assert sinks.numbers(place, "a", number).runs == 1
@@ -116,7 +116,7 @@ def test_a_table_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
     for count in (3, 1):
         made = Table.create(place.path, COLUMNS, keys=["k"])
         for number in range(count):
-            made.append(rows(k=[number], v=[count]), transaction=of_query("a", number))
+            made.upsert(rows(k=[number], v=[count]), transaction=of_query("a", number))
         assert sinks.numbers(place, "a", count - 1).live_rows == count
         if count == 1:
             assert sinks.numbers(place, "a", 2).version is None
@@ -124,17 +124,17 @@ def test_a_table_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_a_mirror_that_is_behind_is_told(table: Table, place: Place) -> None:
-    table.append(rows(k=[1], v=[1]))
+    table.upsert(rows(k=[1], v=[1]))
     table.publish()
     table.alter(table.schema, {"publish": "delta", "publishInterval": "1 hour"})
-    table.append(rows(k=[2], v=[1]), transaction=of_query("a", 0))
+    table.upsert(rows(k=[2], v=[1]), transaction=of_query("a", 0))
     numbers = Sinks().numbers(place, "a", 0)
     assert numbers.mirror_versions == 2
     assert numbers.mirror_seconds is not None
 
 
 def test_a_query_is_known_by_what_it_wrote(table: Table, place: Place) -> None:
-    table.append(rows(k=[1], v=[1]), transaction=of_query("a", 0))
+    table.upsert(rows(k=[1], v=[1]), transaction=of_query("a", 0))
     assert Sinks().has(place, "a")
     assert not Sinks().has(place, "b")
 
@@ -221,7 +221,7 @@ def test_epochs_whose_rows_are_all_stale_are_counted(
     for number, values in enumerate(batches):
         caplog.clear()
         keys = list(range(len(values)))
-        table.append(rows(k=keys, v=values), transaction=of_query("a", number))
+        table.upsert(rows(k=keys, v=values), transaction=of_query("a", number))
         numbers = sinks.numbers(place, "a", number)
         assert (numbers.stale_rows, numbers.stale_epochs) == expected[number]
         is_warned = "rows are stale, and nothing was applied" in caplog.text

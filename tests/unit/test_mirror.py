@@ -74,7 +74,7 @@ class Case:
             for at, field in enumerate(fields)
         }
         gone = gone if isinstance(gone, list) else [gone] * len(rows)
-        self.table.append(
+        self.table.upsert(
             pa.table({**given, "gone": pa.array(gone, pa.bool_())}),
             deletes="gone",
             overwrite=overwrite,
@@ -333,7 +333,7 @@ def test_27_an_aggregation_carries_the_sum() -> None:
         engine=MergeEngine(Engine.AGGREGATION, rules={"n": Rule.SUM}),
     )
     for number in (5, 7):
-        case.table.append(pa.table({"id": [1], "n": [number]}))
+        case.table.upsert(pa.table({"id": [1], "n": [number]}))
         case.publish()
     assert case.files() == {2: 0}
     assert case.look().rows().to_pylist() == [{"id": 1, "n": 12}]
@@ -344,7 +344,7 @@ def test_29_an_added_column_is_null_in_old_twins() -> None:
     case.put((1, "a"))
     case.publish()
     wide = COLUMNS.append(pa.field("more", pa.int32()))
-    case.table.append(
+    case.table.upsert(
         pa.table([[2], ["b"], pa.array([5], pa.int32())], schema=wide), merge_schema=True
     )
     case.publish()
@@ -359,7 +359,7 @@ def test_30_a_wider_type_writes_all_twins_anew() -> None:
     case.publish()
     old = set(case.look().adds)
     wide = pa.schema({"id": pa.int64(), "n": pa.int64()})
-    case.table.append(pa.table([[3], [1 << 40]], schema=wide), merge_schema=True)
+    case.table.upsert(pa.table([[3], [1 << 40]], schema=wide), merge_schema=True)
     case.publish()
     found = case.look()
     assert not old & set(found.adds)
@@ -432,7 +432,7 @@ def test_32_what_delta_has_not_is_refused_by_name(type_: pa.DataType, cast: str)
         case.table.publish()
     assert cast in str(caught.value)
     assert not list(case.target.list(""))
-    case.table.append(pa.table({"id": [1], "odd": pa.nulls(1, type_)}))
+    case.table.upsert(pa.table({"id": [1], "odd": pa.nulls(1, type_)}))
 
 
 def test_33_names_are_kept_as_they_are() -> None:
@@ -604,7 +604,7 @@ def test_43_a_copy_with_other_versions_is_told_by_the_token() -> None:
     table = Table(case.store, clock=case.clock)
     with pytest.raises(OtherTableError, match="has a version 2"):
         table.publish()
-    table.append(pa.table({"id": [3], "x": ["c"]}))
+    table.upsert(pa.table({"id": [3], "x": ["c"]}))
     with pytest.raises(OtherTableError, match="another version 2"):
         table.publish()
 

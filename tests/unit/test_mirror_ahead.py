@@ -53,7 +53,7 @@ class Publishing:
         self.target = place_of(self.store, None)
 
     def append(self, *rows: tuple[Any, ...], gone: bool = False, **how: Any) -> None:
-        self.table.append(self.rows(*rows, gone=gone), deletes="gone", **how)
+        self.table.upsert(self.rows(*rows, gone=gone), deletes="gone", **how)
 
     def rows(self, *rows: tuple[Any, ...], gone: bool = False) -> pa.Table:
         fields = [*COLUMNS, *self.table.schema.order]
@@ -250,7 +250,7 @@ def test_the_values_of_a_deleted_row_do_not_live_on_in_a_twin() -> None:
     assert pq.read_table(pa.BufferReader(case.target.map(twin.path))).column("x").to_pylist() == [
         "a"
     ]
-    case.table.append(
+    case.table.upsert(
         pa.table({"id": [1, 3], "x": ["secret", "c"], "gone": [True, False]}), deletes="gone"
     )
     for name in case.twin_names():

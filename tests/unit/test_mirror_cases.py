@@ -195,7 +195,7 @@ def test_26_and_27_a_compaction_of_sums_keeps_them() -> None:
         engine=MergeEngine(Engine.AGGREGATION, rules={"n": Rule.SUM}),
     )
     for number in (5, 7):
-        case.table.append(pa.table({"id": [1, number], "n": [number, number]}))
+        case.table.upsert(pa.table({"id": [1, number], "n": [number, number]}))
     case.publish()
     case.table.compact(full=True)
     case.publish()

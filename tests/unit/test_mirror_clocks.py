@@ -45,7 +45,7 @@ class Skewed:
         return Table(self.store, clock=self.now)
 
     def append(self, *ids: int, x: str = "a") -> None:
-        self.table.append(pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=COLUMNS))
+        self.table.upsert(pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=COLUMNS))
 
     def advance(self, seconds: float) -> None:
         """Let time pass on both clocks."""

@@ -94,7 +94,7 @@ def test_the_table_calls_whatever_observer_is_registered(tmp_path: Path) -> None
         patch.object(observer, "_registered", [Observer]),
     ):
         table = table_in(tmp_path)
-        table.append(rows(1))
+        table.upsert(rows(1))
         table.publish()
         (tmp_path / "t" / "_delta").mkdir()
         table.vacuum(grace_ms=0)
@@ -105,7 +105,7 @@ def test_the_table_calls_whatever_observer_is_registered(tmp_path: Path) -> None
 def test_each_commit_is_published(tmp_path: Path) -> None:
     table = table_in(tmp_path)
     for number in range(3):
-        table.append(rows(number, 7))
+        table.upsert(rows(number, 7))
         assert require_copy(table, tmp_path / "t" / "_delta").version == number
     table.restore(1)
     assert require_copy(table, tmp_path / "t" / "_delta").version == 3
@@ -113,8 +113,8 @@ def test_each_commit_is_published(tmp_path: Path) -> None:
 
 def test_a_compaction_is_a_commit_of_its_own_that_changes_no_data(tmp_path: Path) -> None:
     table = table_in(tmp_path, publishChangeFeed="true")
-    table.append(rows(1, 2))
-    table.append(rows(2, 3))
+    table.upsert(rows(1, 2))
+    table.upsert(rows(2, 3))
     table.compact(full=True)
     found = require_copy(table, tmp_path / "t" / "_delta")
     assert found.version == 2
@@ -124,7 +124,7 @@ def test_a_compaction_is_a_commit_of_its_own_that_changes_no_data(tmp_path: Path
 
 def test_another_place_by_its_template(tmp_path: Path) -> None:
     table = table_in(tmp_path, publishPath=f"{tmp_path}/mirrors/{{table}}")
-    table.append(rows(1))
+    table.upsert(rows(1))
     require_copy(table, tmp_path / "mirrors" / "t")
     assert table.publish().place == str(tmp_path / "mirrors" / "t")
 
@@ -156,7 +156,7 @@ def test_the_interval_lets_epochs_come_together() -> None:
     versions = []
     for number in range(6):
         now.advance(4.0)
-        Table(store, clock=now).append(rows(number))
+        Table(store, clock=now).upsert(rows(number))
         versions.append(DeltaTable(place_of(store, None)).version)
     assert versions == [0, 0, 0, 1, 1, 1]
     assert table.publish().shown == 6
@@ -169,12 +169,12 @@ def test_a_mirror_that_fails_is_worth_no_commit(
     (tmp_path / "t" / "_delta").mkdir(parents=True)
     (tmp_path / "t" / "_delta" / "mine.csv").write_text("1")
     before = MIRRORS.failures
-    assert table.append(rows(1)) is not None
+    assert table.upsert(rows(1)) is not None
     assert MIRRORS.failures == before + 1
     assert "mirror not kept up" in caplog.text
     assert "mine.csv" in caplog.text
     (tmp_path / "t" / "_delta" / "mine.csv").unlink()
-    table.append(rows(2))
+    table.upsert(rows(2))
     require_copy(table, tmp_path / "t" / "_delta")
 
 
@@ -183,16 +183,16 @@ def test_a_mirror_far_behind_is_left_there_and_told(
 ) -> None:
     monkeypatch.setattr(follow, "STEP_ROWS", 10)
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"])
-    table.append(rows(*range(20)))
+    table.upsert(rows(*range(20)))
     table.alter(table.schema, {"publish": "delta"})
-    table.append(rows(1))
+    table.upsert(rows(1))
     assert "run 'upsertflow publish'" in caplog.text
     assert not [*(tmp_path / "t" / "_delta").iterdir()]
     table.publish()
-    table.append(rows(2))
+    table.upsert(rows(2))
     assert require_copy(table, tmp_path / "t" / "_delta").version == 1
     forget_runs_and_logs()
-    Table.open(str(tmp_path / "t")).append(rows(3))
+    Table.open(str(tmp_path / "t")).upsert(rows(3))
     assert require_copy(table, tmp_path / "t" / "_delta").version == 2
 
 
@@ -200,14 +200,14 @@ def test_a_process_that_knows_a_mirror_reads_no_vector_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_in(tmp_path)
-    table.append(rows(1, 2))
+    table.upsert(rows(1, 2))
 
     def refuse(*args: Any) -> Any:
         raise AssertionError("read again")
 
     monkeypatch.setattr(Mirror, "vector_of", refuse)
     for number in range(3):
-        Table.open(str(tmp_path / "t")).append(rows(number))
+        Table.open(str(tmp_path / "t")).upsert(rows(number))
     require_copy(table, tmp_path / "t" / "_delta")
 
 

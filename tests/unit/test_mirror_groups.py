@@ -51,7 +51,7 @@ class KeptCase:
             "gone": [self.dice.random() < 0.3 for _ in ids],
         }
         types = {**{f.name: f.type for f in COLUMNS}, "gone": pa.bool_()}
-        self.orders.append(pa.table(rows, schema=pa.schema(types)), deletes="gone")
+        self.orders.upsert(pa.table(rows, schema=pa.schema(types)), deletes="gone")
 
     def refresh(self) -> None:
         self.plan.refresh(str(self.folder / "kept"))
@@ -175,7 +175,7 @@ def test_28_one_group_of_all_rows_has_no_key_and_no_mirror(tmp_path: Path) -> No
 
 def test_32_a_group_of_a_type_that_delta_lacks_is_refused(tmp_path: Path) -> None:
     columns = pa.schema({"id": pa.int64(), "at": pa.time64("us")})
-    Table.create(str(tmp_path / "t"), columns, keys=["id"]).append(
+    Table.create(str(tmp_path / "t"), columns, keys=["id"]).upsert(
         pa.table({"id": [1], "at": pa.array([5], pa.time64("us"))})
     )
     Plan.of_table(str(tmp_path / "t")).group_by("at").agg(n=agg.count()).refresh(
@@ -214,7 +214,7 @@ def test_28_check_compares_the_settled_rows_with_the_groups(case: KeptCase, what
         own.delete([key])
     else:
         row = {**rows.to_pylist()[0], "group": "z" if what == "more" else key, "n": 77}
-        own.append(pa.Table.from_pylist([row], schema=rows.schema))
+        own.upsert(pa.Table.from_pylist([row], schema=rows.schema))
     assert len(list(check_settled(case.kept))) == 1
 
 

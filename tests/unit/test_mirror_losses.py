@@ -84,7 +84,7 @@ class OnDisk:
         self.table = Table.create(str(self.path), COLUMNS, keys=["id"], properties=published)
 
     def append(self, *ids: int, x: str = "a") -> None:
-        made = self.table.append(pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=COLUMNS))
+        made = self.table.upsert(pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=COLUMNS))
         assert made is not None
 
     def look(self) -> DeltaTable:

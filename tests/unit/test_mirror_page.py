@@ -38,7 +38,7 @@ def test_the_page_runs(tmp_path: Path) -> None:
 
 def table_in(folder: Path) -> Table:
     table = Table.create(str(folder / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
-    table.append(pa.table({"id": [1, 2]}))
+    table.upsert(pa.table({"id": [1, 2]}))
     return table
 
 
@@ -57,7 +57,7 @@ def test_a_table_is_published_and_looked_at(tmp_path: Path) -> None:
     table, path = table_in(tmp_path), str(tmp_path / "t")
     assert "mirror" not in told("info", path)
     assert told("publish", path, "--as", "delta")["shown"] == 1
-    table.append(pa.table({"id": [2, 3]}))
+    table.upsert(pa.table({"id": [2, 3]}))
     facts = told("info", path)["mirror"]
     assert (facts["shown"], facts["versions_behind"], facts["rows"]) == (1, 1, 2)
     assert facts["ms_behind"] >= 0
@@ -97,7 +97,7 @@ def test_a_follower_publishes_each_new_version(tmp_path: Path) -> None:
     def sleep(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) % 3 == 0:
-            table.append(pa.table({"id": [len(waits)]}))
+            table.upsert(pa.table({"id": [len(waits)]}))
 
     other = Table.open(str(tmp_path / "t"))
     steps = follow(other, other.publish, sleep=sleep)

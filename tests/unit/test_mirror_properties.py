@@ -30,13 +30,13 @@ def configuration(found: DeltaTable) -> dict[str, Any]:
 
 def test_properties_say_what_the_delta_table_is(tmp_path: Path) -> None:
     table = table_in(tmp_path, publishRetention="2 days", publishGuard="false")
-    table.append(rows(1))
+    table.upsert(rows(1))
     found = require_copy(table, tmp_path / "t" / "_delta")
     assert "upsertflow" not in found.protocol["writerFeatures"]
     for name in ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"):
         assert configuration(found)[name] == f"interval {48 * 3600} seconds"
     table.alter(table.schema, {"publishGuard": "true", "publishRetention": "1 hour"})
-    table.append(rows(2))
+    table.upsert(rows(2))
     found = require_copy(table, tmp_path / "t" / "_delta")
     assert "upsertflow" in found.protocol["writerFeatures"]
     assert configuration(found)["delta.logRetentionDuration"] == "interval 3600 seconds"
@@ -104,10 +104,10 @@ def test_32_a_column_that_delta_lacks_is_refused_while_the_table_is_published(
         table.alter(wide)
     more = rows(1).append_column("at", pa.nulls(1, pa.time64("us")))
     with pytest.raises(MirroredTypeError, match="'at'"):
-        table.append(more, merge_schema=True)
+        table.upsert(more, merge_schema=True)
     assert table.log.head().version == 0
     table.alter(wide, {"publish": "none"})
-    assert table.append(more) is not None
+    assert table.upsert(more) is not None
     with pytest.raises(MirroredTypeError, match="'at'"):
         table.alter(table.schema, {"publish": "delta"})
 
@@ -140,13 +140,13 @@ def test_42_a_place_that_holds_something_else_is_refused_when_it_is_set(tmp_path
         table.alter(table.schema, properties)
     (place / "mine.csv").unlink()
     table.alter(table.schema, properties)
-    table.append(rows(1))
+    table.upsert(rows(1))
     require_copy(table, place)
 
 
 def test_42_the_mirror_of_another_table_is_refused_when_it_is_set(tmp_path: Path) -> None:
     one = table_in(tmp_path)
-    one.append(rows(1))
+    one.upsert(rows(1))
     taken = {"publish": "delta", "publishPath": str(tmp_path / "t" / "_delta")}
     with pytest.raises(OtherTableError, match="the mirror of another one"):
         Table.create(str(tmp_path / "other"), COLUMNS, keys=["id"], properties=taken)
@@ -156,7 +156,7 @@ def test_42_the_mirror_of_another_table_is_refused_when_it_is_set(tmp_path: Path
     # Its own mirror it may go on with, from whatever place it was.
     one.alter(one.schema, {"publish": "none"})
     one.alter(one.schema, taken)
-    one.append(rows(2))
+    one.upsert(rows(2))
     assert mirror_at(tmp_path / "t" / "_delta").version == 1
 
 
@@ -186,8 +186,8 @@ def test_a_column_that_is_dropped_leaves_no_value_in_a_twin(tmp_path: Path) -> N
         keys=["id"],
         properties={"publish": "delta", "publishChangeFeed": "true"},
     )
-    table.append(pa.table({"id": [1, 2], "x": ["a", "b"], "secret": ["s", "t"]}))
-    table.append(pa.table({"id": [2], "x": ["c"], "secret": ["u"]}))
+    table.upsert(pa.table({"id": [1, 2], "x": ["a", "b"], "secret": ["s", "t"]}))
+    table.upsert(pa.table({"id": [2], "x": ["c"], "secret": ["u"]}))
     table.drop_columns("secret")
     table.publish()
     found = require_copy(table, tmp_path / "t" / "_delta")
@@ -195,7 +195,7 @@ def test_a_column_that_is_dropped_leaves_no_value_in_a_twin(tmp_path: Path) -> N
     assert found.data_changes == {False}
     for path in found.adds:
         assert pq.read_schema(tmp_path / "t" / "_delta" / path).names == ["id", "x"]
-    table.append(rows(3))
+    table.upsert(rows(3))
     feed = require_copy(table, tmp_path / "t" / "_delta").feed()
     assert feed is not None
     assert [row["_change_type"] for row in feed.to_pylist()] == ["insert"]

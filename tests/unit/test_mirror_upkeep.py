@@ -51,7 +51,7 @@ class Lived:
         for number in range(commits):
             self.now.advance(seconds)
             ids = [number % 7, number % 3 + 10]
-            self.table.append(pa.table({"id": ids, "x": [f"{self.now()}"] * 2}))
+            self.table.upsert(pa.table({"id": ids, "x": [f"{self.now()}"] * 2}))
             self.mirror.publish()
 
     def clean(self) -> None:
@@ -345,7 +345,7 @@ def test_a_publisher_that_is_paused_for_longer_than_the_retention(
 ) -> None:
     lived = Lived()
     lived.go(commits)
-    lived.table.append(pa.table({"id": [99], "x": ["before the pause"]}))
+    lived.table.upsert(pa.table({"id": [99], "x": ["before the pause"]}))
 
     def pause() -> None:
         lived.mirror = lived.a_mirror()
@@ -366,7 +366,7 @@ def test_a_publisher_that_is_paused_for_longer_than_the_retention(
 def test_a_publisher_that_is_paused_while_a_checkpoint_is_made_of_its_commit() -> None:
     lived = Lived()
     lived.go(9)
-    lived.table.append(pa.table({"id": [99], "x": ["before the pause"]}))
+    lived.table.upsert(pa.table({"id": [99], "x": ["before the pause"]}))
 
     def pause() -> None:
         lived.mirror = lived.a_mirror()
@@ -425,7 +425,7 @@ def test_a_commit_that_was_lost_is_named_and_not_made_again(commits: int, lost: 
     lived.go(commits)
     data = lived.target.read(f"_delta_log/{lost}")
     lived.target.delete(f"_delta_log/{lost}")
-    lived.table.append(pa.table({"id": [99], "x": ["after the loss"]}))
+    lived.table.upsert(pa.table({"id": [99], "x": ["after the loss"]}))
     before = lived.log()
     for use in (Mirror.publish, Mirror.state, facts_of):
         with pytest.raises(CorruptionError, match=lost):
@@ -458,7 +458,7 @@ def test_another_commit_of_the_same_number_is_not_the_one_that_is_remembered() -
     lived.target.delete(f"_delta_log/{name(3)}")
     lived.mirror = lived.a_mirror()
     lived.go(1, seconds=5)
-    lived.table.append(pa.table({"id": [0], "x": ["after the loss"]}))
+    lived.table.upsert(pa.table({"id": [0], "x": ["after the loss"]}))
     remembers.publish()
     assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
     assert not list(check_mirror(lived.a_mirror()))

@@ -161,7 +161,7 @@ def test_metadata_tells_how_far_a_mirror_is_behind_and_what_it_holds() -> None:
     assert facts(lived.table) == []
     lived.go(3)
     lived.now.advance(5)
-    lived.table.append(pa.table({"id": [1], "x": ["new"]}))
+    lived.table.upsert(pa.table({"id": [1], "x": ["new"]}))
     lived.now.advance(2)
     [told] = facts(lived.table)
     assert (told["place"], told["shows_version"], told["versions_behind"]) == (

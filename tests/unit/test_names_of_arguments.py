@@ -42,7 +42,7 @@ def table(folder: Path) -> Table:
     """Return a table with the columns ``id`` and ``day``."""
     shutil.rmtree(folder / "t", ignore_errors=True)
     found = Table.create(str(folder / "t"), ROWS.schema, keys=["id", "day"], hash_prefix=1)
-    found.append(ROWS)
+    found.upsert(ROWS)
     return found
 
 

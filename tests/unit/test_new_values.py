@@ -34,7 +34,7 @@ def append(table: Table, rows: dict[int, int | None], *, overwrite: bool = False
             "deleted": [value is None for value in rows.values()],
         }
     )
-    table.append(batch, deletes="deleted", overwrite=overwrite)
+    table.upsert(batch, deletes="deleted", overwrite=overwrite)
 
 
 def read(
@@ -110,8 +110,8 @@ def test_a_row_that_a_quarantined_one_takes_away_is_deleted() -> None:
         columns, keys=["id"], order=order, scope=Scope.EPOCH, on_error=ErrorPolicy.QUARANTINE
     )
     table.ensure(schema)
-    table.append(pa.table({"id": [1, 2], "seq": [1, 1]}))
-    table.append(pa.table({"id": [1], "seq": pa.nulls(1, pa.int64())}))
+    table.upsert(pa.table({"id": [1, 2], "seq": [1, 1]}))
+    table.upsert(pa.table({"id": [1], "seq": pa.nulls(1, pa.int64())}))
     counters = table.log.commit(2).counters
     assert (counters["quarantined"], counters["displaced"]) == (1, 1)
     with pytest.raises(OptionError, match=r"version 2 deletes a row \(id=1\)"):

@@ -37,7 +37,7 @@ class Sales:
     def sell(self, *orders: tuple[int, str | None, int]) -> None:
         names = ("id", "country", "amount")
         rows = [dict(zip(names, order, strict=True)) for order in orders]
-        self.orders.append(pa.Table.from_pylist(rows, schema=self.orders.schema.columns))
+        self.orders.upsert(pa.Table.from_pylist(rows, schema=self.orders.schema.columns))
         self.groups.refresh(str(self.root / "totals"))
 
     @property

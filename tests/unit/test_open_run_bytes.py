@@ -21,7 +21,7 @@ def runs_of(folder: Path, rows: int) -> tuple[Table, list[RunFile]]:
     table = Table.create(str(folder), COLUMNS, keys=["k"])
     keys = np.arange(rows)
     for _ in range(RUNS):
-        table.append(pa.table([keys, keys, keys.astype(str)], schema=COLUMNS))
+        table.upsert(pa.table([keys, keys, keys.astype(str)], schema=COLUMNS))
     return table, [each.file for each in table.log.head().slices]
 
 

@@ -126,7 +126,7 @@ def test_a_run_is_written_while_its_rows_are_looked_up(
 
     monkeypatch.setattr(Scratch, "write", meeting_first(Scratch.write))
     monkeypatch.setattr(stage, "outcomes_of", meeting_first(outcomes_of))
-    assert table.append(pa.table({"k": [1], "v": [1], "seq": [1]})) is not None
+    assert table.upsert(pa.table({"k": [1], "v": [1], "seq": [1]})) is not None
     assert table.snapshot().num_rows == 1
 
 
@@ -135,9 +135,9 @@ def test_rows_that_are_refused_leave_no_run_behind(
 ) -> None:
     monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 1)
     table = ordered_table(tmp_path / "table", ties=Ties.FAIL)
-    table.append(pa.table({"k": [1], "v": [1], "seq": [1]}))
+    table.upsert(pa.table({"k": [1], "v": [1], "seq": [1]}))
     with pytest.raises(DataError):
-        table.append(pa.table({"k": [1], "v": [2], "seq": [1]}))
+        table.upsert(pa.table({"k": [1], "v": [2], "seq": [1]}))
     named, found = files_of(table)
     assert found == named
 
@@ -147,12 +147,12 @@ def test_a_run_that_loses_late_rows_is_not_written_with_them(
 ) -> None:
     monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 1)
     table = ordered_table(tmp_path / "table")
-    table.append(pa.table({"k": [1, 2], "v": [1, 1], "seq": [1, 5]}))
-    table.append(pa.table({"k": [1], "v": [0], "seq": [4], "gone": [True]}), deletes="gone")
+    table.upsert(pa.table({"k": [1, 2], "v": [1, 1], "seq": [1, 5]}))
+    table.upsert(pa.table({"k": [1], "v": [0], "seq": [4], "gone": [True]}), deletes="gone")
     table.compact(full=True)
     _, before = files_of(table)
     late = pa.table({"k": [1, 3], "v": [1, 1], "seq": [2, 6]})
-    commit = table.append(late, late_rows=LateRows.REJECT)
+    commit = table.upsert(late, late_rows=LateRows.REJECT)
     assert commit is not None
     assert commit.counters["rejected"] == 1
     _, after = files_of(table)
@@ -191,7 +191,7 @@ def test_a_table_is_the_same_with_any_number_of_threads(
         numbers = [dice.integers(0, below, 500) for below in (300, 3, 9)]
         rows = pa.table([*numbers, dice.random(500) < 0.2], names=["k", "v", "seq", "gone"])
         for table in tables:
-            table.append(rows, deletes="gone", late_rows=LateRows.REJECT)
+            table.upsert(rows, deletes="gone", late_rows=LateRows.REJECT)
             table.compact(full=True)
         counted = [table.log.commit(2 * epoch + 1).counters for table in tables]
         assert counted[0] == counted[1], epoch

@@ -132,7 +132,7 @@ def test_whatever_is_no_plain_tuple_is_measured_whole(row: Any) -> None:
 
 def test_a_table_in_a_merge_is_read_in_smaller_pieces(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "table"), COLUMNS, keys=["id"])
-    table.append(pa.Table.from_batches([rows_of([100_000] * 400)]))
+    table.upsert(pa.Table.from_batches([rows_of([100_000] * 400)]))
     alone = [batch.nbytes for batch in table.at().read()]
     with shared_by(32):
         shared = [batch.nbytes for batch in table.at().read()]

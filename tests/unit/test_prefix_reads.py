@@ -60,8 +60,8 @@ def shown(found: pa.Table) -> list[tuple[Any, ...]]:
 
 def test_rows_are_found_by_the_beginning_of_their_key() -> None:
     table = table_of(MemoryStore())
-    table.append(rows([1, 1, 2, None], [1, 2, 1, 1], [10, 20, 30, 40]))
-    table.append(rows([1, 3], [2, 1], [21, 50]))
+    table.upsert(rows([1, 1, 2, None], [1, 2, 1, 1], [10, 20, 30, 40]))
+    table.upsert(rows([1, 3], [2, 1], [21, 50]))
     assert shown(table.having_prefix(wanted(1))) == [(1, 1, 10), (1, 2, 21)]
     assert shown(table.having_prefix(wanted(3, 2, 3, 9))) == [(2, 1, 30), (3, 1, 50)]
     assert shown(table.having_prefix(wanted(None))) == [(None, 1, 40)]
@@ -73,9 +73,9 @@ def test_rows_are_found_by_the_beginning_of_their_key() -> None:
 
 def test_deleted_rows_are_not_found() -> None:
     table = table_of(MemoryStore())
-    table.append(rows([1, 1], [1, 2], [10, 20]))
+    table.upsert(rows([1, 1], [1, 2], [10, 20]))
     gone = rows([1], [1], [0]).append_column("gone", pa.array([True]))
-    table.append(gone, deletes="gone")
+    table.upsert(gone, deletes="gone")
     assert shown(table.having_prefix(wanted(1))) == [(1, 2, 20)]
 
 
@@ -83,7 +83,7 @@ def test_folded_rows_are_found_folded() -> None:
     engine = MergeEngine(Engine.AGGREGATION, {"v": Rule.SUM})
     table = table_of(MemoryStore(), engine=engine)
     for number in range(3):
-        table.append(rows([1, 2], [1, 1], [number, 1]))
+        table.upsert(rows([1, 2], [1, 1], [number, 1]))
     assert shown(table.having_prefix(wanted(1))) == [(1, 1, 3)]
 
 
@@ -91,7 +91,7 @@ def test_floats_are_found_as_keys_are_equal() -> None:
     columns = pa.schema({"c": pa.float64(), "id": pa.int64()})
     table = Table(MemoryStore())
     table.ensure(TableSchema.of(columns, keys=["c", "id"], hash_prefix=1))
-    table.append(pa.table([[0.0, float("nan"), 1.5], [1, 2, 3]], schema=columns))
+    table.upsert(pa.table([[0.0, float("nan"), 1.5], [1, 2, 3]], schema=columns))
     values = pa.table({"c": [-0.0, float("nan")]})
     assert sorted(table.having_prefix(values).column("id").to_pylist()) == [1, 2]
 
@@ -103,14 +103,14 @@ def test_other_values_that_share_the_range_are_left_out() -> None:
         lambda columns, *, seed: (np.zeros(len(columns[0]), np.uint64),) * 2,
     ):
         table = table_of(MemoryStore())
-        table.append(rows(range(50), [1] * 50, [1] * 50))
+        table.upsert(rows(range(50), [1] * 50, [1] * 50))
         with patch.object(lookup, "_LOWER", np.uint64(2**64 - 1)):
             assert shown(table.having_prefix(wanted(7, 9))) == [(7, 1, 1), (9, 1, 1)]
 
 
 def test_many_values_are_sought_piece_by_piece() -> None:
     table = table_of(MemoryStore())
-    table.append(rows([n // 3 for n in range(300)], range(300), [1] * 300))
+    table.upsert(rows([n // 3 for n in range(300)], range(300), [1] * 300))
     with patch.object(lookup, "_VALUES", 7), patch.object(snapshot, "CHUNK_ROWS", 5):
         found = table.having_prefix(wanted(*range(0, 100, 2)))
     assert found.num_rows == 150
@@ -123,7 +123,7 @@ def test_a_prefix_read_touches_the_blocks_of_its_rows_alone() -> None:
     count = 20_000
     for begin in range(0, count, count // 2):
         ids = list(range(begin, begin + count // 2))
-        table.append(rows([n % 1000 for n in ids], ids, ids))
+        table.upsert(rows([n % 1000 for n in ids], ids, ids))
     forget_runs_and_logs()
     assert table.having_prefix(wanted(17)).num_rows == count // 1000
     runs = [RUNS.open(table.store, slice_.file) for slice_ in table.at().manifest.slices]
@@ -145,7 +145,7 @@ def hot_table(*, epochs: int = 4) -> Table:
     table = table_of(MemoryStore())
     for epoch in range(epochs):
         ids = list(range(epoch * HOT // epochs, (epoch + 1) * HOT // epochs))
-        table.append(rows([0 if n % 10 else n for n in ids], ids, ids))
+        table.upsert(rows([0 if n % 10 else n for n in ids], ids, ids))
     return table
 
 
@@ -190,7 +190,7 @@ def test_a_stream_over_a_common_value_begins_in_pieces_of_the_limit(epochs: int,
     for epoch in range(epochs):
         ids = list(range(epoch * HOT // epochs, (epoch + 1) * HOT // epochs))
         values = [n % 3 if hot and n % 10 else 0 if n % 10 else n for n in ids]
-        table.append(rows(values, ids, ids))
+        table.upsert(rows(values, ids, ids))
 
     def again() -> Stream:
         return stream_of(table, maxRowsPerTrigger=500)
@@ -207,7 +207,7 @@ def test_a_view_that_a_hot_table_drives_begins_in_pieces_of_the_limit(tmp_path: 
     table = Table(open_store(str(tmp_path)))
     table.ensure(TableSchema.of(COLUMNS, keys=["c", "id"], hash_prefix=1))
     ids = list(range(2_000))
-    table.append(rows([0 if n % 10 else n for n in ids], ids, ids))
+    table.upsert(rows([0 if n % 10 else n for n in ids], ids, ids))
     view = ViewInput(ViewOptions.parse({"plan": Plan.of_table(str(tmp_path)).to_json()}))
     start = view.backlog(None).start
     sizes, limit = [], Limits(rows=200)
@@ -236,7 +236,7 @@ def test_a_run_tells_where_many_keys_begin_alike() -> None:
     assert RunFile.from_json(slice_.file.to_json()) == slice_.file
     whole = Table(MemoryStore())
     whole.ensure(TableSchema.of(COLUMNS, keys=["c", "id"]))
-    whole.append(rows([0] * HOT, range(HOT), range(HOT)))
+    whole.upsert(rows([0] * HOT, range(HOT), range(HOT)))
     [slice_] = whole.at().manifest.slices
     assert slice_.file.crowds == ()
     assert "crowds" not in slice_.file.to_json(), "hashes of whole keys do not crowd"
@@ -270,7 +270,7 @@ def test_a_common_value_is_spilled_and_sealed_in_pieces() -> None:
     ):
         ids = list(range(HOT))
         data = rows([0] * HOT, ids, ids)
-        table.append(pa.Table.from_batches(data.to_batches(max_chunksize=200)))
+        table.upsert(pa.Table.from_batches(data.to_batches(max_chunksize=200)))
     files = [slice_.file.rows for slice_ in table.at().manifest.slices]
     assert sum(files) == HOT
     assert max(files) < HOT / 4
@@ -357,7 +357,7 @@ def test_keys_that_begin_alike_have_hashes_of_one_range() -> None:
 
 def test_picked_rows_of_a_run_are_a_part() -> None:
     table = table_of(MemoryStore())
-    table.append(rows([1] * 20, range(20), range(20)))
+    table.upsert(rows([1] * 20, range(20), range(20)))
     [(whole, _)] = table.at().parts()
     assert isinstance(whole, RunPart)
     run = RUNS.open(table.store, table.at().manifest.slices[0].file)
@@ -415,5 +415,5 @@ def test_tables_with_and_without_a_prefix_have_other_rules() -> None:
 @pytest.mark.parametrize("prefix", [{"c": 2}, {"C": [2]}, {"c": 2, "id": [1]}], ids=str)
 def test_a_prefix_is_given_as_a_mapping(prefix: dict[str, Any]) -> None:
     table = table_of(MemoryStore())
-    table.append(rows([1, 2], [1, 1], [10, 20]))
+    table.upsert(rows([1, 2], [1, 1], [10, 20]))
     assert shown(table.having_prefix(prefix)) == [(2, 1, 20)]

@@ -19,7 +19,7 @@ COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string()})
 
 def users(path: Path) -> Table:
     table = Table.create(str(path / "users"), COLUMNS, keys=["id"])
-    table.append(pa.table({"id": range(5), "name": [f"n{i}" for i in range(5)]}))
+    table.upsert(pa.table({"id": range(5), "name": [f"n{i}" for i in range(5)]}))
     return table
 
 
@@ -69,7 +69,7 @@ def test_a_scan_of_no_columns_counts_rows(tmp_path: Path) -> None:
 
 def test_a_scan_reads_an_older_version(tmp_path: Path) -> None:
     table = users(tmp_path)
-    table.append(pa.table({"id": [9], "name": ["z"]}))
+    table.upsert(pa.table({"id": [9], "name": ["z"]}))
     assert table.scan(version=1).read_all().num_rows == 5
     assert table.scan().read_all().num_rows == 6
 

@@ -287,7 +287,7 @@ def test_concat_takes_another_source_when_one_says_that_it_has_no_more(
 def make_table(path: Path) -> str:
     """Make a table of three texts."""
     table = Table.create(str(path), pa.schema({"text": pa.string()}), keys=["text"])
-    table.append(pa.table({"text": ["x", "y", "z"]}))
+    table.upsert(pa.table({"text": ["x", "y", "z"]}))
     return str(path)
 
 

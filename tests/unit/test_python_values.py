@@ -123,7 +123,7 @@ def test_one_value_is_no_sequence(value: Any) -> None:
 def table(**columns: pa.DataType) -> Table:
     schema = pa.schema({**columns, "v": pa.string()})
     made = make_table(MemoryStore(), TableSchema.of(schema, keys=list(columns)))
-    made.append(pa.table([*([0, 1, 2] for _ in columns), ["a", "b", "c"]], schema=schema))
+    made.upsert(pa.table([*([0, 1, 2] for _ in columns), ["a", "b", "c"]], schema=schema))
     return made
 
 
@@ -187,6 +187,6 @@ def test_rows_are_not_found_by_a_value_of_another_kind(values: Any) -> None:
 
 def test_a_column_of_lists_is_not_looked_up() -> None:
     of = table(id=pa.int64())
-    of.append(pa.table({"id": [1], "v": ["b"], "tags": [["x"]]}), merge_schema=True)
+    of.upsert(pa.table({"id": [1], "v": ["b"], "tags": [["x"]]}), merge_schema=True)
     with pytest.raises(SchemaError, match="'tags' has type list<element: string>, whose values"):
         of.rows_having("tags", [["x"]])

@@ -23,7 +23,7 @@ ROWS = pa.table({"id": [1], "v": ["a"]})
 Use = Callable[[Table, Any], object]
 
 USES: dict[str, Use] = {
-    "append": lambda table, n: table.append(ROWS, transaction=Transaction(writer="w", number=n)),
+    "append": lambda table, n: table.upsert(ROWS, transaction=Transaction(writer="w", number=n)),
     "delete": lambda table, n: table.delete(1, transaction=Transaction(writer="w", number=n)),
     "the version of a lease": lambda _, n: Lease(consumer="c", version=n, renewed_ms=1, ttl_ms=1),
     "the time of a lease": lambda _, n: Lease(consumer="c", version=0, renewed_ms=n, ttl_ms=1),
@@ -34,7 +34,7 @@ USES: dict[str, Use] = {
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     path = str(tmp_path / "table")
-    Table.create(path, ROWS.schema, keys=["id"]).append(ROWS)
+    Table.create(path, ROWS.schema, keys=["id"]).upsert(ROWS)
     return path
 
 

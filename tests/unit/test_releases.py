@@ -25,7 +25,7 @@ def epochs(tmp_path: Path) -> Path:
     """A table of four epochs with a row each."""
     table = Table.create(str(tmp_path / "table"), pa.schema({"k": pa.int64()}), keys=["k"])
     for key in range(4):
-        table.append(pa.table({"k": [key]}))
+        table.upsert(pa.table({"k": [key]}))
     return tmp_path / "table"
 
 

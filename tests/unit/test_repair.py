@@ -48,10 +48,10 @@ LOST = [
 def earlier_table(path: Path, values: pa.Array) -> pa.Table:
     """Let an earlier release add a column to a table with a row; return its rows."""
     table = Table.create(str(path), pa.schema({"id": pa.int64(), "w": pa.string()}), keys=["id"])
-    table.append(pa.table({"id": [9], "w": ["first"]}))
+    table.upsert(pa.table({"id": [9], "w": ["first"]}))
     rows = pa.table({"id": IDS, "w": ["a", "b", "c", "d"], "v": values})
     with earlier_release():
-        table.append(rows, merge_schema=True)
+        table.upsert(rows, merge_schema=True)
     forget_runs_and_logs()
     return rows
 
@@ -102,7 +102,7 @@ def test_a_column_with_a_storage_type_is_converted_when_it_is_read(
     assert in_order(table.changes(2).select(["id", "w", "v"])) == expected[:-1]
     assert repaired(tmp_path)["has_changed"] is False
     table = opened(tmp_path)
-    table.append(rows.slice(0, 2))
+    table.upsert(rows.slice(0, 2))
     table.compact(full=True)
     table = opened(tmp_path)
     assert in_order(table.snapshot()) == expected
@@ -118,7 +118,7 @@ def test_a_repair_gives_up_a_column_without_a_reader_and_nothing_else(
     rows = earlier_table(tmp_path, column(name, nesting).given)
     others = [*in_order(rows.select(OTHERS)), {"id": 9, "w": "first"}]
     table = opened(tmp_path)
-    for use in (table.snapshot, lambda: table.append(rows), lambda: table.compact(full=True)):
+    for use in (table.snapshot, lambda: table.upsert(rows), lambda: table.compact(full=True)):
         with pytest.raises(SchemaError, match=r"(?s)the column 'v' .*upsertflow repair"):
             use()
     assert in_order(table.snapshot(columns=OTHERS)) == others
@@ -131,13 +131,13 @@ def test_a_repair_gives_up_a_column_without_a_reader_and_nothing_else(
     assert in_order(table.snapshot(version=1)) == [{"id": 9, "w": "first"}]
     assert in_order(table.changes(2).select(OTHERS)) == others[:-1]
     assert table.check().findings == ()
-    table.append(pa.table({"id": [0], "w": ["new"]}))
+    table.upsert(pa.table({"id": [0], "w": ["new"]}))
     table.compact(full=True)
     table = opened(tmp_path)
     assert in_order(table.snapshot()) == [{"id": 0, "w": "new"}, *others[1:]]
     assert repaired(tmp_path)["has_changed"] is False
     with pytest.raises(SchemaError, match="was dropped"):
-        table.append(pa.table({"id": [0], "w": ["new"], "v": [1]}), merge_schema=True)
+        table.upsert(pa.table({"id": [0], "w": ["new"], "v": [1]}), merge_schema=True)
 
 
 DAYS = [dt.date(2024, 2, day) for day in (1, 2, 3)]
@@ -158,12 +158,12 @@ def test_columns_of_64_bit_dates_stay_as_they_are(tmp_path: Path, indexed: str) 
     with earlier_release():
         Table.create(
             str(tmp_path), first.schema, keys=["day"], sequence_by=["at"], properties=properties
-        ).append(first)
+        ).upsert(first)
     table = opened(tmp_path)
     assert table.get(DAYS[1])["d"].to_pylist() == DAYS[1:2]
-    table.append(rows(DAYS[1:2], [later], [later], pa.date64()))
-    table.append(rows(DAYS[2:], [later], [later], pa.date32()))
-    table.append(rows(DAYS[:1], [earlier], [later], pa.date32()))  # It is stale.
+    table.upsert(rows(DAYS[1:2], [later], [later], pa.date64()))
+    table.upsert(rows(DAYS[2:], [later], [later], pa.date32()))
+    table.upsert(rows(DAYS[:1], [earlier], [later], pa.date32()))  # It is stale.
     assert table.snapshot().sort_by("day")["d"].to_pylist() == [DAYS[0], later, later]
     if indexed:
         table.build_indexes()
@@ -191,7 +191,7 @@ def test_a_table_that_folds_gives_up_a_column_with_its_rule(tmp_path: Path, engi
         )
     assert list(repaired(tmp_path)["columns"]) == ["v"]
     table = opened(tmp_path)
-    table.append(pa.table({"id": [1, 1], "n": [1, 2]}))
+    table.upsert(pa.table({"id": [1, 1], "n": [1, 2]}))
     assert table.snapshot().to_pylist() == [{"id": 1, "n": 3 if rules else 2}]
 
 
@@ -200,9 +200,9 @@ def test_a_table_that_folds_gives_up_a_column_with_its_rule(tmp_path: Path, engi
 )
 def test_a_column_of_too_many_levels_is_given_up(tmp_path: Path, name: str) -> None:
     table = Table.create(str(tmp_path), pa.schema({"id": pa.int64()}), keys=["id"])
-    table.append(pa.table({"id": [1]}))
+    table.upsert(pa.table({"id": [1]}))
     with earlier_release(), pytest.raises(pa.ArrowInvalid):  # It was committed, and no row was.
-        table.append(pa.table({"id": [2], "v": TYPES[name].given[:1]}), merge_schema=True)
+        table.upsert(pa.table({"id": [2], "v": TYPES[name].given[:1]}), merge_schema=True)
     assert list(repaired(tmp_path)["columns"]) == ["v"]
     assert opened(tmp_path).snapshot().to_pylist() == [{"id": 1}]
 
@@ -235,7 +235,7 @@ def test_a_transaction_that_no_reader_accepts_is_corrected(
     table = Table.create(str(tmp_path), pa.schema({"id": pa.int64()}), keys=["id"])
     for id_ in (1, 2, 3):
         number_of_id = Transaction(writer=f"w{id_}", number=id_)
-        table.append(pa.table({"id": [id_]}), transaction=number_of_id)
+        table.upsert(pa.table({"id": [id_]}), transaction=number_of_id)
     writers = {"w1": [1, 5], "w2": [number, 5]}
     forge(table, commit_path(2), transactions={"w2": number})
     forge(table, checkpoint_path(2), transactions=writers)
@@ -253,7 +253,7 @@ def test_a_transaction_that_no_reader_accepts_is_corrected(
 
 def test_a_column_that_arrow_cannot_decode_is_given_up(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), pa.schema({"id": pa.int64()}), keys=["id"])
-    table.append(pa.table({"id": [1]}))
+    table.upsert(pa.table({"id": [1]}))
     table.alter(table.schema, {"priority": "5"})
     type_ = pa.int32()
     for _ in range(130):
@@ -286,7 +286,7 @@ def test_a_lease_that_no_reader_accepts_is_corrected(
 
 def test_a_damaged_record_stays_as_it_is(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), pa.schema({"id": pa.int64()}), keys=["id"])
-    table.append(pa.table({"id": [1]}))
+    table.upsert(pa.table({"id": [1]}))
     file = tmp_path / commit_path(1)
     damaged = file.read_bytes().replace(b'"transactions"', b'"Transactions"').replace(b"1", b"2", 1)
     file.write_bytes(damaged)
@@ -301,17 +301,17 @@ def test_an_internal_property_of_a_user_is_removed(tmp_path: Path) -> None:
     with patch.object(properties, "INTERNAL", {}), patch.dict(properties._CHECKS, historyOf=str):
         table.alter(table.schema, {"historyOf": "x"})
     with pytest.raises(DataError, match="history"):
-        opened(tmp_path).append(pa.table({"id": [1]}))
+        opened(tmp_path).upsert(pa.table({"id": [1]}))
     facts = repaired(tmp_path)
     assert (facts["properties"], facts["version"]) == (["historyOf"], 2)
     table = opened(tmp_path)
-    table.append(pa.table({"id": [1]}))
+    table.upsert(pa.table({"id": [1]}))
     assert table.log.head().properties == {"priority": "5"}
 
 
 def test_the_properties_of_a_kept_history_stay(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
-    table.append(pa.table({"id": [1]}))
+    table.upsert(pa.table({"id": [1]}))
     kept = Table(open_store(str(tmp_path / "kept")))
     keep_history(table, kept)
     assert repaired(tmp_path / "kept")["has_changed"] is False
@@ -327,16 +327,16 @@ def test_a_kept_history_goes_on_after_a_repair(tmp_path: Path, *, is_kept_before
     """Without the column that was given up, and with all other values of each row."""
     path, kept = tmp_path / "table", Table(open_store(str(tmp_path / "history")))
     Table.create(str(path), pa.schema({"id": pa.int64(), "w": pa.string()}), keys=["id"])
-    opened(path).append(pa.table({"id": [1], "w": ["first"]}))
+    opened(path).upsert(pa.table({"id": [1], "w": ["first"]}))
     if is_kept_before:
         keep_history(opened(path), kept)
     with earlier_release():
         rows = pa.table({"id": [1], "w": ["second"], "v": TYPES["dense_union"].given[:1]})
-        opened(path).append(rows, merge_schema=True)
+        opened(path).upsert(rows, merge_schema=True)
     with pytest.raises(SchemaError, match=r"'v' has the type dense_union(?s:.*)upsertflow repair"):
         keep_history(opened(path), kept)
     repaired(path)
-    opened(path).append(pa.table({"id": [1], "w": ["third"]}))
+    opened(path).upsert(pa.table({"id": [1], "w": ["third"]}))
     keep_history(opened(path), kept)
     shown = kept.snapshot().sort_by("from_version")
     assert "v" not in shown.column_names

@@ -47,7 +47,7 @@ def test_a_task_leaves_no_more_mapped_than_its_rows_call_for(
 ) -> None:
     columns = pa.schema({"k": pa.int64(), "v": pa.string()})
     table = Table.create(str(tmp_path / "table"), columns, keys=["k"])
-    table.append(pa.table({"k": range(200_000), "v": ["x" * 200] * 200_000}))
+    table.upsert(pa.table({"k": range(200_000), "v": ["x" * 200] * 200_000}))
     table.check()
     expected = table.snapshot()
     touched = resident_bytes()
@@ -70,7 +70,7 @@ def test_what_no_run_holds_is_not_asked_for_again(
     """Libraries above the bound made each step of work walk over thousands of open runs."""
     store, buffer, contents = mapped_file(tmp_path)
     table = Table.create(str(tmp_path / "table"), pa.schema({"k": pa.int64()}), keys=["k"])
-    table.append(pa.table({"k": [1]}))
+    table.upsert(pa.table({"k": [1]}))
     [file] = table.log.commit(1).added
     released: list[object] = []
     monkeypatch.setattr(run.Run, "release", lambda one: released.append(one))

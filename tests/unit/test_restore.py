@@ -145,9 +145,9 @@ def test_a_restored_table_equals_a_twin_that_made_no_mistake(engine: Engine, see
         rows = rows_of(schema, commands)
         for each in tables:
             if ENGINES[engine].takes_deletes:
-                each.append(rows, deletes="gone")
+                each.upsert(rows, deletes="gone")
             else:
-                each.append(rows.drop_columns("gone"))
+                each.upsert(rows.drop_columns("gone"))
 
     def both() -> None:
         write(table, twin)

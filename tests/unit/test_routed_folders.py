@@ -38,7 +38,7 @@ def test_tables_of_odd_values_are_found_by_a_pattern(make: object, tmp_path: Pat
     for at, value in enumerate(ODD):
         table = Table(StoreBelow(store, template.folder([value])))
         table.ensure(SCHEMA)
-        table.append(pa.table({"id": [at]}))
+        table.upsert(pa.table({"id": [at]}))
     below = Discovery(store, Pattern.parse("*/rows"))
     found = {template.try_values(each): each for each in below.tables(below.folders())}
     assert set(found) == {(value,) for value in ODD}

@@ -55,7 +55,7 @@ def keys(table: Table) -> list[int]:
 
 def append(table: Table, rows: dict[int, Any]) -> None:
     schema = table.schema.columns
-    table.append(pa.table({"k": list(rows), "at": list(rows.values())}, schema=schema))
+    table.upsert(pa.table({"k": list(rows), "at": list(rows.values())}, schema=schema))
 
 
 def of(schema: TableSchema, **properties: str) -> RowTtl | None:
@@ -250,7 +250,7 @@ def test_by_commit_a_late_row_that_lost_refreshes_nothing() -> None:
     table = made(now, properties=BY_COMMIT, order=order)
 
     def put(key: int, seq: int) -> None:
-        table.append(pa.table({"k": [key], "at": pa.nulls(1, TIME), "seq": [seq]}))
+        table.upsert(pa.table({"k": [key], "at": pa.nulls(1, TIME), "seq": [seq]}))
 
     put(1, 5)
     now.advance(9 * DAY_S)

@@ -72,7 +72,7 @@ def wide_table(count: int, *, columns: int = 0) -> tuple[Table, MemoryStore]:
     table = make_table(store, schema)
     for version, step in ((1, 1), (2, 4)):
         rows = [wide_row(number, version) for number in range(0, count, step)]
-        table.append(pa.Table.from_pylist(rows, schema=schema.columns))
+        table.upsert(pa.Table.from_pylist(rows, schema=schema.columns))
     return table, store
 
 
@@ -434,7 +434,7 @@ def test_what_was_verified_counts_for_an_hour(tmp_path: Path) -> None:
     now = [0.0]
     cache = RunCache(clock=lambda: now[0])
     table = Table.create(str(tmp_path), pa.schema({"k": pa.int64()}), keys=["k"])
-    table.append(pa.table({"k": range(10)}))
+    table.upsert(pa.table({"k": range(10)}))
     [file] = table.log.commit(1).added
     first = cache.open(table.store, file)
     now[0] = 3_599.0
@@ -466,7 +466,7 @@ def _renamed(path: Path, data: bytes) -> None:
 def test_what_is_written_into_a_run_that_was_read_is_damage(wrote: Wrote, tmp_path: Path) -> None:
     """A living process that has verified every byte of it, and reads it again."""
     table = Table.create(str(tmp_path), pa.schema({"k": pa.int64(), "v": pa.int64()}), keys=["k"])
-    table.append(pa.table({"k": range(60), "v": range(1, 61)}))
+    table.upsert(pa.table({"k": range(60), "v": range(1, 61)}))
     [file] = table.log.commit(1).added
     path = tmp_path / file.path
     whole = path.read_bytes()
@@ -477,14 +477,14 @@ def test_what_is_written_into_a_run_that_was_read_is_damage(wrote: Wrote, tmp_pa
     with pytest.raises(CorruptionError, match=file.path):
         table.snapshot()
     with pytest.raises(CorruptionError, match=file.path):
-        table.append(pa.table({"k": range(60), "v": [0] * 60}))
+        table.upsert(pa.table({"k": range(60), "v": [0] * 60}))
     wrote(path, whole)
     assert table.snapshot().equals(before)
 
 
 def test_a_file_that_is_as_it_was_is_not_verified_again(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path), pa.schema({"k": pa.int64()}), keys=["k"])
-    table.append(pa.table({"k": range(10)}))
+    table.upsert(pa.table({"k": range(10)}))
     [file] = table.log.commit(1).added
     cache = RunCache()
     assert cache.open(table.store, file) is cache.open(table.store, file)
@@ -538,7 +538,7 @@ class CopyingStore(MemoryStore):
 def test_a_damaged_copy_is_named_once_and_then_fetched_again() -> None:
     store = CopyingStore()
     table = make_table(store, TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"]))
-    table.append(pa.table({"k": range(5000)}))
+    table.upsert(pa.table({"k": range(5000)}))
     file = table.log.commit(1).added[0]
     intact = store.objects[file.path]
     store.copies[file.path] = flip(intact, first_buffer(intact, "k") + 20_000, 1)

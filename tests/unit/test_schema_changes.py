@@ -39,7 +39,7 @@ Change = Callable[[Table], object]
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     made = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
-    made.append(pa.table({"k": [1], "n": [1], "s": ["a"]}, schema=COLUMNS))
+    made.upsert(pa.table({"k": [1], "n": [1], "s": ["a"]}, schema=COLUMNS))
     return made
 
 
@@ -78,17 +78,17 @@ def test_a_writer_plans_its_next_batch(table: Table, change: str, merge: str) ->
 
 def added(table: Table) -> None:
     rows = pa.table({"k": [2], "n": pa.array([2], INT), "s": ["b"], "x": [1.5]})
-    table.append(rows, merge_schema=True)
+    table.upsert(rows, merge_schema=True)
 
 
 def widened(table: Table) -> None:
     rows = pa.table({"k": [2], "n": pa.array([2**40], pa.int64()), "s": ["b"]})
-    table.append(rows, merge_schema=True)
+    table.upsert(rows, merge_schema=True)
 
 
 def dropped(table: Table) -> None:
     table.drop_columns("s")
-    table.append(pa.table({"k": [2], "n": pa.array([2], INT)}))
+    table.upsert(pa.table({"k": [2], "n": pa.array([2], INT)}))
 
 
 CHANGES: dict[str, Change] = {"added": added, "widened": widened, "dropped": dropped}
@@ -144,13 +144,13 @@ def test_fields_of_structs_and_lists_are_widened(tmp_path: Path) -> None:
         {"k": key, "l": [{"x": number}, None], "s": {"y": number}}
         for key, number in ((1, 1), (2, 2**40))
     )
-    table.append(pa.Table.from_pylist([first], schema=narrow))
+    table.upsert(pa.Table.from_pylist([first], schema=narrow))
     table.publish()
     rows = pa.Table.from_pylist([second], schema=wide)
     with pytest.raises(DataError, match="column 'l' holds what is no list"):
-        table.append(rows)
-    table.append(rows, merge_schema=True)
-    table.append(pa.Table.from_pylist([{**first, "k": 3}], schema=narrow))
+        table.upsert(rows)
+    table.upsert(rows, merge_schema=True)
+    table.upsert(pa.Table.from_pylist([{**first, "k": 3}], schema=narrow))
     expected = [first, second, {**first, "k": 3}]
     assert table.snapshot().sort_by("k").to_pylist() == expected
     table.publish()
@@ -165,7 +165,7 @@ def test_a_mirror_shows_the_change_at_its_next_step(table: Table, change: str) -
     shown = DeltaTable(place_of(table.store, None)).rows()
     assert sorted(map(repr, shown.to_pylist())) == sorted(map(repr, table.snapshot().to_pylist()))
     assert shown.column_names == table.schema.columns.names
-    table.append(
+    table.upsert(
         pa.table({"k": [3], "n": [3]}, schema=pa.schema({"k": pa.int64(), "n": INT})),
         merge_schema=True,
     )
@@ -200,11 +200,11 @@ def test_nothing_is_rewritten(table: Table) -> None:
 
 def test_what_was_dropped_is_merged_away(table: Table) -> None:
     for key in range(2, 6):
-        table.append(pa.table({"k": [key], "n": [1], "s": ["secret"]}, schema=COLUMNS))
+        table.upsert(pa.table({"k": [key], "n": [1], "s": ["secret"]}, schema=COLUMNS))
     table.drop_columns("s")
     table.compact(full=True)
     table.expire(retain_versions=0, safety_ms=0)
-    table.append(pa.table({"k": [9], "n": pa.array([9], INT)}))
+    table.upsert(pa.table({"k": [9], "n": pa.array([9], INT)}))
     table.vacuum(grace_ms=0)
     data = [p.read_bytes() for p in Path(table.store.url).rglob("*.arrow")]
     assert data
@@ -216,7 +216,7 @@ def test_a_name_that_was_dropped_does_not_come_back(table: Table, type_: pa.Data
     table.drop_columns("s")
     rows = pa.table({"k": [2], "n": pa.array([2], INT), "S": pa.nulls(1, type_)})
     with pytest.raises(SchemaError, match="was dropped"):
-        table.append(rows, merge_schema=True)
+        table.upsert(rows, merge_schema=True)
     # A writer that planned before the drop would bring it back with its schema.
     stale = TableSchema.of(COLUMNS, keys=["k"])
     with pytest.raises(SchemaError, match="was dropped"):
@@ -227,7 +227,7 @@ def test_a_name_that_was_dropped_does_not_come_back(table: Table, type_: pa.Data
 
 def test_a_restore_to_a_version_from_before_leaves_the_column_out(table: Table) -> None:
     table.drop_columns("s")
-    table.append(pa.table({"k": [1], "n": pa.array([7], INT)}))
+    table.upsert(pa.table({"k": [1], "n": pa.array([7], INT)}))
     table.restore(1)
     assert table.snapshot().to_pylist() == [{"k": 1, "n": 1}]
 
@@ -257,7 +257,7 @@ def test_a_column_that_the_table_needs_is_not_dropped(
 
 
 def test_changes_across_a_drop_are_those_of_the_columns_that_are_left(table: Table) -> None:
-    table.append(pa.table({"k": [1], "n": [1], "s": ["other"]}, schema=COLUMNS))
+    table.upsert(pa.table({"k": [1], "n": [1], "s": ["other"]}, schema=COLUMNS))
     table.drop_columns("s")
     assert [(row["k"], row["_diff"]) for row in table.changes().to_pylist()] == [(1, 1)]
     with pytest.raises(DataLossError):

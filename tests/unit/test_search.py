@@ -86,7 +86,7 @@ def test_a_table_says_the_same_as_long_as_it_learns(batch: int, tmp_path: Path) 
     for number in range(12):
         keys = dice.choice(20_000, 4_000 if number < 3 else batch, replace=False)
         rows = pa.table({"k": keys, "v": np.full(len(keys), number)})
-        commit = table.append(rows)
+        commit = table.upsert(rows)
         assert commit is not None
         known = sum(key in state for key in keys.tolist())
         assert (commit.counters["updates"], commit.counters["inserts"]) == (

@@ -51,7 +51,7 @@ def test_the_data_has_each_table_with_its_epochs(address: str, root: Path) -> No
 def test_only_the_newest_epochs_are_told(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
     for epoch in range(EPOCHS_SHOWN + 5):
-        table.append(pa.table({"k": [epoch], "v": [0]}, schema=COLUMNS))
+        table.upsert(pa.table({"k": [epoch], "v": [0]}, schema=COLUMNS))
     [told] = json.loads(Looks(TableLines([str(tmp_path / "t")])).data())["tables"]
     assert len(told["history"]) == EPOCHS_SHOWN
     assert told["debt"] > 0
@@ -70,7 +70,7 @@ def test_a_table_that_cannot_be_read_does_not_stop_the_rest(root: Path) -> None:
 def test_many_pages_are_one_look(root: Path) -> None:
     looks = Looks(TableLines([str(root)]), clock=(now := Now()))
     first = looks.data()
-    Table.open(str(root / "orders")).append(pa.table({"k": [9], "v": [9]}, schema=COLUMNS))
+    Table.open(str(root / "orders")).upsert(pa.table({"k": [9], "v": [9]}, schema=COLUMNS))
     assert looks.data() is first
     now.advance(REST_S)
     assert looks.data() != first

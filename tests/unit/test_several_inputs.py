@@ -41,7 +41,7 @@ def write(table: Table, rows: Mapping[int, int | None]) -> None:
         "gone": [v is None for v in rows.values()],
     }
     types = pa.schema({"k": pa.int64(), "v": pa.int64(), "gone": pa.bool_()})
-    table.append(pa.table(written, schema=types), deletes="gone")
+    table.upsert(pa.table(written, schema=types), deletes="gone")
 
 
 class Tables:

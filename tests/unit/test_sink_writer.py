@@ -152,7 +152,7 @@ def full_table(path: Path) -> Table:
     caps = {"maxBacklogEpochs": "1", "onFull": "reject"}
     table = Table.create(str(path), columns, keys=["id"], properties=caps)
     table.hold("reader", 0)
-    table.append(
+    table.upsert(
         pa.table({"id": [1], "n": [1]}), transaction=Transaction(writer="query:q", number=0)
     )
     return table
@@ -202,7 +202,7 @@ def test_a_micro_batch_whose_room_was_taken_is_refused_by_its_commit(
     sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
     run_as(Task("q", 1), monkeypatch)
     messages = [sent.write(iter([rows((2, 2))]))]
-    table.append(pa.table({"id": [3], "n": [3]}))
+    table.upsert(pa.table({"id": [3], "n": [3]}))
     with pytest.raises(TableFullError):
         writer(tmp_path / "t").commit(messages, 1)
     writer(tmp_path / "t").abort(messages, 1)
@@ -217,7 +217,7 @@ def test_a_batch_write_is_judged_before_its_tasks_begin(tmp_path: Path, number: 
     table = full_table(tmp_path / "t")
     given = {"path": str(tmp_path / "t"), "txnAppId": "a", "txnVersion": str(number)}
     table.hold("reader", 1)
-    table.append(pa.table({"id": [3], "n": [3]}), transaction=Transaction(writer="app:a", number=0))
+    table.upsert(pa.table({"id": [3], "n": [3]}), transaction=Transaction(writer="app:a", number=0))
     batch = UpsertBatchWriter(given, COLUMNS, False)
     if number == 1:
         with pytest.raises(TableFullError, match="the consumer 'reader'") as refused:

@@ -183,7 +183,7 @@ def test_changes_that_end_before_they_begin_are_refused(
     table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     for key in range(3):
         let_time_pass(table)
-        table.append(pa.table({"id": [key]}))
+        table.upsert(pa.table({"id": [key]}))
     times = {f"TIME {v}": str(table.log.commit(v).timestamp_ms) for v in range(4)}
     given = {name: times.get(text, text) for name, text in bounds.items()}
     path = table.store.url

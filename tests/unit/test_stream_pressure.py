@@ -59,7 +59,7 @@ class Flood:
 
     def write(self, count: int) -> None:
         for number in range(count):
-            self.table.append(pa.table({"id": [number]}), disable_backpressure=True)
+            self.table.upsert(pa.table({"id": [number]}), disable_backpressure=True)
 
     def batch(self, *, takes_s: float = 1.0) -> bool:
         """Run a batch; return whether there was one."""
@@ -92,13 +92,13 @@ def test_a_stream_that_cannot_keep_up_holds_up_its_writers_until_it_can(flooded:
     [said] = flooded.table.pressure()
     assert (said.consumer, said.rung) == ("reader", 4)
     with pytest.raises(ThrottledError) as refused:
-        flooded.table.append(pa.table({"id": [1]}))
+        flooded.table.upsert(pa.table({"id": [1]}))
     assert refused.value.fields["retry_after_ms"] == said.retry_after_ms
     flooded.keep_up()
     assert flooded.table.pressure() == []
     assert report_path("reader") not in flooded.store.objects
     flooded.now.advance(1)
-    assert flooded.table.append(pa.table({"id": [1]})) is not None
+    assert flooded.table.upsert(pa.table({"id": [1]})) is not None
 
 
 def test_the_rungs_come_one_after_the_other_and_stand_in_the_log(
@@ -152,7 +152,7 @@ def test_a_query_that_restarts_under_overload_presses_all_the_same(
     [said] = flooded.table.pressure()
     assert (said.consumer, said.rung) == ("reader", 4)
     with pytest.raises(ThrottledError):
-        flooded.table.append(pa.table({"id": [1]}))
+        flooded.table.upsert(pa.table({"id": [1]}))
 
 
 def test_a_process_that_restarts_knows_what_the_one_before_did(flooded: Flood) -> None:
@@ -298,7 +298,7 @@ class TestDeferral:
             given = {"priority": priority}
             tables[name].ensure(TableSchema.of(COLUMNS, keys=["id"]), given)
             for number in range(2):
-                tables[name].append(pa.table({"id": [number]}))
+                tables[name].upsert(pa.table({"id": [number]}))
         parsed = options_of(startingVersion="earliest", maxEpochsPerTrigger=1, **query)
         inputs = {
             name: TableInput(parsed, read_columns(table.log, parsed), table=table)

@@ -104,7 +104,7 @@ def table() -> Table:
     table = Table(MemoryStore())
     table.ensure(TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"]))
     for version in (1, 2, 3, 4):
-        table.append(pa.table({"id": [version]}), overwrite=version == 3)
+        table.upsert(pa.table({"id": [version]}), overwrite=version == 3)
     return table
 
 

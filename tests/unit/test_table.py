@@ -42,7 +42,7 @@ def orders(path: Path, *, sequence_by: tuple[str, ...] = ()) -> Table:
     columns = pa.schema({**COLUMNS, **{name: pa.int64() for name in sequence_by}})
     table = Table.create(str(path / "orders"), columns, keys=["id"], sequence_by=sequence_by)
     ones = {name: [1] for name in sequence_by}
-    table.append(pa.table({"id": [1], "name": ["a"], "price": [10], **ones}))
+    table.upsert(pa.table({"id": [1], "name": ["a"], "price": [10], **ones}))
     return table
 
 
@@ -111,7 +111,7 @@ def test_rows_with_other_columns_are_refused(tmp_path: Path, rows: Any, text: st
     """A column that is left out would make every row a delete, or its values null."""
     table = orders(tmp_path)
     with pytest.raises(SchemaError) as caught:
-        table.append(pa.table(rows))
+        table.upsert(pa.table(rows))
     assert text in str(caught.value)
     assert table.snapshot().to_pylist() == [{"id": 1, "name": "a", "price": 10}]
 
@@ -126,7 +126,7 @@ def test_rows_with_other_columns_are_refused(tmp_path: Path, rows: Any, text: st
 def test_values_that_a_column_cannot_hold_are_refused(tmp_path: Path, rows: Any, text: str) -> None:
     table = orders(tmp_path)
     with pytest.raises(DataError) as caught:
-        table.append(pa.table(rows))
+        table.upsert(pa.table(rows))
     assert text in str(caught.value)
     assert table.snapshot().to_pylist() == [{"id": 1, "name": "a", "price": 10}]
 
@@ -134,7 +134,7 @@ def test_values_that_a_column_cannot_hold_are_refused(tmp_path: Path, rows: Any,
 def test_rows_without_an_order_column_are_refused(tmp_path: Path) -> None:
     table = orders(tmp_path, sequence_by=("seq",))
     with pytest.raises(SchemaError, match="'seq'"):
-        table.append(pa.table({"id": [1], "name": ["x"], "price": [1]}))
+        table.upsert(pa.table({"id": [1], "name": ["x"], "price": [1]}))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_column_that_cannot_mark_deletes_is_refused(
 ) -> None:
     table = orders(tmp_path)
     with pytest.raises(SchemaError) as caught:
-        table.append(
+        table.upsert(
             pa.table({"id": [1], "name": ["x"], "price": [1], "gone": [True]}), deletes=deletes
         )
     assert text in str(caught.value)
@@ -158,22 +158,22 @@ def test_a_column_that_cannot_mark_deletes_is_refused(
 def test_a_row_of_nulls_is_a_row_unless_it_is_said_to_delete(tmp_path: Path) -> None:
     table = orders(tmp_path)
     rows = pa.table({"id": [1], "name": pa.nulls(1, pa.string()), "price": pa.nulls(1, pa.int64())})
-    table.append(rows)
+    table.upsert(rows)
     assert table.snapshot().to_pylist() == [{"id": 1, "name": None, "price": None}]
     envelope = envelope_of_rows(table.log.head().schema, rows.schema, nulls_as_deletes=True)
-    table.append(rows, envelope=envelope)
+    table.upsert(rows, envelope=envelope)
     assert table.snapshot().num_rows == 0
 
 
 def test_columns_may_stand_in_any_order_and_case(tmp_path: Path) -> None:
     table = orders(tmp_path)
-    table.append(pa.table({"PRICE": [2], "Name": ["b"], "id": [1]}))
+    table.upsert(pa.table({"PRICE": [2], "Name": ["b"], "id": [1]}))
     assert table.snapshot().to_pylist() == [{"id": 1, "name": "b", "price": 2}]
 
 
 def test_numbers_that_fit_are_narrowed(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int8()}), keys=["id"])
-    table.append(pa.table({"id": pa.array([7], pa.int64())}))
+    table.upsert(pa.table({"id": pa.array([7], pa.int64())}))
     assert table.snapshot().to_pylist() == [{"id": 7}]
 
 
@@ -182,7 +182,7 @@ def test_rows_of_several_chunks_and_slices_are_all_taken(tmp_path: Path) -> None
     whole = pa.table(
         {"id": list(range(100)), "name": [f"n{i}" for i in range(100)], "price": [1] * 100}
     )
-    table.append(pa.concat_tables([whole.slice(10, 20), whole.slice(50, 3), whole.slice(0, 0)]))
+    table.upsert(pa.concat_tables([whole.slice(10, 20), whole.slice(50, 3), whole.slice(0, 0)]))
     assert sorted(table.snapshot().column("id").to_pylist()) == [1, *range(10, 30), *range(50, 53)]
 
 
@@ -221,7 +221,7 @@ def test_values_come_back_as_they_went_in_over_updates_and_merges(
         rows = pa.table(
             {"id": pa.array(range(4)), "v": pa.array(rotated, type_), "gone": [False] * 4}
         )
-        table.append(rows, deletes="gone")
+        table.upsert(rows, deletes="gone")
     table.compact(full=True)
     assert table.snapshot().sort_by("id").column("v").to_pylist() == rotated
     assert table.snapshot(1).sort_by("id").column("v").to_pylist() == values
@@ -237,7 +237,7 @@ def test_each_kind_of_key_is_found_again(tmp_path: Path, name: str) -> None:
     keys = list(dict.fromkeys(v for v in values if v is not None))
     table = Table.create(str(tmp_path / "t"), pa.schema({"k": type_, "v": pa.int64()}), keys=["k"])
     for version in (1, 2):
-        commit = table.append(
+        commit = table.upsert(
             pa.table({"k": pa.array(keys, type_), "v": pa.array([version] * len(keys))})
         )
     assert commit is not None
@@ -249,8 +249,8 @@ def test_zeros_of_both_signs_are_one_key_and_nan_is_one(tmp_path: Path) -> None:
     table = Table.create(
         str(tmp_path / "t"), pa.schema({"k": pa.float64(), "v": pa.int64()}), keys=["k"]
     )
-    table.append(pa.table({"k": [0.0, float("nan")], "v": [1, 2]}))
-    commit = table.append(pa.table({"k": [-0.0, -float("nan")], "v": [3, 4]}))
+    table.upsert(pa.table({"k": [0.0, float("nan")], "v": [1, 2]}))
+    commit = table.upsert(pa.table({"k": [-0.0, -float("nan")], "v": [3, 4]}))
     assert commit is not None
     assert commit.counters["updates"] == 2
     assert sorted(table.snapshot().column("v").to_pylist()) == [3, 4]
@@ -413,7 +413,7 @@ def test_an_epoch_is_refused_if_the_table_has_some_of_its_transactions() -> None
 def test_a_snapshot_of_many_small_runs_comes_in_few_batches() -> None:
     table = make_table(MemoryStore(), TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"]))
     for epoch in range(20):
-        table.append(pa.table({"k": range(epoch * 50, epoch * 50 + 100)}))
+        table.upsert(pa.table({"k": range(epoch * 50, epoch * 50 + 100)}))
     batches = list(table.at().read())
     assert len(batches) == 1
     assert sorted(batches[0].column("k").to_pylist()) == list(range(1050))
@@ -426,6 +426,6 @@ def test_rows_of_a_collected_column_are_elements(tmp_path: Path) -> None:
     table = Table.create(
         str(tmp_path / "t"), columns, keys=["id"], engine=MergeEngine(Engine.AGGREGATION, rules)
     )
-    table.append(pa.table({"id": [1, 1], "tags": ["a", "b"], "hits": [1, 2]}))
-    table.append(pa.table({"id": [1], "tags": [["c"]], "hits": [4]}))
+    table.upsert(pa.table({"id": [1, 1], "tags": ["a", "b"], "hits": [1, 2]}))
+    table.upsert(pa.table({"id": [1], "tags": [["c"]], "hits": [4]}))
     assert table.snapshot().to_pylist() == [{"id": 1, "tags": ["a", "b", "c"], "hits": 7}]

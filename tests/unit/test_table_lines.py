@@ -29,7 +29,7 @@ def make(root: Path, name: str, epochs: int = 0, **properties: str) -> Table:
 
 def append(table: Table, epochs: int = 1) -> None:
     for key in range(epochs):
-        table.append(pa.table({"id": [key]}))
+        table.upsert(pa.table({"id": [key]}))
 
 
 def now_of(table: Table, later_s: float = 0) -> Callable[[], float]:

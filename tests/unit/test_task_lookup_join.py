@@ -212,8 +212,8 @@ def test_rows_of_a_table_are_found_as_of_a_version(
 ) -> None:
     columns = pa.schema({"k": pa.int64(), "v": pa.string()})
     table = Table.create(str(tmp_path / "t"), columns, keys=["k"], on_error=policy)
-    table.append(pa.table({"k": [1, 2], "v": ["a", "b"], "gone": [False, False]}), deletes="gone")
-    table.append(
+    table.upsert(pa.table({"k": [1, 2], "v": ["a", "b"], "gone": [False, False]}), deletes="gone")
+    table.upsert(
         pa.table({"k": [1, 2, 3], "v": [None, "B", "c"], "gone": [True, False, False]}),
         deletes="gone",
     )

@@ -91,7 +91,7 @@ def table(tmp_path: Path) -> Table:
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"])
     for number, overwrite in enumerate([False, True, False]):
         rows = pa.table({"id": [1, 2, number + 3], "v": [number] * 3})
-        table.append(rows, overwrite=overwrite)
+        table.upsert(rows, overwrite=overwrite)
     return table
 
 

@@ -35,8 +35,8 @@ def read(task: Task, name: str, splits: list[Any]) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"])
-    table.append(ROWS)
-    table.append(pa.table({"id": [2], "v": ["b"]}))
+    table.upsert(ROWS)
+    table.upsert(pa.table({"id": [2], "v": ["b"]}))
     return table
 
 

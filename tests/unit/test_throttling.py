@@ -81,7 +81,7 @@ def test_a_write_is_refused_before_anything_is_stored() -> None:
     held.report()
     before = dict(held.store.objects)
     with pytest.raises(ThrottledError) as refused:
-        held.table.append(ROW)
+        held.table.upsert(ROW)
     assert held.store.objects == before
     assert refused.value.code == "THROTTLED"
     assert refused.value.fields == {
@@ -97,24 +97,24 @@ def test_a_write_is_refused_before_anything_is_stored() -> None:
 def test_lower_rungs_refuse_nobody(rung: int) -> None:
     held = BatchDelay()
     held.report(rung)
-    assert held.table.append(ROW) is not None
+    assert held.table.upsert(ROW) is not None
 
 
 def test_what_was_committed_is_answered_as_done() -> None:
     held = BatchDelay()
     transaction = Transaction(writer="w", number=3)
-    held.table.append(ROW, transaction=transaction)
+    held.table.upsert(ROW, transaction=transaction)
     held.report()
-    assert held.table.append(ROW, transaction=transaction) is None
+    assert held.table.upsert(ROW, transaction=transaction) is None
 
 
 def test_who_disables_it_passes_by_but_not_by_caps() -> None:
     held = BatchDelay({"backpressure": "true", "maxBacklogEpochs": "1", "onFull": "reject"})
     held.table.hold("reader", 0)
     held.report()
-    assert held.table.append(ROW, disable_backpressure=True) is not None
+    assert held.table.upsert(ROW, disable_backpressure=True) is not None
     with pytest.raises(TableFullError):
-        held.table.append(ROW, disable_backpressure=True)
+        held.table.upsert(ROW, disable_backpressure=True)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_report_expires(later_ms: int, is_refused: bool) -> None:
     held.now_ms += later_ms
     if is_refused:
         with pytest.raises(ThrottledError):
-            held.table.append(ROW)
+            held.table.upsert(ROW)
     else:
         held.table.admission().require(held.table.log.head())
 
@@ -144,9 +144,9 @@ def test_a_report_that_was_seen_expires_without_another_look() -> None:
     held = BatchDelay()
     held.report(ttl_ms=LOOK_MS // 2)
     with pytest.raises(ThrottledError):
-        held.table.append(ROW)
+        held.table.upsert(ROW)
     held.now_ms += LOOK_MS // 2
-    assert held.table.append(ROW) is not None
+    assert held.table.upsert(ROW) is not None
 
 
 def test_a_report_that_is_withdrawn_counts_no_more() -> None:
@@ -154,7 +154,7 @@ def test_a_report_that_is_withdrawn_counts_no_more() -> None:
     held.report()
     withdraw(held.store, "reader")
     withdraw(held.store, "reader")
-    assert held.table.append(ROW) is not None
+    assert held.table.upsert(ROW) is not None
     assert held.table.pressure() == []
 
 
@@ -189,7 +189,7 @@ def test_a_damaged_report_is_no_pressure_and_a_warning(
         data = encode({**held.report().to_json(), **how})
     held.store.objects[report_path("reader")] = data
     with caplog.at_level(logging.WARNING):
-        assert held.table.append(ROW) is not None
+        assert held.table.upsert(ROW) is not None
     assert report_path("reader") in caplog.text
 
 
@@ -198,7 +198,7 @@ def test_a_damaged_report_hides_no_other() -> None:
     held.report()
     held.store.objects[report_path("before")] = b"{}"
     with pytest.raises(ThrottledError):
-        held.table.append(ROW)
+        held.table.upsert(ROW)
 
 
 class TestRequests:
@@ -214,25 +214,25 @@ class TestRequests:
     def test_a_table_that_heeds_nobody_is_asked_nothing(self, properties: dict[str, str]) -> None:
         held = BatchDelay(properties)
         held.report()
-        assert held.table.append(ROW) is not None
+        assert held.table.upsert(ROW) is not None
         assert self.looks(held) == []
 
     def test_many_writes_look_once_a_second(self) -> None:
         held = BatchDelay()
         for _ in range(5):
-            held.table.append(ROW)
+            held.table.upsert(ROW)
         assert self.looks(held) == ["list _pressure"]
         held.now_ms += LOOK_MS
-        held.table.append(ROW)
+        held.table.upsert(ROW)
         assert self.looks(held) == ["list _pressure"]
         held.now_ms -= 3_600_000
-        held.table.append(ROW)
+        held.table.upsert(ROW)
         assert self.looks(held) == ["list _pressure"], "a clock that goes back makes nobody wait"
 
     def test_a_report_is_one_more_read(self) -> None:
         held = BatchDelay()
         held.report(rung=1)
-        held.table.append(ROW)
+        held.table.upsert(ROW)
         assert self.looks(held) == ["list _pressure", f"read {report_path('reader')}"]
 
 
@@ -276,7 +276,7 @@ def test_what_there_is_to_be_read_about_pressure() -> None:
     held.table.hold("reader", 0)
     held.table.hold("gone", 0, ttl_ms=1)
     held.now_ms += 1
-    held.table.append(ROW)
+    held.table.upsert(ROW)
     held.table.hold("other", 1)
     said = held.report()
     [batch] = VIEWS[Metadata.PRESSURE].read(held.table)

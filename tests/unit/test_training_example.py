@@ -34,7 +34,7 @@ def table_in(folder: Path) -> str:
 def replace_and_expire(path: str) -> None:
     """Write, compact and expire as others do during a training: every version that may go goes."""
     table = Table.open(path)
-    table.append(
+    table.upsert(
         pa.Table.from_pylist([{"path": "new.py", "bytes": 1}], schema=table.schema.columns)
     )
     table.compact(full=True)

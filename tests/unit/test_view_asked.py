@@ -28,7 +28,7 @@ def made(root: Path, name: str, rows: dict[str, list[Any]], **types: pa.DataType
     schema = pa.schema([(each, types.get(each, pa.int64())) for each in names])
     own = {"indexBy": ",".join(names[1:])}
     table = Table.create(str(root / name), schema, keys=names[:1], properties=own)
-    table.append(pa.table(rows, schema=schema))
+    table.upsert(pa.table(rows, schema=schema))
     return Plan.of_table(str(root / name))
 
 
@@ -50,7 +50,7 @@ def test_whole_numbers_of_other_widths_join_and_find_their_index(
     rows = query.all()
     table = Table.open(str(tmp_path / "customers"))
     with patch.object(ScanRelation, "scan", side_effect=AssertionError("all rows are read")):
-        table.append(pa.table({"number": [7, 8], "name": [71, 80]}, schema=table.schema.columns))
+        table.upsert(pa.table({"number": [7, 8], "name": [71, 80]}, schema=table.schema.columns))
         rows += query.all()
     assert folded(rows) == {(1, 7, 71), (2, 8, 80), (3, None, None)}
 
@@ -155,7 +155,7 @@ class Damage:
         self.query = Query(orders.join(customers, {"customer": "number"}, "left").node)
         self.rows = self.query.all()
         table = Table.open(str(root / "customers"))
-        table.append(pa.table({"number": [7], "name": [71]}, schema=table.schema.columns))
+        table.upsert(pa.table({"number": [7], "name": [71]}, schema=table.schema.columns))
 
 
 @pytest.mark.parametrize("name", ["orders", "customers"])

@@ -41,7 +41,7 @@ def table_at(path: Path, *, first_write: bool) -> Table:
         table = Table.create(str(path), columns, keys=["k"])
     for rows in ([(1, "x"), (5, "y")], [(5, None), (2, "z")], [(2, "zz")]):
         let_time_pass(table)
-        table.append(epoch(*rows), deletes="gone")
+        table.upsert(epoch(*rows), deletes="gone")
     return table
 
 

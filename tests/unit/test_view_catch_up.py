@@ -49,10 +49,10 @@ class Behind:
         if number % 2 == 0:
             customer = [(each + number) % ROWS for each in ids]
             columns = {"id": list(ids), "customer": customer, "amount": [number] * len(ids)}
-            self.orders.append(pa.table(columns, schema=ORDERS))
+            self.orders.upsert(pa.table(columns, schema=ORDERS))
         if number == 0 or number % 2:
             names = [f"name {number}"] * len(ids)
-            self.customers.append(pa.table({"number": list(ids), "name": names}, schema=CUSTOMERS))
+            self.customers.upsert(pa.table({"number": list(ids), "name": names}, schema=CUSTOMERS))
 
     def catch_up(self, **limits: str) -> Counter[str]:
         """Read all that lies ahead, by default in one batch; return how much of what it took."""

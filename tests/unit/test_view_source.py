@@ -59,7 +59,7 @@ class Shop:
         columns = [
             pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)
         ]
-        table.append(pa.Table.from_arrays(columns, schema=schema))
+        table.upsert(pa.Table.from_arrays(columns, schema=schema))
         let_time_pass(table)
 
 
@@ -268,7 +268,7 @@ def test_new_values_alone_refuse_a_delete(shop: Shop) -> None:
     query = Query(shop.plan(JoinType.INNER), readChangeFeed="false")
     assert [row["name"] for row in query.all()] == ["ada"]
     gone = pa.table({"id": [7], "name": ["x"], "gone": [True]})
-    shop.customers.append(gone, deletes="gone")
+    shop.customers.upsert(gone, deletes="gone")
     with pytest.raises(OptionError, match="deletes a row"):
         query.batch()
 
@@ -307,7 +307,7 @@ def test_a_query_is_not_fed_by_its_own_sink(shop: Shop) -> None:
     query.all()
     rows = pa.Table.from_pylist([{"id": 1, "customer": 7, "amount": 2}], schema=ORDERS)
     writer = Transaction.writer_of_query("the query")
-    shop.orders.append(rows, transaction=Transaction(writer=writer, number=0))
+    shop.orders.upsert(rows, transaction=Transaction(writer=writer, number=0))
     end = dict(query.stream.latest(query.offset))
     [work] = query.stream.splits(query.offset, end)
     with pytest.raises(OptionError, match="reads what it writes"):

@@ -126,7 +126,7 @@ def test_a_table_that_gained_a_column_is_bound_anew(shop: Shop, tasks: list[Task
     columns = ORDERS.append(pa.field("note", pa.string()))
     shop.orders.alter(replace(shop.orders.schema, columns=columns))
     rows = {"id": [5], "customer": [8], "amount": [1], "note": ["x"]}
-    shop.orders.append(pa.table(rows, schema=columns))
+    shop.orders.upsert(pa.table(rows, schema=columns))
     with patch.object(views, "open_view", wraps=views.open_view) as opened:
         assert batches.next() == [(5, "bob", 1)]
     assert opened.call_count == 1

@@ -28,7 +28,7 @@ def new_table(store: MemoryStore | None = None) -> Table:
 
 
 def append(table: Table, *keys: int, **how: Any) -> int:
-    commit = table.append(pa.table({"k": list(keys), "v": [0] * len(keys)}), **how)
+    commit = table.upsert(pa.table({"k": list(keys), "v": [0] * len(keys)}), **how)
     assert commit is not None
     return commit.version
 

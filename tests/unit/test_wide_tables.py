@@ -121,11 +121,11 @@ def test_a_table_of_many_columns_works(tmp_path: Path, width: int) -> None:
         columns = [pa.array([value, value], pa.int32())] * width
         return pa.Table.from_arrays([pa.array([1, 2]), *columns], schema=schema)
 
-    table.append(rows(1))
-    table.append(rows(2).rename_columns([name.upper() for name in schema.names]))
+    table.upsert(rows(1))
+    table.upsert(rows(2).rename_columns([name.upper() for name in schema.names]))
     assert table.changes(2).num_rows == 4
     table.compact(full=True)
-    table.append(rows(3).append_column("more", [[7, 8]]), merge_schema=True)
+    table.upsert(rows(3).append_column("more", [[7, 8]]), merge_schema=True)
     assert table.delete(1) is not None
     [row] = Table.open(str(tmp_path)).snapshot(filter=f"c{width - 1} = 3").to_pylist()
     assert row == {"id": 2, **{f"c{index}": 3 for index in range(width)}, "more": 8}

@@ -1,4 +1,4 @@
-"""upsertflow from plain Python: ``Table.append``, and the changes of each version."""
+"""upsertflow from plain Python: ``Table.upsert``, and the changes of each version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UpsertflowEngine:
     def apply(self, rows: Sequence[Row]) -> None:
         schema = self._schema().append(pa.field(GONE, pa.bool_()))
         given = [{GONE: False, **row} for row in rows]
-        self._table.append(pa.Table.from_pylist(given, schema=schema), deletes=GONE)
+        self._table.upsert(pa.Table.from_pylist(given, schema=schema), deletes=GONE)
 
     def add_columns(self, columns: Mapping[str, str]) -> None:
         self._columns.update(columns)

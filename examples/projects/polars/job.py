@@ -46,7 +46,7 @@ def load(landing: Path, table: Table) -> int:
     for file in sorted(landing.glob("*.json"), key=lambda file: int(file.stem)):
         rows = pl.read_ndjson(file, schema=FILE).to_arrow()
         transaction = Transaction(writer="landing", number=int(file.stem))
-        count += table.append(rows, deletes="gone", transaction=transaction) is not None
+        count += table.upsert(rows, deletes="gone", transaction=transaction) is not None
     return count
 
 

@@ -66,11 +66,6 @@ class BatchRead:
         """Leave out rows of a version that have other values than some, where that saves reading.
 
         The caller judges the rows itself: what is left out depends on how the table lies.
-
-        Parameters
-        ----------
-        pins : mapping of str to pyarrow.Array
-            Values of columns of the read.
         """
         self._pushed = pins
 
@@ -131,8 +126,8 @@ class BatchRead:
                 return changes_splits(look, options, lower, upper)
             if options.history:
                 require_columns(look.head(), self._columns, options)
-                own = history_options(options, table_columns(self._columns, options))
-                return history_splits(look, options, own, *self._span(look))
+                history_columns = history_options(options, table_columns(self._columns, options))
+                return history_splits(look, options, history_columns, *self._span(look))
             version, time_ms = options.version_as_of, options.timestamp_as_of_ms
             manifest = manifest_at(look, version=version, time_ms=time_ms)
         if options.metadata is Metadata.QUARANTINE:

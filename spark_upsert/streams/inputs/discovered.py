@@ -76,16 +76,16 @@ class Discovery:
 
     def folders(self) -> list[str]:
         """Return the folders that match, tables or not, as paths relative to the root, sorted."""
-        found, self.listings = [""], 0
+        level, self.listings = [""], 0
         for part in self._pattern.parts:
-            found = self._bounded(self._next(found, part))
-        return sorted(found)
+            level = self._bounded(self._next(level, part))
+        return sorted(level)
 
     def tables(self, folders: Iterable[str]) -> list[str]:
         """Return those of some folders that are tables; costs one request each."""
-        asked = list(folders)
-        answers = in_order(self.is_table, asked, min(self._threads, len(asked)))
-        return [folder for folder, is_table in zip(asked, answers, strict=True) if is_table]
+        candidates = list(folders)
+        answers = in_order(self.is_table, candidates, min(self._threads, len(candidates)))
+        return [folder for folder, is_table in zip(candidates, answers, strict=True) if is_table]
 
     def is_table(self, folder: str) -> bool:
         """Return whether a table lies in a folder: there is one from its version 0 on."""
@@ -106,20 +106,20 @@ class Discovery:
             folders,
             min(self._threads, len(folders)),
         )
-        for folder, found in zip(folders, names, strict=True):
-            yield from (_below(folder, name) for name in found if _matches(name, part))
+        for folder, names_below in zip(folders, names, strict=True):
+            yield from (_below(folder, name) for name in names_below if _matches(name, part))
 
     def _bounded(self, folders: Iterable[str]) -> list[str]:
-        found: list[str] = []
+        bounded: list[str] = []
         for folder in folders:
-            found.append(folder)
-            if len(found) > FOLDERS_MAX:
+            bounded.append(folder)
+            if len(bounded) > FOLDERS_MAX:
                 raise OptionError(
                     f"more than {FOLDERS_MAX} folders match {self}.",
                     hint="narrow 'inputsPattern', or read with several queries.",
                     option="inputsPattern",
                 )
-        return found
+        return bounded
 
 
 def matches(folder: str, pattern: Pattern) -> bool:
@@ -151,15 +151,7 @@ class Make(Protocol):
     """A callable that makes an input of a table."""
 
     def __call__(self, name: str, *, joins: bool) -> Input:
-        """Return the input.
-
-        Parameters
-        ----------
-        name : str
-            The path relative to the root.
-        joins : bool
-            Whether the stream had begun before the table was seen.
-        """
+        """Return the input."""
         ...
 
 
@@ -201,19 +193,13 @@ class FoundInputs:
 
     def __getitem__(self, name: str, /) -> Input:
         """Return the input of a name that an offset or a split has."""
-        found = self._inputs.get(name)
-        return self._add(name) if found is None else found
+        input_ = self._inputs.get(name)
+        return self._add(name) if input_ is None else input_
 
     may_come = True
 
     def look(self) -> dict[str, Position]:
-        """Look for tables, and at the end of each (`Inputs.look`).
-
-        Raises
-        ------
-        OptionError
-            Two are the same: one is a copy of the other, or a link to it.
-        """
+        """Look for tables, and at the end of each (`Inputs.look`)."""
         present = self.find().names
         answers = in_order(self._head, present, min(self._threads, len(present)))
         heads = {
@@ -228,12 +214,12 @@ class FoundInputs:
     def find(self) -> KnownInputs:
         """Look for tables, and forget those that are not found any more (`PolledInputs.find`)."""
         folders = self._discovery.folders()
-        asked = [each for each in folders if each not in self._inputs]
-        self._add_all(self._discovery.tables(asked))
+        missing_folders = [folder for folder in folders if folder not in self._inputs]
+        self._add_all(self._discovery.tables(missing_folders))
         for name in self._inputs.keys() - set(folders):
             self._forget(name)
-        names = [each for each in folders if each in self._inputs]
-        return KnownInputs(names=names, requests=len(asked) + self._discovery.listings)
+        names = [folder for folder in folders if folder in self._inputs]
+        return KnownInputs(names=names, requests=len(missing_folders) + self._discovery.listings)
 
     def polled(self) -> FoundInputs:
         """Return these: all are tables (`Inputs.polled`)."""
@@ -241,30 +227,22 @@ class FoundInputs:
 
     def poll(self, name: str) -> PollResult:
         """Look at the head of an input, or find that it is gone (`PolledInputs.poll`)."""
-        each = self._inputs.get(name)
-        if each is None:
+        input_ = self._inputs.get(name)
+        if input_ is None:
             return PollResult(head=None, requests=0)
         with about("input", name):
             try:
-                polled = cast(Pollable, each).poll()  # All are tables.
+                polled = cast(Pollable, input_).poll()  # All are tables.
             except (OtherTableError, TableNotFoundError):
                 if self._discovery.is_table(name):
                     raise
                 self._forget(name)
                 return PollResult(head=None, requests=_GONE)
-            self._require_apart(name, each)
+            self._require_apart(name, input_)
             return polled
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Take note of tables that came, and of those that are gone (`Inputs.settle`).
-
-        Raises
-        ------
-        DataLossError
-            A table in which the stream stands is gone.
-        OptionError
-            The stream was that of one table.
-        """
+        """Take note of tables that came, and of those that are gone (`Inputs.settle`)."""
         if standing.keys() == heads.keys():
             return  # At once, for there may be very many.
         if standing:
@@ -283,11 +261,11 @@ class FoundInputs:
         of_each({name: name for name in names}, self._add)
 
     def _add(self, name: str) -> Input:
-        made = self._make(name, joins=name in self._joined)
+        input_ = self._make(name, joins=name in self._joined)
         if self._is_lenient:
-            made = Forgiving(made, partial(self._is_there, name), name)
-        self._inputs[name] = made
-        return made
+            input_ = Forgiving(input_, partial(self._is_there, name), name)
+        self._inputs[name] = input_
+        return input_
 
     def _is_there(self, name: str) -> bool:
         return self._discovery.is_table(name)
@@ -315,8 +293,8 @@ class FoundInputs:
         identity = each.identity()
         owner = self._owners.setdefault(identity, name)
         if owner != name:
-            one, other = sorted((owner, name))
-            raise listed_twice(one, other, "under two names")
+            one, second = sorted((owner, name))
+            raise listed_twice(one, second, "under two names")
         self._identities[name] = identity
 
     def _gone(self, names: Collection[str]) -> UpsertFlowError:

@@ -43,23 +43,13 @@ def group_table(below: DiscoveryOptions) -> GroupTable:
 
 
 def pins(below: DiscoveryOptions) -> dict[str, Pin]:
-    """Return the tables that are read at a batch, by their names or paths below the root, sorted.
-
-    Raises
-    ------
-    TableNotFoundError
-        No query has written a whole batch below the root.
-    OptionError
-        There is no such batch, or no table of it matches.
-    DataLossError
-        The batch is expired.
-    """
+    """Return the tables read at a batch, sorted by name or by path below the root."""
     table = group_table(below)
     group = table.at() if below.as_of_batch is None else table.of_batch(below.as_of_batch)
     if group.batch is None:
         raise no_group(below.root)
-    found = pins_of(group, below)
-    missing = sorted(below.named.keys() - found.keys())
+    pinned = pins_of(group, below)
+    missing = sorted(below.named.keys() - pinned.keys())
     if missing:
         raise OptionError(
             f"the input '{missing[0]}' is the folder '{below.named[missing[0]]}' below "
@@ -68,14 +58,14 @@ def pins(below: DiscoveryOptions) -> dict[str, Pin]:
             option="inputs",
             input=missing[0],
         )
-    if not found:
+    if not pinned:
         raise OptionError(
             f"of the {len(group.members)} tables that have {_named(group.batch.number)} below "
             f"'{below.root}' none matches '{below.pattern}'.",
             hint="check 'inputsPattern'; a table takes part from its first whole batch on.",
             option="inputsPattern",
         )
-    return found
+    return pinned
 
 
 def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
@@ -95,25 +85,18 @@ def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
 
 
 def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions:
-    """Return the options of a batch read of a table as they are at the batch that it is read at.
-
-    Raises
-    ------
-    OtherTableError
-        The table is not the one that has the batch.
-    DataLossError
-        Its version is expired, and rows may have changed since.
-    """
+    """Return the options of a batch read of a table as they are at the batch that it is read at."""
     if pin is None:
         return options
-    place = pin.place
-    newest = table.log.require(place, _named(pin.batch), hint=OTHER_THAN_IN_GROUP)
+    table_ref = pin.place
+    newest = table.log.require(table_ref, _named(pin.batch), hint=OTHER_THAN_IN_GROUP)
     with table.log.last_look() as look:
-        version = look.kept(place.version)
+        version = look.kept(table_ref.version)
     if version is None:
         raise DataLossError(
-            f"{_named(pin.batch)} has version {place.version} of the table at '{options.path}', "
-            f"which can be read from version {newest.since} on only: what is older was expired.",
+            f"{_named(pin.batch)} has version {table_ref.version} of the table at "
+            f"'{options.path}', which can be read from version {newest.since} on only: what is "
+            "older was expired.",
             hint="read without 'consistent', or again when the query has written to this table "
             "next; keep more from now on, by a longer --retain of 'upsertflow expire'.",
             since=newest.since,
@@ -145,22 +128,7 @@ class WholeBatches:
     def within(
         self, newest: int, rows_max: int, has_all: Callable[[TableGroup], bool]
     ) -> TableGroup | None:
-        """Return the group as of the last batch that a limit admits.
-
-        Parameters
-        ----------
-        newest : int
-            The version of the group table to end at.
-        rows_max : int
-            The limit. The first batch that the stream lacks, or has in part, is always taken.
-        has_all : callable
-            Returns whether the stream has all of a group, and so of the groups before it.
-
-        Returns
-        -------
-        Group or None
-            None if that is the newest.
-        """
+        """Return the group as of the last batch that a limit admits."""
         with self._table.table.log.last_look() as look:
             taken: TableGroup | None = None
             rows = 0
@@ -215,14 +183,14 @@ class GroupInputs:
 
     def __getstate__(self) -> dict[str, Any]:
         # A task makes the inputs that it reads, and asks for no group.
-        kept = {"_below": self._below, "_make": self._make, "_joined": self._joined}
+        state = {"_below": self._below, "_make": self._make, "_joined": self._joined}
         return {
             **self.__dict__,
             "_group": None,
             "_batches": None,
             "_inputs": {},
             "_ahead": [],
-            **kept,
+            **state,
         }
 
     def look(self) -> Heads:
@@ -234,13 +202,13 @@ class GroupInputs:
         if head is None or head.version == self._version:
             return self._heads
         group = self._group.at(head.version)
-        found = pins_of(group, self._below)
+        pinned = pins_of(group, self._below)
         # Of tables that have not moved the head stays the very object, so that none is asked.
-        same = {name: self._heads[name] for name, pin in found.items() if self._has(name, pin)}
-        self._heads = {name: same.get(name) or _end_of(pin) for name, pin in found.items()}
-        self._pins, self._version = found, head.version
+        same = {name: self._heads[name] for name, pin in pinned.items() if self._has(name, pin)}
+        self._heads = {name: same.get(name) or _end_of(pin) for name, pin in pinned.items()}
+        self._pins, self._version = pinned, head.version
         if group.batch is not None:
-            self._ahead = [*self._ahead[:1], (group.batch.number, _uppers(found))]
+            self._ahead = [*self._ahead[:1], (group.batch.number, _uppers(pinned))]
         return self._heads
 
     def within(self, standing: Heads, rows_max: int) -> Heads | None:
@@ -257,10 +225,10 @@ class GroupInputs:
         group = self._batches.within(self._version, rows_max, has_all)
         if group is None or group.batch is None:
             return None
-        found = pins_of(group, self._below)
-        self._ahead = [(group.batch.number, _uppers(found)), *self._ahead[-1:]]
-        same = {name: self._heads[name] for name, pin in found.items() if self._has(name, pin)}
-        return {name: same.get(name) or _end_of(pin) for name, pin in found.items()}
+        pinned = pins_of(group, self._below)
+        self._ahead = [(group.batch.number, _uppers(pinned)), *self._ahead[-1:]]
+        same = {name: self._heads[name] for name, pin in pinned.items() if self._has(name, pin)}
+        return {name: same.get(name) or _end_of(pin) for name, pin in pinned.items()}
 
     def _has(self, name: str, pin: Pin) -> bool:
         before = self._pins.get(name)
@@ -271,15 +239,7 @@ class GroupInputs:
         return
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Take note of tables that came (`Inputs.settle`).
-
-        Raises
-        ------
-        DataLossError
-            The group does not know a table in which the stream stands.
-        OptionError
-            The stream was that of one table.
-        """
+        """Take note of tables that came (`Inputs.settle`)."""
         gone = sorted(standing.keys() - heads.keys())
         if standing:
             fresh = heads.keys() - standing.keys() - self._joined
@@ -306,10 +266,10 @@ class GroupInputs:
 
     def __getitem__(self, name: str, /) -> Input:
         """Return the input of a name that an offset or a split has."""
-        found = self._inputs.get(name)
-        if found is None:
-            found = self._inputs[name] = self._make(name, joins=name in self._joined)
-        return found
+        input_ = self._inputs.get(name)
+        if input_ is None:
+            input_ = self._inputs[name] = self._make(name, joins=name in self._joined)
+        return input_
 
     def complete(self, positions: Heads) -> int | None:
         """Return the newest batch that a stream has all of (`Batched.complete`)."""

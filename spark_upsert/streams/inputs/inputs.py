@@ -35,21 +35,8 @@ class Described:
 
 
 def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
-    """Return the columns that all inputs have; one that may be null in any may be null.
-
-    Parameters
-    ----------
-    inputs : mapping of str to Described
-        In their declared order: the first says what is expected.
-
-    Raises
-    ------
-    SchemaError
-        They differ: it says in which column, and in which input.
-    OptionError
-        Two inputs are the same.
-    """
-    require_apart({name: each.identity for name, each in inputs.items()})
+    """Return the columns that all inputs have; one that may be null in any may be null."""
+    require_apart({name: input_.identity for name, input_ in inputs.items()})
     first, *others = inputs
     expected = inputs[first].columns
     for name in others:
@@ -58,72 +45,55 @@ def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
 
 
 def merged(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Schema:
-    """Return the columns of inputs that may lack some and have narrower types.
-
-    Parameters
-    ----------
-    inputs : mapping of str to Described
-        In their declared order, with all their columns.
-    names : sequence of str
-        The columns that are chosen, in their order; all if there are no names. Those of the
-        changelog stay behind the others.
-
-    Raises
-    ------
-    SchemaError
-        No input has a column that is chosen, two differ in case alone, or of two types neither
-        holds the values of the other.
-    OptionError
-        Two inputs are the same.
-    """
-    require_apart({name: each.identity for name, each in inputs.items()})
-    wanted = _wanted(inputs, names)
-    _require_distinct(wanted, inputs)
+    """Return the columns of inputs that may lack some and have narrower types."""
+    require_apart({name: merged_input.identity for name, merged_input in inputs.items()})
+    merged_names = _wanted(inputs, names)
+    _require_distinct(merged_names, inputs)
     fields: dict[str, pa.Field] = {}
     seen_in: dict[str, str] = {}
-    for name, each in inputs.items():
-        for field in each.columns:
-            if field.name not in wanted:
+    for name, input_ in inputs.items():
+        for field in input_.columns:
+            if field.name not in merged_names:
                 continue
-            known = fields.setdefault(field.name, field)
+            first_field = fields.setdefault(field.name, field)
             first = seen_in.setdefault(field.name, name)
-            if widens(known.type, field.type):
-                fields[field.name] = known.with_type(field.type)
-            elif not widens(field.type, known.type):
+            if widens(first_field.type, field.type):
+                fields[field.name] = first_field.with_type(field.type)
+            elif not widens(field.type, first_field.type):
                 raise SchemaError(
                     f"the column '{field.name}' is {field.type} in the input '{name}', and "
-                    f"{known.type} in '{first}': neither holds all values of the other.",
+                    f"{first_field.type} in '{first}': neither holds all values of the other.",
                     hint=f"leave it out by {setting('columns')}, or give one of them another name.",
                     input=name,
                     column=field.name,
                 )
-    return pa.schema([_loosest(inputs, fields[name]) for name in wanted])
+    return pa.schema([_loosest(inputs, fields[name]) for name in merged_names])
 
 
 def _wanted(inputs: Mapping[str, Described], names: Sequence[str]) -> list[str]:
     """Return the columns that any input has, or those that are chosen."""
-    found = dict.fromkeys(name for each in inputs.values() for name in each.columns.names)
-    own = [name for name in found if name not in _CHANGE_COLUMNS]
-    of_changes = [name for name in found if name in _CHANGE_COLUMNS]
+    all_names = dict.fromkeys(name for input_ in inputs.values() for name in input_.columns.names)
+    column_names = [name for name in all_names if name not in _CHANGE_COLUMNS]
+    of_changes = [name for name in all_names if name in _CHANGE_COLUMNS]
     if names:
         chosen = (name for name in names if name not in of_changes)
-        own = list(find_columns(chosen, own, role="column"))
-    return [*own, *of_changes]
+        column_names = list(find_columns(chosen, column_names, role="column"))
+    return [*column_names, *of_changes]
 
 
 def _require_distinct(names: Sequence[str], inputs: Mapping[str, Described]) -> None:
     """Refuse columns that differ in case alone: Spark could not tell them apart."""
     folded: dict[str, str] = {}
     for name in names:
-        other = folded.setdefault(name.lower(), name)
-        if other != name:
+        spelling = folded.setdefault(name.lower(), name)
+        if spelling != name:
             first, second = (
-                next(key for key, each in inputs.items() if has_column(each.columns, column))
-                for column in (other, name)
+                next(key for key, input_ in inputs.items() if has_column(input_.columns, column))
+                for column in (spelling, name)
             )
             raise SchemaError(
-                f"the column '{other}' of the input '{first}' and '{name}' of '{second}' differ in "
-                "case alone: they are two columns that Spark does not tell apart.",
+                f"the column '{spelling}' of the input '{first}' and '{name}' of '{second}' "
+                "differ in case alone: they are two columns that Spark does not tell apart.",
                 hint=f"leave one out by {setting('columns')}, or give it another name in its "
                 "table.",
                 input=second,
@@ -132,18 +102,12 @@ def _require_distinct(names: Sequence[str], inputs: Mapping[str, Described]) -> 
 
 
 def require_apart(identities: Mapping[str, str]) -> None:
-    """Raise `OptionError` if two inputs are the same.
-
-    Parameters
-    ----------
-    identities : mapping of str to str
-        By the names of inputs (`Described.identity`).
-    """
-    seen: dict[str, str] = {}
+    """Raise `OptionError` if two inputs are the same."""
+    name_by_identity: dict[str, str] = {}
     for name, identity in identities.items():
-        other = seen.setdefault(identity, name)
-        if other != name:
-            raise listed_twice(other, name, "under two names")
+        first_name = name_by_identity.setdefault(identity, name)
+        if first_name != name:
+            raise listed_twice(first_name, name, "under two names")
 
 
 def _require_same(first: str, expected: pa.Schema, name: str, found: pa.Schema) -> None:
@@ -175,7 +139,9 @@ def _require_same(first: str, expected: pa.Schema, name: str, found: pa.Schema) 
             f"than those of '{first}' ({', '.join(expected.names)}).",
             name,
             next(
-                one for one, other in zip(found.names, expected.names, strict=True) if one != other
+                one
+                for one, expected_name in zip(found.names, expected.names, strict=True)
+                if one != expected_name
             ),
         )
 
@@ -192,8 +158,8 @@ def _disagreement(message: str, name: str, column: str) -> SchemaError:
 
 def _loosest(inputs: Mapping[str, Described], field: pa.Field) -> pa.Field:
     may_be_null = any(
-        not has_column(each.columns, field.name) or each.columns.field(field.name).nullable
-        for each in inputs.values()
+        not has_column(input_.columns, field.name) or input_.columns.field(field.name).nullable
+        for input_ in inputs.values()
     )
     return field.with_nullable(may_be_null).remove_metadata()
 
@@ -231,13 +197,7 @@ class Inputs(Protocol):
         ...
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Take note of where a stream stands, before anything is asked of the inputs of a look.
-
-        Raises
-        ------
-        UpsertFlowError
-            It stands in an input that there is no more.
-        """
+        """Take note of where a stream stands, before anything is asked of the inputs of a look."""
         ...
 
     def __getitem__(self, name: str, /) -> Input:
@@ -293,17 +253,11 @@ class NamedInputs:
         self._are_apart = False
 
     def look(self) -> Heads:
-        """Return the head of each input (`Inputs.look`).
-
-        Raises
-        ------
-        OptionError
-            Two inputs are the same; the first look tells.
-        """
+        """Return the head of each input (`Inputs.look`)."""
         answers = in_order(self._head, self._inputs, min(self._threads, len(self._inputs)))
         heads = dict(zip(self._inputs, answers, strict=True))
         if len(heads) > 1 and not self._are_apart:
-            require_apart({name: each.identity() for name, each in self._inputs.items()})
+            require_apart({name: input_.identity() for name, input_ in self._inputs.items()})
             self._are_apart = True
         return heads
 
@@ -311,7 +265,9 @@ class NamedInputs:
 
     def polled(self) -> NamedInputs | None:
         """Return these if all can be polled (`Inputs.polled`)."""
-        return self if all(isinstance(each, Pollable) for each in self._inputs.values()) else None
+        return (
+            self if all(isinstance(input_, Pollable) for input_ in self._inputs.values()) else None
+        )
 
     def find(self) -> KnownInputs:
         """Return the names: they stay (`PolledInputs.find`)."""
@@ -320,9 +276,9 @@ class NamedInputs:
     def poll(self, name: str) -> PollResult:
         """Look at one of them (`PolledInputs.poll`)."""
         # What `polled` has told; to ask each time takes longer than to poll.
-        each = cast(Pollable, self._inputs[name])
+        input_ = cast(Pollable, self._inputs[name])
         with about("input", name):
-            return each.poll()
+            return input_.poll()
 
     def settle(self, standing: Heads, heads: Heads) -> None:
         """Raise unless all inputs that a stream stands in are named (`Inputs.settle`)."""

@@ -118,9 +118,9 @@ class SnapshotRemainder:
             steps = -(-(HASH_END - first) // _STEP)
             return cls(first, steps, Fraction(steps, SNAPSHOT_STEPS), None)
         spread = Spread(HashRange(first, HASH_END), manifest.slices)
-        whole = Spread(ALL_HASHES, manifest.slices)
+        all_slices = Spread(ALL_HASHES, manifest.slices)
         steps = min(SNAPSHOT_STEPS, max(1, spread.rows))
-        return cls(first, steps, Fraction(spread.rows, max(1, whole.rows)), spread)
+        return cls(first, steps, Fraction(spread.rows, max(1, all_slices.rows)), spread)
 
     def of_all(self, amount: int) -> int:
         """Return what is left of an amount that all entries have."""
@@ -169,38 +169,32 @@ class TablePosition:
 
     def packed(self) -> Position:
         """Return the position in the form that offsets keep."""
-        place = self.place
+        table_ref = self.place
         return Position.of(
             {
                 "hash": f"{self.hash:016x}",
                 "origin": self.origin,
-                "place": place and [place.table_id, place.version, place.token],
+                "place": table_ref and [table_ref.table_id, table_ref.version, table_ref.token],
                 "upper": self.upper,
             }
         )
 
     @classmethod
     def unpacked(cls, position: Position) -> TablePosition:
-        """Rebuild a position.
-
-        Raises
-        ------
-        OptionError
-            It is that of another kind of input, or was altered.
-        """
+        """Rebuild a position."""
         try:
             record = position.record
-            place = None
+            table_ref = None
             if record["place"] is not None:
                 table_id, version, token = record["place"]
-                place = TableVersion(
+                table_ref = TableVersion(
                     table_id=text(table_id), version=whole(version), token=text(token)
                 )
             return cls(
                 origin=whole(record["origin"]),
                 hash=HashRange.from_json([record["hash"], _END]).first,
                 upper=whole(record["upper"]),
-                place=place,
+                place=table_ref,
             )
         except MALFORMED as error:
             raise OptionError(
@@ -227,11 +221,6 @@ class TableSteps:
         Of a read of all rows and changes, so that each step stands for itself.
     columns : pyarrow.Schema
         The columns that were planned.
-
-    Raises
-    ------
-    OptionError
-        What the options ask for depends on where a batch ends.
     """
 
     def __init__(self, table: Table, options: ReadOptions, columns: pa.Schema) -> None:
@@ -264,17 +253,17 @@ class TableSteps:
 
         def split() -> Split | None:
             with look:
-                found = changes_splits(look, self._options, version, version + 1)
-            return found[0] if found else None
+                splits = changes_splits(look, self._options, version, version + 1)
+            return splits[0] if splits else None
 
         def count() -> int:
-            known = None
+            row_count = None
             if shown_grouping(look.head(), self._options) is None:
-                known = _known_rows(look.commit(version), self._options)
-            if known is not None:
-                return known
-            own = split()
-            return 0 if own is None else self._read(own, self._columns)
+                row_count = _known_rows(look.commit(version), self._options)
+            if row_count is not None:
+                return row_count
+            splits = split()
+            return 0 if splits is None else self._read(splits, self._columns)
 
         return CountedStep(rows=lambda: self._counts.of((version, None), count), split=split)
 
@@ -335,13 +324,7 @@ OTHER_THAN_IN_GROUP = (
 
 
 def open_table(options: ReadOptions) -> Table:
-    """Return the table of a read.
-
-    Raises
-    ------
-    TableNotFoundError
-        It is the group table of a root that has none.
-    """
+    """Return the table of a read."""
     table = Table(open_store(options.path, options.storage))
     if options.metadata is Metadata.GROUP and table.log.try_head() is None:
         raise no_group(options.path.rpartition("/")[0])
@@ -426,12 +409,12 @@ def _require_batch(look: Look, place: TableVersion) -> Manifest:
 
 def _kept(look: Look, position: TablePosition) -> TablePosition:
     """Return a position that is expired as the one behind versions that changed no rows."""
-    kept = look.kept(position.version)
-    if kept is None:
+    manifest = look.kept(position.version)
+    if manifest is None:
         return position
     if position.is_in_snapshot:
-        return TablePosition.in_snapshot(kept, position.hash)
-    return TablePosition.at_changes(position.origin, kept + 1)
+        return TablePosition.in_snapshot(manifest, position.hash)
+    return TablePosition.at_changes(position.origin, manifest + 1)
 
 
 class TableInput(Input):
@@ -481,7 +464,11 @@ class TableInput(Input):
         self._polls += 1
         table, before = self._opened(), self._seen
         # The planner may have seen more by now.
-        is_known = before is not None and (seen := table.log.seen) and seen.upper == before[0]
+        is_known = (
+            before is not None
+            and (cached_head := table.log.seen)
+            and cached_head.upper == before[0]
+        )
         requests = self._keep(table)
         if is_known and self._polls % _POLLS_PER_PROOF:
             requests += 1
@@ -500,19 +487,19 @@ class TableInput(Input):
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return what lies before a position (`Input.backlog`); takes or renews the lease."""
         table = self._opened()
-        known = None if position is None else TablePosition.unpacked(position)
+        known_position = None if position is None else TablePosition.unpacked(position)
         bound = None if head is None else TablePosition.unpacked(head)
 
         def held() -> tuple[TablePosition, int]:
-            found = self._ahead(table, known, bound)
-            self._hold(table, found[0])
-            return found
+            steps_ahead = self._ahead(table, known_position, bound)
+            self._hold(table, steps_ahead[0])
+            return steps_ahead
 
         start, upper = despite_expiry(held, table.store.url)
 
         def at(reached: TablePosition) -> Position:
             # A stream that has not moved is not placed anew: the same position has the same text.
-            if position is not None and reached == known:
+            if position is not None and reached == known_position:
                 return position
             return self._placed(table, reached)
 
@@ -524,7 +511,7 @@ class TableInput(Input):
             reach=partial(at, behind_snapshot if start.is_in_snapshot else end),
             end=partial(at, end),
             # An input that is not polled renews its lease here.
-            is_at_rest=start == end == known
+            is_at_rest=start == end == known_position
             and (self._is_polled or self._options.consumer is None),
             versions_behind=partial(_versions_behind, upper),
             committed_ms=partial(_first_committed_ms, table, start, upper),
@@ -540,9 +527,9 @@ class TableInput(Input):
 
         The lease of this stream says nothing: to be served would make it more urgent.
         """
-        own = self._options.consumer
-        others = [each for each in self._opened().consumers() if each.consumer != own]
-        return max((each.renewed_ms for each in others), default=None)
+        consumer = self._options.consumer
+        others = [lease for lease in self._opened().consumers() if lease.consumer != consumer]
+        return max((lease.renewed_ms for lease in others), default=None)
 
     def newest(self) -> Mapping[str, int] | None:
         """Return the newest epoch, and what became of its rows (`Input.newest`)."""
@@ -563,18 +550,18 @@ class TableInput(Input):
         first = self._readable(look, self._beginning(start, last))
         self._hold(table, first)
         require_columns(newest, self._columns, self._options)
-        found: list[Split] = []
+        splits: list[Split] = []
         with look:  # All that follows is older than the look.
             if first.is_in_snapshot:
                 # In the newest schema, like changes: its columns are those that were planned.
                 manifest = replace(look.at(first.origin), schema=newest.schema)
                 due = HashRange(first.hash, last.hash)
-                found += rows_splits(manifest, self._options, due)
+                splits += rows_splits(manifest, self._options, due)
             if not last.is_in_snapshot:
-                found += changes_splits(look, self._options, first.upper, last.upper)
+                splits += changes_splits(look, self._options, first.upper, last.upper)
         if _LOGGER.isEnabledFor(logging.INFO):
-            tell(found, self._options, table_columns(self._columns, self._options))
-        return found
+            tell(splits, self._options, table_columns(self._columns, self._options))
+        return splits
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
         """Yield what lies between two positions, step by step (`SteppedInput.steps`)."""
@@ -596,12 +583,12 @@ class TableInput(Input):
         if first.is_in_snapshot:
             manifest = replace(look.at(first.origin), schema=newest.schema)
             for due in snapshot_ranges(manifest, first.hash, last.hash):
-                behind = TablePosition.in_snapshot(first.origin, due.end)
-                yield step(steps.of_snapshot(manifest, due), behind)
+                next_position = TablePosition.in_snapshot(first.origin, due.end)
+                yield step(steps.of_snapshot(manifest, due), next_position)
         if not last.is_in_snapshot:
             for version in range(first.upper, last.upper):
-                behind = TablePosition.at_changes(first.origin, version + 1)
-                yield step(steps.of_changes(version, look), behind)
+                next_position = TablePosition.at_changes(first.origin, version + 1)
+                yield step(steps.of_changes(version, look), next_position)
 
     def begins(self) -> Mapping[str, Json]:
         """Return whether the changes since some version are read, and not the whole table first."""
@@ -626,14 +613,14 @@ class TableInput(Input):
     def press(self, pressure: StreamPressure | None) -> None:
         """Tell the writers of the table, if it heeds its consumers (`Input.press`)."""
         consumer, table = self._options.consumer, self._opened()
-        seen = table.log.seen
-        if consumer is None or seen is None or not heeds_pressure(seen.properties):
+        cached_head = table.log.seen
+        if consumer is None or cached_head is None or not heeds_pressure(cached_head.properties):
             return
         try:
             if pressure is None:
                 withdraw(table.store, consumer)
                 return
-            said = PressureReport(
+            pressure_report = PressureReport(
                 consumer=consumer,
                 rung=pressure.rung,
                 pressure=pressure.ratio,
@@ -641,7 +628,7 @@ class TableInput(Input):
                 ttl_ms=pressure.lasts_ms,
                 retry_after_ms=pressure.retry_after_ms,
             )
-            report(table.store, said)
+            report(table.store, pressure_report)
         except OSError as error:  # A hint that is lost costs nothing that was promised.
             _LOGGER.warning("pressure is not told: %s", masked(str(error)))
 
@@ -655,19 +642,13 @@ class TableInput(Input):
     def _look(
         self, table: Table, position: TablePosition | None, *, has_looked: bool = False
     ) -> Look:
-        """Return a look at a table: a new one, unless there was one just now.
-
-        Raises
-        ------
-        OtherTableError, TableNotFoundError
-            There is none; the former where a stream stands in one.
-        """
+        """Return a look at a table: a new one, unless there was one just now."""
         if has_looked:
             return table.log.last_look()
-        found = table.log.try_look()
-        if found is None and position is not None and position.place is not None:
+        head = table.log.try_look()
+        if head is None and position is not None and position.place is not None:
             raise table.log.stored.other(position.place, "no table", _CHECKPOINT, _REPLACED)
-        return found or table.log.look()
+        return head or table.log.look()
 
     def _newest(self, look: Look, position: TablePosition | None) -> Manifest:
         """Return the newest version of the table that a position is in, and of no other.
@@ -720,13 +701,7 @@ class TableInput(Input):
         return options.starting_version is None and options.starting_timestamp_ms is None
 
     def _readable(self, look: Look, position: TablePosition) -> TablePosition:
-        """Return where a stream at a position goes on; elsewhere only if data loss is allowed.
-
-        Raises
-        ------
-        DataLossError
-            What comes next is expired.
-        """
+        """Return where a stream at a position goes on; elsewhere only if data loss is allowed."""
         newest = look.head()
         fail, path = self._options.fail_on_data_loss, self._options.path
         if position.version < newest.since:
@@ -749,8 +724,8 @@ class TableInput(Input):
         last = None if bound is None else bound.upper
         # A given head was looked up here, unless by another process, or the stream is past it.
         has_looked = last is not None and (known is None or known.upper <= last)
-        if has_looked and (seen := table.log.seen) is not None:
-            has_looked = seen.upper >= (last or 0)
+        if has_looked and (cached_head := table.log.seen) is not None:
+            has_looked = cached_head.upper >= (last or 0)
         with self._look(table, known, has_looked=has_looked) as look:
             newest = self._newest(look, known)
             upper = newest.upper if last is None else last
@@ -770,27 +745,27 @@ class TableInput(Input):
             return
         for version in range(start.upper, upper):
             commit = table.log.commit(version)
-            behind = TablePosition.at_changes(start.origin, version + 1)
+            end = TablePosition.at_changes(start.origin, version + 1)
             yield ReadPiece(
                 steps=1,
                 rows=Counters.from_json(commit.counters).output_count if commit.is_epoch else 0,
                 bytes=sum(file.bytes for file in commit.added) if commit.is_epoch else 0,
                 epochs=int(commit.is_epoch),
-                after=lambda _, behind=behind: self._placed(table, behind),  # type: ignore[misc]
+                after=lambda _, behind=end: self._placed(table, behind),  # type: ignore[misc]
             )
 
     def _rest_of_snapshot(self, table: Table, start: TablePosition) -> ReadPiece:
         manifest = table.log.at(start.origin)
-        rest = SnapshotRemainder.of(manifest, start.hash)
+        remainder = SnapshotRemainder.of(manifest, start.hash)
 
         def after(taken: int) -> Position:
-            reached = rest.hash_behind(taken)
+            reached = remainder.hash_behind(taken)
             return self._placed(table, TablePosition.in_snapshot(start.origin, reached))
 
         return ReadPiece(
-            steps=rest.steps,
-            rows=rest.of_all(sum(slice_.file.rows for slice_ in manifest.slices)),
-            bytes=rest.of_all(manifest.bytes),
+            steps=remainder.steps,
+            rows=remainder.of_all(sum(slice_.file.rows for slice_ in manifest.slices)),
+            bytes=remainder.of_all(manifest.bytes),
             after=after,
         )
 
@@ -846,20 +821,7 @@ def awaited(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Table:
-    """Return a table once it is there.
-
-    Parameters
-    ----------
-    timeout_ms : int or None
-        How long it is waited for; None: not at all.
-    clock, sleep : callable, optional
-        In seconds.
-
-    Raises
-    ------
-    TableNotFoundError
-        It is still not there.
-    """
+    """Return a table once it is there."""
     deadline_s = clock() + (timeout_ms or 0) / 1000
     pause_s = PAUSE_S_MIN
     while table.log.try_head() is None:

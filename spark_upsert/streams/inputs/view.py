@@ -82,13 +82,7 @@ class Start(NamedTuple):
 
 
 def require_bounds(view: View, options: ViewOptions) -> None:
-    """Refuse bounds that mean nothing for a view.
-
-    Raises
-    ------
-    OptionError
-        A number is no version of one table; or groups are to be kept of a part of the rows.
-    """
+    """Refuse bounds that mean nothing for a view."""
     for name, value, instead in (
         ("versionAsOf", options.version_as_of, "use 'timestampAsOf', or pin one by at_version()"),
         ("startingVersion", options.starting_version, "use 'startingTimestamp'"),
@@ -117,13 +111,7 @@ def require_bounds(view: View, options: ViewOptions) -> None:
 
 
 def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
-    """Return behind which position changes are wanted, None if nothing says.
-
-    Raises
-    ------
-    DataLossError
-        What comes from there on is expired; or a table has its first rows only behind the time.
-    """
+    """Return behind which position changes are wanted, None if nothing says."""
     version, time_ms = options.starting_version, options.starting_timestamp_ms
     if version is None and time_ms is None:
         return None
@@ -148,15 +136,7 @@ def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
 
 
 def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
-    """Return up to which position changes are wanted, by default all there are.
-
-    Raises
-    ------
-    OptionError
-        It is before the start.
-    DataLossError
-        It does not exist yet.
-    """
+    """Return up to which position changes are wanted, by default all there are."""
     version, time_ms = options.ending_version, options.ending_timestamp_ms
     if version is None and time_ms is None:
         return newest
@@ -175,13 +155,7 @@ def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
 
 
 def position_of(view: View, options: ViewOptions) -> At:
-    """Return the position at which a batch reads the rows, by default the newest.
-
-    Raises
-    ------
-    DataLossError
-        The position does not exist, or is expired.
-    """
+    """Return the position at which a batch reads the rows, by default the newest."""
     if options.timestamp_as_of_ms is not None:
         return view.at_timestamp(options.timestamp_as_of_ms)
     if options.version_as_of is None:
@@ -232,51 +206,39 @@ class ViewPosition:
 
     @classmethod
     def of_marker(cls, marker: str, plan: str, paths: Sequence[str]) -> ViewPosition:
-        """Return the position of a text that a kept table recorded.
-
-        Raises
-        ------
-        OptionError
-            It is none of the plan.
-        """
+        """Return the position of a text that a kept table recorded."""
         try:
-            found = KeptPosition.read(marker)
-            if set(found.at) != set(paths):
+            recorded = KeptPosition.read(marker)
+            if set(recorded.at) != set(paths):
                 raise ValueError("the tables of another plan")
         except ValueError as error:
             raise OptionError.invalid(
                 "startingPosition", marker, f"a position of {', '.join(paths)}"
             ) from error
-        at = {path: place.version for path, place in found.at.items()}
+        at = {path: table_ref.version for path, table_ref in recorded.at.items()}
         return cls(
             plan=plan,
             at=at,
             origin=at,
-            snapshot=found.snapshot,
-            begun=found.snapshot,
-            places=found.at,
-            pinned=found.pinned,
+            snapshot=recorded.snapshot,
+            begun=recorded.snapshot,
+            places=recorded.at,
+            pinned=recorded.pinned,
         )
 
     @classmethod
     def unpacked(cls, position: Position, plan: str) -> ViewPosition:
-        """Rebuild a position of a plan, by its fingerprint.
-
-        Raises
-        ------
-        OptionError
-            It is that of another plan or of another kind of input, or was altered.
-        """
+        """Rebuild a position of a plan, by its fingerprint."""
         try:
             record = position.record
-            places = places_of(record["at"])
-            found = cls(
+            refs = places_of(record["at"])
+            view_position = cls(
                 plan=text(record["plan"]),
-                at={path: place.version for path, place in places.items()},
+                at={path: table_ref.version for path, table_ref in refs.items()},
                 origin=numbers(record["origin"]),
                 snapshot=_cut(record["snapshot"]),
                 begun=_cut(record["begun"]),
-                places=places,
+                places=refs,
                 pinned=places_of(record["pinned"]),
             )
         except MALFORMED as error:
@@ -285,15 +247,15 @@ class ViewPosition:
                 hint="this checkpoint belongs to another input; give the query a new "
                 "checkpointLocation.",
             ) from error
-        if found.plan != plan:
+        if view_position.plan != plan:
             raise OptionError(
-                f"the checkpoint is of another plan ({found.plan}, and this is {plan}): what it "
-                "delivered cannot be retracted by this one.",
+                f"the checkpoint is of another plan ({view_position.plan}, and this is {plan}): "
+                "what it delivered cannot be retracted by this one.",
                 hint="run the plan that it was begun with (if a table has gained a column since, "
                 "begin with view(path).select(...) of those that it had), or give the query a new "
                 "checkpointLocation.",
             )
-        return found
+        return view_position
 
 
 def _digits(cut: int | None) -> str | None:
@@ -339,8 +301,8 @@ class ViewInput(Input):
                 return self._seen
             return self._packed(self._position(newest, origin=newest))
 
-        self._seen = found = despite_expiry(seen, view.urls)
-        return found
+        self._seen = newest_versions = despite_expiry(seen, view.urls)
+        return newest_versions
 
     def identity(self) -> str:
         """Return which view it is (`Input.identity`)."""
@@ -350,28 +312,32 @@ class ViewInput(Input):
         """Return what lies before a position (`Input.backlog`); takes or renews the leases."""
         view = self._opened()
         newest = dict(view.newest() if head is None else self._unpacked(head).at)
-        known = None if position is None else self._required(position)
+        known_position = None if position is None else self._required(position)
 
         def held() -> ViewPosition:
-            found = known or self._begin(self._kept(newest))
-            self._hold(found.at)
-            return found
+            start_position = known_position or self._begin(self._kept(newest))
+            self._hold(start_position.at)
+            return start_position
 
         start = despite_expiry(held, view.urls)
 
         def at(reached: ViewPosition) -> Position:
             # A stream that has not moved is not placed anew: the same position has the same text.
-            return position if position is not None and reached == known else self._packed(reached)
+            return (
+                position
+                if position is not None and reached == known_position
+                else self._packed(reached)
+            )
 
-        ahead = {path: max(version, newest[path]) for path, version in start.at.items()}
-        end = replace(start, at=ahead, snapshot=None)
+        targets = {path: max(version, newest[path]) for path, version in start.at.items()}
+        end = replace(start, at=targets, snapshot=None)
         behind_snapshot = replace(start, snapshot=None)
         return Backlog(
             start=at(start),
             pieces=self._pieces(view, start, end.at),
             reach=partial(at, behind_snapshot if start.snapshot is not None else end),
             end=partial(at, end),
-            is_at_rest=start == end == known and self._options.consumer is None,
+            is_at_rest=start == end == known_position and self._options.consumer is None,
         )
 
     def splits(self, start: Position | None, end: Position) -> list[ViewSplit]:
@@ -381,16 +347,16 @@ class ViewInput(Input):
         first = self._beginning(last) if start is None else self._required(start)
         self._hold(first.at)
         with view.resting():
-            found: list[ViewSplit] = []
+            splits: list[ViewSplit] = []
             if first.snapshot is not None:
                 stop = HASH_END if last.snapshot is None else last.snapshot
                 due = HashRange(first.snapshot, stop)
-                found += snapshot_splits(view, self._options, first.at, due)
-            found += step_splits(view, self._options, first.at, last.at)
+                splits += snapshot_splits(view, self._options, first.at, due)
+            splits += step_splits(view, self._options, first.at, last.at)
         if view.grouping is None:
-            return found
-        found = found or [ViewSplit((), ALL_HASHES, 0, 0)]
-        return [replace(found[0], marker=(first.marker, last.marker)), *found[1:]]
+            return splits
+        splits = splits or [ViewSplit((), ALL_HASHES, 0, 0)]
+        return [replace(splits[0], marker=(first.marker, last.marker)), *splits[1:]]
 
     def split_bytes(self, split: ViewSplit) -> int:
         """Estimate the bytes that a split reads (`Input.split_bytes`)."""
@@ -428,24 +394,24 @@ class ViewInput(Input):
 
     def _required(self, position: Position) -> ViewPosition:
         """Return a position in the very tables that are there."""
-        found = self._unpacked(position)
+        start = self._unpacked(position)
         self._opened().require(
-            found.places,
-            found.pinned,
+            start.places,
+            start.pinned,
             "the checkpoint of this query",
             "if the table was replaced by mistake, put it back. If it was made anew, give the "
             "query a new checkpointLocation, and let what it feeds begin anew, too.",
         )
-        return found
+        return start
 
     def _begin(self, newest: At) -> ViewPosition:
         """Return where a stream begins, by its options."""
         view = self._opened()
         if self._options.starting_position is not None:
             marker, plan = self._options.starting_position, view.plan.fingerprint()
-            found = ViewPosition.of_marker(marker, plan, view.paths)
-            view.require_kept(found.kept)
-            return found
+            first_position = ViewPosition.of_marker(marker, plan, view.paths)
+            view.require_kept(first_position.kept)
+            return first_position
         start = start_of(view, self._options, newest) or Start(dict(newest), has_rows=True)
         return self._position(start.at, origin=start.at, begun=0 if start.has_rows else None)
 
@@ -467,30 +433,30 @@ class ViewInput(Input):
             yield self._rest_of_rows(view, start, start.snapshot)
             return
         at = dict(start.at)
-        for each in view.moved(start.at, end):
-            at = {**at, each.moved.path: each.moved.version}
-            behind = replace(start, at=at)
+        for moved in view.moved(start.at, end):
+            at = {**at, moved.moved.path: moved.moved.version}
+            next_position = replace(start, at=at)
             yield ReadPiece(
                 steps=1,
-                rows=each.rows,
-                bytes=each.bytes,
+                rows=moved.rows,
+                bytes=moved.bytes,
                 epochs=1,
-                after=lambda _, behind=behind: self._packed(behind),  # type: ignore[misc]
+                after=lambda _, behind=next_position: self._packed(behind),  # type: ignore[misc]
             )
 
     def _rest_of_rows(self, view: View, start: ViewPosition, cut: int) -> ReadPiece:
         manifests = [view.log(path).at(version) for path, version in start.at.items()]
-        rest = SnapshotRemainder.of(view.driving(start.at), cut)
+        remainder = SnapshotRemainder.of(view.driving(start.at), cut)
 
         def after(taken: int) -> Position:
-            reached = rest.hash_behind(taken)
+            reached = remainder.hash_behind(taken)
             snapshot = None if reached >= HASH_END else reached
             return self._packed(replace(start, snapshot=snapshot))
 
         return ReadPiece(
-            steps=rest.steps,
-            rows=rest.of_all(sum(each.live_rows for each in manifests)),
-            bytes=rest.of_all(sum(each.bytes for each in manifests)),
+            steps=remainder.steps,
+            rows=remainder.of_all(sum(manifest.live_rows for manifest in manifests)),
+            bytes=remainder.of_all(sum(manifest.bytes for manifest in manifests)),
             after=after,
         )
 
@@ -534,32 +500,32 @@ class ViewKind:
                 hint="keep it as a table, and name that; or join within one plan.",
                 option="plan",
             )
-        own = ViewOptions.parse(options.own)
-        view = open_view(own)
-        require_bounds(view, own)
+        view_options = ViewOptions.parse(options.own)
+        view = open_view(view_options)
+        require_bounds(view, view_options)
         if view.grouping is not None:
-            kept = view.grouping.kept.columns
-            return Described(kept, f"view {view.plan.fingerprint()}")
+            stored_columns = view.grouping.kept.columns
+            return Described(stored_columns, f"view {view.plan.fingerprint()}")
         columns = view.relation.schema
-        shown = pa.schema([*columns, *CHANGELOG_FIELDS]) if own.change_feed else columns
+        shown = pa.schema([*columns, *CHANGELOG_FIELDS]) if view_options.change_feed else columns
         return Described(shown, f"view {view.plan.fingerprint()}")
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
         """Return a view as the input of a stream (`Kind.stream`)."""
-        own = ViewOptions.parse(options.own)
-        own.require_stream()
-        return ViewInput(own)
+        view_options = ViewOptions.parse(options.own)
+        view_options.require_stream()
+        return ViewInput(view_options)
 
     def batch(self, options: InputOptions, columns: pa.Schema) -> ViewRead:
         """Return what a batch reads of a view (`Kind.batch`)."""
-        own = ViewOptions.parse(options.own)
-        own.require_batch()
-        if open_view(own).grouping is not None:
+        view_options = ViewOptions.parse(options.own)
+        view_options.require_batch()
+        if open_view(view_options).grouping is not None:
             raise PlanError(
                 "a group gives what its rows contribute, step by step, and no rows.",
                 hint="keep it first, .keep(path), and read that table.",
             )
-        return ViewRead(own)
+        return ViewRead(view_options)
 
 
 class ViewRead:

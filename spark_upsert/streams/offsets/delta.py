@@ -95,10 +95,10 @@ class BaseName:
     @classmethod
     def parse(cls, name: Any) -> BaseName:
         """Rebuild a name; raises ValueError."""
-        found = _NAME.fullmatch(name) if isinstance(name, str) else None
-        if found is None:
+        match = _NAME.fullmatch(name) if isinstance(name, str) else None
+        if match is None:
             raise ValueError(f"{name!r} is no name of a base")
-        return cls(int(found[1]), found[2])
+        return cls(int(match[1]), match[2])
 
 
 def stream_id(value: Any) -> str:
@@ -129,7 +129,9 @@ class Bases:
         base = BaseName(number, _digest(content))
         path = _path(stream, base)
         # Most positions are the same objects as in the base before, and were decoded for that one.
-        changed = {n: each for n, each in positions.items() if self._checked.get(n) is not each}
+        changed = {
+            n: position for n, position in positions.items() if self._checked.get(n) is not position
+        }
         record = checked_data(
             path,
             changed,
@@ -146,13 +148,7 @@ class Bases:
         return base
 
     def read(self, stream: str, base: BaseName) -> Mapping[str, Position]:
-        """Return what a base holds; not to be changed.
-
-        Raises
-        ------
-        CorruptionError
-            It is lost or damaged.
-        """
+        """Return what a base holds; not to be changed."""
         return self._cache.of((stream, base), lambda: self._fetch(_path(stream, base), base))
 
     def remove_all_but(self, stream: str, kept: Collection[BaseName], *, number: int) -> None:
@@ -187,8 +183,8 @@ def _path(stream: str, base: BaseName) -> str:
 
 def _content(positions: Mapping[str, Position]) -> bytes:
     """Return the one text of some positions: JSON, sorted by name."""
-    each = (f"{json.dumps(name)}:{positions[name].text}" for name in sorted(positions))
-    return f"{{{','.join(each)}}}".encode()
+    entries = (f"{json.dumps(name)}:{positions[name].text}" for name in sorted(positions))
+    return f"{{{','.join(entries)}}}".encode()
 
 
 def _positions(content: bytes) -> dict[str, Position]:
@@ -243,13 +239,7 @@ class _Compact:
     state: Mapping[str, Json]
 
     def to_json(self, records: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the canonical form, its keys in order.
-
-        Parameters
-        ----------
-        records : mapping
-            Those of the positions in the delta: most are known from the batch before.
-        """
+        """Return the canonical form, its keys in order."""
         return {
             "bases": [str(base) for base in self.bases],
             "delta": {name: records[name] for name in sorted(self.delta)},
@@ -272,8 +262,8 @@ class _Compact:
                 number=whole(record["number"], least=1),
                 bases=bases,
                 delta={
-                    name: None if each is None else Position.of(each)
-                    for name, each in record["delta"].items()
+                    name: None if position is None else Position.of(position)
+                    for name, position in record["delta"].items()
                 },
                 state={name: json.loads(canonical(e)) for name, e in record["state"].items()},
             )
@@ -315,20 +305,20 @@ class CompactOffsets:
 
         The very value that it was written from, where that was not long ago.
         """
-        known = self._known(record)
-        return Offset.from_json(record) if known is None else known.offset
+        known_offset = self._known(record)
+        return Offset.from_json(record) if known_offset is None else known_offset.offset
 
     def _known(self, record: Mapping[str, Any]) -> _KnownOffset | None:
         """Return an offset of this form, None if it is of the other one."""
-        for known in self._recent:
-            if known.record == record:
-                return known
+        for known_offset in self._recent:
+            if known_offset.record == record:
+                return known_offset
         compact = _compact(record)
         if compact is None:
             return None
-        known = _KnownOffset(record, compact, self._offset(compact))
-        self._recent.appendleft(known)
-        return known
+        known_offset = _KnownOffset(record, compact, self._offset(compact))
+        self._recent.appendleft(known_offset)
+        return known_offset
 
     def _offset(self, compact: _Compact) -> Offset:
         positions = dict(self._bases.read(compact.stream, compact.bases[-1]))
@@ -347,8 +337,8 @@ class CompactOffsets:
         moved: Collection[str] | None = None,
     ) -> dict[str, Any]:
         """Return the form of a batch's end; a new base is durable by then."""
-        known = self._known(start)
-        before = None if known is None else known.compact
+        known_offset = self._known(start)
+        before = None if known_offset is None else known_offset.compact
         if before is None and len(offset.positions) <= INPUTS_MAX:
             return checked_offset(offset)
         stream = self._stream() if before is None else before.stream
@@ -370,8 +360,12 @@ class CompactOffsets:
         )
         known_before = self._records
         record = end.to_json(self._records_of(delta))
-        changed = {n: each for n, each in self._records.items() if known_before.get(n) is not each}
-        part = {**record, "delta": {name: each for name, (_, each) in changed.items()}}
+        changed = {
+            n: position
+            for n, position in self._records.items()
+            if known_before.get(n) is not position
+        }
+        part = {**record, "delta": {name: position for name, (_, position) in changed.items()}}
         require_readable(
             "the offset of the batch",
             replace(end, delta={name: position for name, (position, _) in changed.items()}),
@@ -383,8 +377,8 @@ class CompactOffsets:
     def _records_of(self, delta: Mapping[str, Position | None]) -> dict[str, Any]:
         before = self._records
         self._records = {
-            name: known
-            if (known := before.get(name)) is not None and known[0] is position
+            name: recorded
+            if (recorded := before.get(name)) is not None and recorded[0] is position
             else (position, None if position is None else position.record)
             for name, position in delta.items()
         }
@@ -392,10 +386,10 @@ class CompactOffsets:
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Remove the bases that no batch needs any more."""
-        known = self._known(end)
-        if known is None or known.compact.bases == self._cleaned:
+        known_offset = self._known(end)
+        if known_offset is None or known_offset.compact.bases == self._cleaned:
             return
-        compact = known.compact
+        compact = known_offset.compact
         self._bases.remove_all_but(compact.stream, compact.bases, number=compact.number)
         self._cleaned = compact.bases
 
@@ -414,7 +408,7 @@ def difference(
         name: position
         for name, position in positions.items()
         # Most are the very objects of the base, which is much faster to see.
-        if (known := base.get(name)) is not position and known != position
+        if (base_position := base.get(name)) is not position and base_position != position
     }
     delta.update(dict.fromkeys(base.keys() - positions.keys()))
     return delta
@@ -429,14 +423,14 @@ def _moved_on(
     """Return the difference between a base and some positions, given that of the start."""
     if moved is None:
         return difference(base, positions)
-    found = dict(delta)
+    new_delta = dict(delta)
     for name in moved:
         position = positions.get(name)
         if position == base.get(name):
-            found.pop(name, None)
+            new_delta.pop(name, None)
         else:
-            found[name] = position
-    return found
+            new_delta[name] = position
+    return new_delta
 
 
 def still_needed(bases: tuple[BaseName, ...], number: int) -> tuple[BaseName, ...]:

@@ -55,18 +55,12 @@ class Position:
     @property
     def record(self) -> dict[str, Any]:
         """The record, its keys in order; a new one each time."""
-        found: dict[str, Any] = json.loads(self.text)
-        return found
+        record: dict[str, Any] = json.loads(self.text)
+        return record
 
 
 def canonical(value: Any) -> str:
-    """Return the one text of a JSON value.
-
-    Raises
-    ------
-    ValueError
-        It has a fraction, a key that is no text, or something that JSON does not know.
-    """
+    """Return the one text of a JSON value."""
     _require_json(value)
     return _ENCODER.encode(value)
 
@@ -76,13 +70,13 @@ def _require_json(value: Any) -> None:
         case None | bool() | int() | str():
             return
         case list():
-            for each in value:
-                _require_json(each)
+            for item in value:
+                _require_json(item)
         case dict():
-            for name, each in value.items():
+            for name, item in value.items():
                 if not isinstance(name, str):
                     raise ValueError(f"the key {name!r} of a position is no text")
-                _require_json(each)
+                _require_json(item)
         case _:
             raise ValueError(f"{value!r} has no canonical JSON text")
 
@@ -109,20 +103,12 @@ class Offset:
             "state": dict(self.state),
             "version": VERSION,
         }
-        found: dict[str, Any] = json.loads(canonical(record))
-        return found
+        offset_record: dict[str, Any] = json.loads(canonical(record))
+        return offset_record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Offset:
-        """Rebuild an offset from the checkpoint's form, of this version or of version 1.
-
-        Raises
-        ------
-        OptionError
-            The record is no offset of this source.
-        NewerFormatError
-            A newer version wrote the offset.
-        """
+        """Rebuild an offset from the checkpoint's form, of this version or of version 1."""
         if record.keys() == _FIELDS_OF_VERSION_1 and record["format"] == _FORMAT_OF_VERSION_1:
             return cls._from_version_1(record)
         version = record.get("version")
@@ -135,8 +121,10 @@ class Offset:
         if version != VERSION or record.keys() != _FIELDS:
             raise no_offset(record)
         try:
-            positions = {name: Position.of(each) for name, each in record["positions"].items()}
-            state = {name: json.loads(canonical(each)) for name, each in record["state"].items()}
+            positions = {
+                name: Position.of(position) for name, position in record["positions"].items()
+            }
+            state = {name: json.loads(canonical(item)) for name, item in record["state"].items()}
         except MALFORMED as error:
             raise no_offset(record) from error
         return cls(positions=positions, state=state)
@@ -146,8 +134,8 @@ class Offset:
         if record["origin"] is None:
             return cls()
         # Whether it is within the snapshot follows from the hash.
-        kept = {name: record[name] for name in ("hash", "origin", "place", "upper")}
-        return cls(positions={UNNAMED: Position.of(kept)})
+        position_fields = {name: record[name] for name in ("hash", "origin", "place", "upper")}
+        return cls(positions={UNNAMED: Position.of(position_fields)})
 
 
 class Offsets(Protocol):
@@ -167,11 +155,6 @@ class Offsets(Protocol):
         """Return the stored form of a batch's end, from that of its start; equal ends, equal texts.
 
         Any base that the form refers to is durable by then.
-
-        Parameters
-        ----------
-        moved : collection of str, optional
-            All inputs that have another position than at the start; None: not known.
         """
         ...
 
@@ -210,7 +193,7 @@ def checked_offset(offset: Offset) -> dict[str, Any]:
 
 def without(state: Mapping[str, Json], *entries: str) -> dict[str, Json]:
     """Return the state of an offset without some entries."""
-    return {name: each for name, each in state.items() if name not in entries}
+    return {name: item for name, item in state.items() if name not in entries}
 
 
 def no_offset(record: Mapping[str, Any]) -> OptionError:

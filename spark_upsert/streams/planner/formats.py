@@ -111,13 +111,7 @@ class InputFormat(Protocol):
         ...
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
-        """Return the input of a stream.
-
-        Parameters
-        ----------
-        columns : pyarrow.Schema
-            Those that were planned, without the columns about the merge.
-        """
+        """Return the input of a stream."""
         ...
 
     def batch(self, options: InputOptions, columns: pa.Schema) -> BatchInputReader:
@@ -130,25 +124,25 @@ class TableKind:
 
     def describe(self, options: InputOptions) -> Described:
         """Return the columns that a read has of a table (`InputFormat.describe`)."""
-        own = options.of_table()
-        table = awaited(open_table(own), own.table_timeout_ms)
-        if not own.change_feed:  # Changes have the newest columns, wherever they end.
-            own = at_batch(own, table, options.pin)
-        return Described(read_columns(table.log, own), table_identity(table))
+        table_options = options.of_table()
+        table = awaited(open_table(table_options), table_options.table_timeout_ms)
+        if not table_options.change_feed:  # Changes have the newest columns, wherever they end.
+            table_options = at_batch(table_options, table, options.pin)
+        return Described(read_columns(table.log, table_options), table_identity(table))
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
         """Return a table as the input of a stream (`InputFormat.stream`)."""
-        own = options.of_table()
-        own.require_stream()
-        return TableInput(own, columns)
+        table_options = options.of_table()
+        table_options.require_stream()
+        return TableInput(table_options, columns)
 
     def batch(self, options: InputOptions, columns: pa.Schema) -> BatchInputReader:
         """Return what a batch reads of a table (`InputFormat.batch`)."""
-        own = options.of_table()
-        own.require_batch()
+        table_options = options.of_table()
+        table_options.require_batch()
         if options.pin is not None:
-            own = at_batch(own, open_table(own), options.pin)
-        return BatchRead(own, columns)
+            table_options = at_batch(table_options, open_table(table_options), options.pin)
+        return BatchRead(table_options, columns)
 
 
 Kinds = Mapping[str, InputFormat]
@@ -162,98 +156,66 @@ KINDS: Kinds = {
 
 
 def kind_of(options: InputOptions, kinds: Kinds) -> InputFormat:
-    """Return the kind of an input.
-
-    Raises
-    ------
-    OptionError
-        There is no such format.
-    """
+    """Return the kind of an input."""
     with about("input", options.name):
         return kinds[one_of("format", options.format.partition(":")[0], list(kinds))]
 
 
 def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
-    """Return the columns of a read, those about the merge behind the others.
-
-    Raises
-    ------
-    SchemaError
-        The inputs do not agree.
-    OptionError
-        What is said of an input is wrong, or two are the same.
-    """
+    """Return the columns of a read, those about the merge behind the others."""
     plan = with_found_inputs(plan)
 
     described = of_each(
         _by_name(plan), lambda options: _described(kind_of(options, kinds), options, plan)
     )
     if plan.is_unnamed:
-        [only] = described.values()
-        return only.columns
+        [description] = described.values()
+        return description.columns
     query = plan.query
-    own = merged(described, query.columns) if query.merge_schema else agreed(described)
-    require_free(own, query.merge_columns)
-    return pa.schema([*own, *merge_fields(query.merge_columns)])
+    schema = merged(described, query.columns) if query.merge_schema else agreed(described)
+    require_free(schema, query.merge_columns)
+    return pa.schema([*schema, *merge_fields(query.merge_columns)])
 
 
 def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> Inputs:
-    """Return the inputs of a stream.
-
-    Parameters
-    ----------
-    columns : pyarrow.Schema
-        Those of the read (`plan_columns`).
-    """
-    own = without_merge_columns(columns, plan.query.merge_columns)
+    """Return the inputs of a stream."""
+    own_columns = without_merge_columns(columns, plan.query.merge_columns)
     if plan.below is not None:
-        below = plan.below
-        make = partial(_make, plan, own, kinds)
-        if below.is_consistent:
-            _refuse_as_of_batch(below)
-            return GroupInputs(below, make)
-        lenient = not below.fail_on_data_loss
-        return FoundInputs(_discovery(below), make, is_lenient=lenient, threads=ASKED_AT_ONCE)
-    found = of_each(_by_name(plan), partial(_stream, plan, own, kinds))
-    return NamedInputs(found, threads=ASKED_AT_ONCE, may_lack=plan.query.allow_input_removal)
+        discovery = plan.below
+        make = partial(_make, plan, own_columns, kinds)
+        if discovery.is_consistent:
+            _refuse_as_of_batch(discovery)
+            return GroupInputs(discovery, make)
+        lenient = not discovery.fail_on_data_loss
+        return FoundInputs(_discovery(discovery), make, is_lenient=lenient, threads=ASKED_AT_ONCE)
+    inputs = of_each(_by_name(plan), partial(_stream, plan, own_columns, kinds))
+    return NamedInputs(inputs, threads=ASKED_AT_ONCE, may_lack=plan.query.allow_input_removal)
 
 
 def batch_inputs(
     plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS
 ) -> dict[str, BatchInputReader]:
-    """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`.
-
-    Raises
-    ------
-    OptionError
-        Two inputs are the same.
-    """
+    """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`."""
     plan = with_found_inputs(plan)
-    own = without_merge_columns(columns, plan.query.merge_columns)
+    own_columns = without_merge_columns(columns, plan.query.merge_columns)
 
     def batch(options: InputOptions) -> BatchInputReader:
         kind = kind_of(options, kinds)
-        return kind.batch(options, _had_by(kind, options, own, plan))
+        return kind.batch(options, _had_by(kind, options, own_columns, plan))
 
-    found = of_each(_by_name(plan), batch)
-    if len(found) > 1:
-        require_apart(of_each(found, lambda read: read.identity()))
-    return found
+    inputs = of_each(_by_name(plan), batch)
+    if len(inputs) > 1:
+        require_apart(of_each(inputs, lambda read: read.identity()))
+    return inputs
 
 
 def with_found_inputs(plan: ReadPlan) -> ReadPlan:
-    """Return a plan that names the inputs that are there to be found, looked for once.
-
-    Raises
-    ------
-    OptionError
-        There is none.
-    """
+    """Return a plan that names the inputs that are there to be found, looked for once."""
     if plan.below is None or plan.inputs:
         return plan
     if plan.below.is_consistent:
-        found = pins(plan.below)
-        inputs = (plan.input_below(name, pin=pin) for name, pin in found.items())
+        pinned = pins(plan.below)
+        inputs = (plan.input_below(name, pin=pin) for name, pin in pinned.items())
         return replace(plan, inputs=tuple(inputs))
     tables = _discovery(plan.below)
     names = tables.tables(tables.folders())
@@ -322,9 +284,9 @@ def _had_by(kind: InputFormat, options: InputOptions, own: pa.Schema, plan: Read
     """Return those of the planned columns that an input has, in its own types."""
     if not plan.query.merge_schema:
         return own
-    found = list(_described(kind, options, plan).columns)
+    names = list(_described(kind, options, plan).columns)
     # Of an input that has none of them one column is read, so that its rows are there.
-    return pa.schema([field for field in found if has_column(own, field.name)] or found[:1])
+    return pa.schema([field for field in names if has_column(own, field.name)] or names[:1])
 
 
 def _described(kind: InputFormat, options: InputOptions, plan: ReadPlan) -> Described:
@@ -333,7 +295,7 @@ def _described(kind: InputFormat, options: InputOptions, plan: ReadPlan) -> Desc
 
 
 def _by_name(plan: ReadPlan) -> dict[str, InputOptions]:
-    return {each.name: each for each in plan.inputs}
+    return {input_.name: input_ for input_ in plan.inputs}
 
 
 _PYTHON = "python"
@@ -344,20 +306,14 @@ _Splits = Mapping[str, Sequence[Any]]
 
 
 def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
-    """Return what a batch read will do.
-
-    Raises
-    ------
-    UpsertFlowError
-        It cannot be planned: the error is that of the read.
-    """
+    """Return what a batch read will do."""
     plan.query.require_batch()
     _refuse_of_the_log(plan)
     plan = with_found_inputs(plan)
-    known = replace(plan, inputs=tuple(e for e in plan.inputs if not _needs_spark(e, kinds)))
+    readable = replace(plan, inputs=tuple(e for e in plan.inputs if not _needs_spark(e, kinds)))
     inputs: dict[str, BatchInputReader] = {}
-    if known.inputs:
-        inputs = batch_inputs(known, plan_columns(known, kinds), kinds)
+    if readable.inputs:
+        inputs = batch_inputs(readable, plan_columns(readable, kinds), kinds)
     splits = _planned(inputs, plan)
     if plan.is_unnamed:
         return inputs[UNNAMED].explain(splits[UNNAMED])
@@ -396,9 +352,9 @@ def _planned(inputs: Mapping[str, BatchInputReader], plan: ReadPlan) -> _Splits:
 def _inputs(
     plan: ReadPlan, inputs: Mapping[str, BatchInputReader], splits: _Splits
 ) -> Iterator[str]:
-    for each in islice(plan.inputs, SHOWN):
-        name = each.name
-        text = inputs[name].explain(splits[name]) if name in inputs else _unplanned(each)
+    for input_ in islice(plan.inputs, SHOWN):
+        name = input_.name
+        text = inputs[name].explain(splits[name]) if name in inputs else _unplanned(input_)
         yield f"input '{name}'\n{indent(text, '  ')}"
     yield from more(len(plan.inputs), " inputs")
 
@@ -415,7 +371,13 @@ def _packs(inputs: Mapping[str, BatchInputReader], splits: _Splits, plan: ReadPl
         return planned(
             splits, lambda name, split: inputs[name].split_bytes(split), plan.query.slots
         )
-    return [tuple(InputSplit(name, split) for name, own in splits.items() for split in own)]
+    return [
+        tuple(
+            InputSplit(name, split)
+            for name, input_splits in splits.items()
+            for split in input_splits
+        )
+    ]
 
 
 BEGAN = "began"
@@ -424,7 +386,7 @@ BEGAN = "began"
 ANY = ""
 """Stands for all inputs that are not named: an input is called so only where it is alone."""
 
-_USUAL = {name: each.default for name, each in READ_OPTIONS.items()}
+_USUAL = {name: declared.default for name, declared in READ_OPTIONS.items()}
 """The values of options of which offsets say nothing: a release that wrote them had no others."""
 
 Reads = Mapping[str, Mapping[str, Json]]
@@ -433,37 +395,24 @@ Reads = Mapping[str, Mapping[str, Json]]
 
 def with_began(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[str, Json]:
     """Return the state of an offset of a batch that is the first of some inputs."""
-    kept = without(state, BEGAN)
-    begins = {name: own for name, each in fresh.items() if (own := each.begins())}
-    return {**kept, BEGAN: reads_record(begins)} if begins else kept
+    remaining = without(state, BEGAN)
+    begins = {name: start for name, input_ in fresh.items() if (start := input_.begins())}
+    return {**remaining, BEGAN: reads_record(begins)} if begins else remaining
 
 
 def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> None:
-    """Refuse to replay the first batch of inputs by other options than it was planned by.
-
-    Parameters
-    ----------
-    state : mapping
-        That of the end of the batch.
-    fresh : mapping of str to Input
-        The inputs that have no position at its begin, by name.
-
-    Raises
-    ------
-    OptionError
-        It names the input, the option, and what it was; or the entry is none.
-    """
+    """Refuse to replay the first batch of inputs by other options than it was planned by."""
     if (record := state.get(BEGAN)) is None:
         return
     try:
-        known = reads_from(record, None)
+        recorded = reads_from(record, None)
     except MALFORMED as error:
         raise OptionError(
             f"the checkpoint holds {record!r:.500}, which does not say how inputs began.",
             hint="the checkpoint was altered; give the query a new checkpointLocation.",
         ) from error
-    now = {name: own for name, each in fresh.items() if (own := each.begins())}
-    for name, option, was, is_ in _different(known, now):
+    now = {name: start for name, input_ in fresh.items() if (start := input_.begins())}
+    for name, option, was, is_ in _different(recorded, now):
         raise OptionError(
             f"the first batch{_of(name)} was planned and not delivered, with '{option}' {was}, and "
             f"is to be delivered with '{option}' {is_}.",
@@ -476,7 +425,7 @@ def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]
 
 def reads_of(inputs: Mapping[str, Input]) -> dict[str, Mapping[str, Json]]:
     """Return what decides, for each input that says so (`Input.decides`)."""
-    return {name: own for name, each in inputs.items() if (own := each.decides())}
+    return {name: decisions for name, input_ in inputs.items() if (decisions := input_.decides())}
 
 
 def reads_record(reads: Reads) -> dict[str, Json]:
@@ -486,39 +435,27 @@ def reads_record(reads: Reads) -> dict[str, Json]:
     """
     texts = {name: canonical(dict(answer)) for name, answer in reads.items()}
     kinds = list(dict.fromkeys(texts.values()))
-    own = {text: index for index, text in enumerate(kinds)}
-    found = {text: dict(reads[name]) for name, text in texts.items()}
+    index_by_text = {text: index for index, text in enumerate(kinds)}
+    decisions = {text: dict(reads[name]) for name, text in texts.items()}
     return {
-        "kinds": [found[text] for text in kinds],
-        "of": {name: own[text] for name, text in texts.items() if own[text]},
+        "kinds": [decisions[text] for text in kinds],
+        "of": {name: index_by_text[text] for name, text in texts.items() if index_by_text[text]},
     }
 
 
 def reads_from(record: Any, names: Sequence[str] | None) -> dict[str, Mapping[str, Json]]:
-    """Rebuild it; raises `AttributeError`, `LookupError`, `TypeError` or `ValueError`.
-
-    Parameters
-    ----------
-    names : sequence of str, optional
-        Those that it is about; by default those that it names, and "" for all others.
-    """
+    """Rebuild it; raises `AttributeError`, `LookupError`, `TypeError` or `ValueError`."""
     kinds = [json.loads(canonical(dict(kind))) for kind in record["kinds"]]
-    of = {str(name): whole(place, most=len(kinds) - 1) for name, place in record["of"].items()}
+    of = {str(name): whole(index, most=len(kinds) - 1) for name, index in record["of"].items()}
     if names is None:
-        return {ANY: kinds[0], **{name: kinds[place] for name, place in of.items()}}
+        return {ANY: kinds[0], **{name: kinds[index] for name, index in of.items()}}
     if not of.keys() <= set(names):
         raise ValueError("an input is meant that is not named")
     return {name: kinds[of.get(name, 0)] for name in names} if kinds else {}
 
 
 def require_same_reads(before: Reads, now: Reads) -> None:
-    """Refuse other options than those by which the rows of an exact order were counted.
-
-    Raises
-    ------
-    OptionError
-        It names the input, the option, and what it was.
-    """
+    """Refuse other options than those by which the rows of an exact order were counted."""
     for name, option, was, is_ in _different(before, now):
         raise OptionError(
             f"'{option}' was {was} when the rows of this exact order were counted, and is {is_} "
@@ -532,9 +469,11 @@ def require_same_reads(before: Reads, now: Reads) -> None:
 def _different(before: Reads, now: Reads) -> Iterator[tuple[str, str, str, str]]:
     """Yield the inputs and options that differ, with what they were and are."""
     for name, answer in now.items():
-        known = before.get(name, before.get(ANY, answer))
-        for option in sorted({*known, *answer}):
-            was, is_ = (each.get(option, _USUAL.get(option)) for each in (known, answer))
+        recorded = before.get(name, before.get(ANY, answer))
+        for option in sorted({*recorded, *answer}):
+            was, is_ = (
+                decisions.get(option, _USUAL.get(option)) for decisions in (recorded, answer)
+            )
             if was != is_:
                 yield name, option, _told(was), _told(is_)
 
@@ -578,9 +517,9 @@ class MergedRead:
         The caller judges the rows itself: an input may give them all the same.
         """
         if self._query.order is None:
-            for each in self._inputs.values():
-                if isinstance(each, Pushable):
-                    each.push(pins)
+            for input_ in self._inputs.values():
+                if isinstance(input_, Pushable):
+                    input_.push(pins)
 
     def splits(self) -> list[TaskRead]:
         """Return the work: what each task reads."""

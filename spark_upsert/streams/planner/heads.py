@@ -91,11 +91,6 @@ class InputHeads:
         """Return the heads: those of the last look, or of a new one if one is due.
 
         Of many inputs they are those in memory, once there was a look at all.
-
-        Raises
-        ------
-        UpsertFlowError
-            A look has failed.
         """
         if self._poller is not None:
             return self._poller.seen()
@@ -150,13 +145,6 @@ class InputHeads:
         Rows that were there before the question should be in the answer; a wait is never longer
         than `PAUSE_MAX_S`. Where the caller looks at all inputs itself, there is nothing to wait
         for.
-
-        Parameters
-        ----------
-        asked_s : float
-            When it was asked (`now_s`).
-        until_s : float, optional
-            When the answer changes, whatever comes.
         """
         if self._poller is None:
             return False
@@ -196,14 +184,7 @@ class Backlogs:
         self._planned = positions
 
     def of(self, standing: Mapping[str, Position], seen: SeenHeads) -> dict[str, Backlog]:
-        """Return the backlogs by input; an input that is left out has none.
-
-        Parameters
-        ----------
-        standing : mapping of str to Position
-            Where the stream stands: never changed afterwards.
-        seen : SeenHeads
-        """
+        """Return the backlogs by input; an input that is left out has none."""
         heads = seen.heads
         names: Iterable[str]
         if self.continues(standing, seen):
@@ -214,15 +195,15 @@ class Backlogs:
             resting = self._resting
             names = [name for name, head in heads.items() if resting.get(name) is not head]
         self._heads = None  # Until all have answered.
-        found = {name: self._of(name, standing.get(name), heads[name]) for name in names}
-        for name, backlog in found.items():
+        heads_by_name = {name: self._of(name, standing.get(name), heads[name]) for name in names}
+        for name, backlog in heads_by_name.items():
             if backlog.is_at_rest:
                 self._resting[name] = heads[name]
             else:
                 self._resting.pop(name, None)
-        self._behind = {name for name, backlog in found.items() if not backlog.is_at_rest}
+        self._behind = {name for name, backlog in heads_by_name.items() if not backlog.is_at_rest}
         self._standing, self._planned, self._heads = standing, None, heads
-        return found
+        return heads_by_name
 
     def _forget_moved(self, standing: Mapping[str, Position]) -> None:
         """Forget of which inputs it was known that nothing lies ahead, if the stream has moved."""

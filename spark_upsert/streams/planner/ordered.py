@@ -94,7 +94,7 @@ class OrderProgress:
     def to_json(self) -> dict[str, Json]:
         """Return the form that stands in an offset."""
         return {
-            "ahead": {name: each.record for name, each in self.ahead.items()},
+            "ahead": {name: front.record for name, front in self.ahead.items()},
             "given": None if self.given is None else dict(self.given),
             "mode": self.mode,
             "names": list(self.names),
@@ -108,11 +108,11 @@ class OrderProgress:
     def from_json(cls, record: Any) -> OrderProgress:
         """Rebuild it; raises `OptionError`."""
         try:
-            given = record["given"]
+            counts = record["given"]
             names = tuple(map(text, record["names"]))
-            found = cls(
-                ahead={name: Position.of(each) for name, each in record["ahead"].items()},
-                given=None if given is None else {n: _count(rows) for n, rows in given.items()},
+            progress = cls(
+                ahead={name: Position.of(front) for name, front in record["ahead"].items()},
+                given=None if counts is None else {n: _count(rows) for n, rows in counts.items()},
                 mode=text(record["mode"]),
                 names=names,
                 order=order_from_json(record["order"]),
@@ -120,8 +120,8 @@ class OrderProgress:
                 skip={name: _count(rows, least=1) for name, rows in record["skip"].items()},
                 reads=reads_from(record["reads"], names) if "reads" in record else {},
             )
-            found._require_whole()
-            return found
+            progress._require_whole()
+            return progress
         except MALFORMED as error:
             raise OptionError(
                 f"the checkpoint holds {record!r:.500}, which is no state of an exact order.",
@@ -170,45 +170,39 @@ class ExactOrder:
         self._first: Order = query.order
 
     def latest(self, offset: Offset, heads: Heads, limit: int | None) -> Offset:
-        """Return where a batch of at most so many rows ends; the very offset if it is empty.
-
-        Parameters
-        ----------
-        heads : mapping of str to Position
-            How far it may go in each input, in the order in which they were declared.
-        """
+        """Return where a batch of at most so many rows ends; the very offset if it is empty."""
         names = tuple(heads)
         reads = reads_of({name: self._stepped(name) for name in names})
         standing = self._standing(offset, names)
         require_same_reads(standing.reads, reads)
         named = {name: (name, offset, standing, head) for name, head in heads.items()}
         fronts = list(of_each(named, lambda of: self._front(*of)).values())
-        given: list[int] | None = None
+        counts: list[int] | None = None
         order = standing.order
         if limit is not None or self._counts_all:
-            given, order = _taken(fronts, order, limit)
-            places = [front.behind(rows) for front, rows in zip(fronts, given, strict=True)]
+            counts, order = _taken(fronts, order, limit)
+            ends = [front.behind(rows) for front, rows in zip(fronts, counts, strict=True)]
         else:
-            places = list(_places_of_all(fronts))
-        positions = {place.name: place.position for place in places}
-        if positions == offset.positions and not (given and any(given)):
+            ends = list(_places_of_all(fronts))
+        positions = {end.name: end.position for end in ends}
+        if positions == offset.positions and not (counts and any(counts)):
             return offset
         rows = standing.rows
-        behind = OrderProgress(
+        progress = OrderProgress(
             mode=standing.mode,
             order=order,
             names=names,
-            rows=rows + sum(given) if given is not None and rows is not None else None,
-            ahead={place.name: place.ahead for place in places if place.ahead is not None},
+            rows=rows + sum(counts) if counts is not None and rows is not None else None,
+            ahead={end.name: end.ahead for end in ends if end.ahead is not None},
             given=None
-            if given is None
-            else {front.name: rows for front, rows in zip(fronts, given, strict=True) if rows},
-            skip={place.name: place.skip for place in places if place.skip},
+            if counts is None
+            else {front.name: rows for front, rows in zip(fronts, counts, strict=True) if rows},
+            skip={end.name: end.skip for end in ends if end.skip},
             reads=reads,
         )
         fresh = {name: self._inputs[name] for name in names if name not in offset.positions}
         state = with_began(offset.state, fresh)
-        return Offset(positions=positions, state={**state, STATE: behind.to_json()})
+        return Offset(positions=positions, state={**state, STATE: progress.to_json()})
 
     def passages(self, first: Offset, last: Offset) -> list[Passage]:
         """Return the work between two offsets: one piece, or none if there are no rows."""
@@ -248,8 +242,8 @@ class ExactOrder:
             )
 
         named = {name: (index, name) for index, name in enumerate(after.names)}
-        found = of_each(named, share).values()
-        shares = [each for each in found if each.splits or each.has_more]
+        all_shares = of_each(named, share).values()
+        shares = [passage for passage in all_shares if passage.splits or passage.has_more]
         if not any(share.splits for share in shares):
             return []
         return [
@@ -273,37 +267,37 @@ class ExactOrder:
             if offset.positions:
                 raise _not_exact()
             return OrderProgress(mode=mode_of(self._query), order=self._first, names=names)
-        found = OrderProgress.from_json(record)
-        _require_order_of(found.names, names)
-        return replace(found, order=_moved(found.order, found.names, names), names=names)
+        progress = OrderProgress.from_json(record)
+        _require_order_of(progress.names, names)
+        return replace(progress, order=_moved(progress.order, progress.names, names), names=names)
 
     def _standing(self, offset: Offset, names: tuple[str, ...]) -> OrderProgress:
-        found = self._before(offset, names)
-        _require_mode(found, self._query)
-        if found.rows is None and MERGE_SEQ in self._query.merge_columns:
+        progress = self._before(offset, names)
+        _require_mode(progress, self._query)
+        if progress.rows is None and MERGE_SEQ in self._query.merge_columns:
             raise OptionError(
                 f"'mergeColumns' asks for '{MERGE_SEQ}', and this checkpoint was begun without it, "
                 "so that its rows were not counted.",
                 hint=f"drop '{MERGE_SEQ}', or give the query a new checkpointLocation.",
                 option="mergeColumns",
             )
-        return found
+        return progress
 
     def _front(self, name: str, offset: Offset, standing: OrderProgress, head: Position) -> _Front:
-        each = self._stepped(name)
-        position, ahead = offset.positions.get(name), standing.begun(name)
+        input_ = self._stepped(name)
+        position, front = offset.positions.get(name), standing.begun(name)
         with about("input", name):
             # Before all else: what an input holds for a stream, it holds from where it is asked.
-            begun = [] if ahead is None else [_finished(each, position, ahead)]
-            backlog = each.backlog(ahead or position, head)
-        start = backlog.start if ahead is None or position is None else position
-        return _Front(name, start, begun, each, backlog, standing.skip.get(name, 0))
+            begun = [] if front is None else [_finished(input_, position, front)]
+            backlog = input_.backlog(front or position, head)
+        start = backlog.start if front is None or position is None else position
+        return _Front(name, start, begun, input_, backlog, standing.skip.get(name, 0))
 
     def _stepped(self, name: str) -> SteppedInput:
-        each = self._inputs[name]
-        if not isinstance(each, SteppedInput):
+        input_ = self._inputs[name]
+        if not isinstance(input_, SteppedInput):
             raise without_order(name)
-        return each
+        return input_
 
 
 def of_exact_order() -> OptionError:
@@ -339,20 +333,14 @@ def _not_exact() -> OptionError:
 
 
 def _require_order_of(before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    """Refuse inputs in another order; some may have come or gone.
-
-    Raises
-    ------
-    OptionError
-        It says in which order they were declared.
-    """
-    kept = [name for name in before if name in after]
-    if kept != [name for name in after if name in before]:
-        told = ",".join(before)
+    """Refuse inputs in another order; some may have come or gone."""
+    common = [name for name in before if name in after]
+    if common != [name for name in after if name in before]:
+        order_text = ",".join(before)
         raise OptionError(
-            f"the inputs of this exact order were declared as {told:.500}, and are in another "
-            "order now, which would be another sequence of rows.",
-            hint=f"give 'inputs' in that order: {','.join(kept):.500}; or give the query a new "
+            f"the inputs of this exact order were declared as {order_text:.500}, and are in "
+            "another order now, which would be another sequence of rows.",
+            hint=f"give 'inputs' in that order: {','.join(common):.500}; or give the query a new "
             "checkpointLocation.",
             option="inputs",
         )
@@ -363,8 +351,8 @@ def _moved(order: Order, before: tuple[str, ...], after: tuple[str, ...]) -> Ord
     if not isinstance(order, RoundRobin) or before == after:
         return order
     turn = order.cursor % len(before)
-    kept = (name for name in (*before[turn:], *before[:turn]) if name in after)
-    return RoundRobin(cursor=next((after.index(name) for name in kept), 0))
+    common = (name for name in (*before[turn:], *before[:turn]) if name in after)
+    return RoundRobin(cursor=next((after.index(name) for name in common), 0))
 
 
 def _steps(
@@ -475,20 +463,20 @@ def _places_of_all(fronts: list[_Front]) -> Iterator[_Place]:
             front.count(0)
             yield front.behind(0)
         else:
-            place, is_last = front.behind_all()
-            yield place
+            end, is_last = front.behind_all()
+            yield end
 
 
 def _taken(fronts: list[_Front], order: Order, limit: int | None) -> tuple[list[int], Order]:
     """Return how many rows each input gives, and the order behind them."""
     if isinstance(order, Concat):
-        given: list[int] = []
+        row_counts: list[int] = []
         for front in fronts:
-            left = None if limit is None else limit - sum(given)
+            left = None if limit is None else limit - sum(row_counts)
             rows = front.count(left)
-            given.append(rows if left is None else min(rows, left))
-        return given, order
+            row_counts.append(rows if left is None else min(rows, left))
+        return row_counts, order
     by_name = {front.name: front for front in fronts}
     had = of_each(by_name, lambda front: front.count(limit))
-    counts, behind = spend(order, list(had.values()), limit)
-    return counts.tolist(), behind
+    counts, next_order = spend(order, list(had.values()), limit)
+    return counts.tolist(), next_order

@@ -76,14 +76,7 @@ class PollBounds:
 
     @classmethod
     def of(cls, *, is_remote: bool, most_ms: int | None, requests_per_s: int | None) -> PollBounds:
-        """Return the bounds that options mean, or those by default.
-
-        Parameters
-        ----------
-        most_ms : int, optional
-        requests_per_s : int, optional
-            0: any number.
-        """
+        """Return the bounds that options mean, or those by default."""
         most_s = MOST_S if is_remote else MOST_LOCAL_S
         if most_ms is not None:
             most_s = most_ms / 1000
@@ -181,7 +174,7 @@ class PollSchedule:
                 gap_s=most_s / GAP_SHARE,
                 began_s=now_s,
             )
-        self._due = [(each.due_s, name) for name, each in self._known.items()]
+        self._due = [(poll.due_s, name) for name, poll in self._known.items()]
         heapify(self._due)
 
     def add(self, name: str, now_s: float) -> None:
@@ -195,21 +188,21 @@ class PollSchedule:
 
     def take(self, now_s: float, count_max: int) -> list[str]:
         """Return inputs that are due, the first one first; each is under way until it is told."""
-        found: list[str] = []
+        due_names: list[str] = []
         if self._broke_s(now_s) > 0:
-            return found
-        while self._due and self._due[0][0] <= now_s and len(found) < count_max:
+            return due_names
+        while self._due and self._due[0][0] <= now_s and len(due_names) < count_max:
             due_s, name = heappop(self._due)
-            each = self._known.get(name)
-            if each is None or each.due_s != due_s or each.is_under_way:
+            poll = self._known.get(name)
+            if poll is None or poll.due_s != due_s or poll.is_under_way:
                 continue
-            each.is_under_way, each.began_s = True, now_s
-            found.append(name)
+            poll.is_under_way, poll.began_s = True, now_s
+            due_names.append(name)
             if self._of_requests is not None:
                 self._of_requests.spend(1)
                 if self._of_requests.wait_s(now_s) > 0:
                     break
-        return found
+        return due_names
 
     def wait_s(self, now_s: float) -> float:
         """Return after how long something may be due; inf: never, as far as it is known."""
@@ -224,30 +217,24 @@ class PollSchedule:
         """Note a look that is over, and when the next one is due; return when it began."""
         self.looks += 1
         self._asked(requests)
-        each = self._known[name]
-        each.is_under_way, each.failures = False, 0
+        poll = self._known[name]
+        poll.is_under_way, poll.failures = False, 0
         if has_moved:
-            each.gap_s = (each.gap_s + max(0.0, now_s - each.moved_s)) / 2
-            each.moved_s = now_s
-        gap_s = max(each.gap_s, now_s - each.moved_s)
-        self._rest(name, each, now_s + self.interval_s(gap_s))
-        return each.began_s
+            poll.gap_s = (poll.gap_s + max(0.0, now_s - poll.moved_s)) / 2
+            poll.moved_s = now_s
+        gap_s = max(poll.gap_s, now_s - poll.moved_s)
+        self._rest(name, poll, now_s + self.interval_s(gap_s))
+        return poll.began_s
 
     def failed(self, name: str, now_s: float, *, may_pass: bool, requests: int = 1) -> bool:
-        """Note a look that failed; return whether it is to be told.
-
-        Parameters
-        ----------
-        may_pass : bool
-            Whether it may do when it is tried again.
-        """
+        """Note a look that failed; return whether it is to be told."""
         self._asked(requests)
-        each = self._known[name]
-        each.is_under_way, each.failures = False, each.failures + 1
-        is_told = not may_pass or each.failures > RETRIES
+        poll = self._known[name]
+        poll.is_under_way, poll.failures = False, poll.failures + 1
+        is_told = not may_pass or poll.failures > RETRIES
         if is_told:
-            each.failures = 0
-        self._rest(name, each, now_s + min(self.bounds.most_s, LEAST_S * 2**each.failures))
+            poll.failures = 0
+        self._rest(name, poll, now_s + min(self.bounds.most_s, LEAST_S * 2**poll.failures))
         return is_told
 
     def was_busy(self, seconds: float) -> None:
@@ -275,7 +262,7 @@ class PollSchedule:
         each.due_s = due_s
         heappush(self._due, (due_s, name))
         if len(self._due) > 2 * len(self._known) + _ENTRIES_SPARE:
-            self._due = [(known.due_s, name) for name, known in self._known.items()]
+            self._due = [(poll.due_s, name) for name, poll in self._known.items()]
             heapify(self._due)
 
 
@@ -309,13 +296,7 @@ class DaemonThreads:
         self._due_s = 0.0
 
     def start(self, work: Callable[[], float | None]) -> None:
-        """Let the threads call something again and again.
-
-        Parameters
-        ----------
-        work : callable
-            Returns after how many seconds it is to be called again, None at the end.
-        """
+        """Let the threads call something again and again."""
         for number in range(self._count):
             name = f"upsertflow-discovery-{number}"
             threading.Thread(target=self._work, args=(work,), name=name, daemon=True).start()
@@ -426,13 +407,7 @@ class Poller:
         return self._schedule
 
     def seen(self) -> SeenHeads:
-        """Return the heads as they are known; reads memory only.
-
-        Raises
-        ------
-        UpsertFlowError
-            A look has failed; the next question is answered again.
-        """
+        """Return the heads as they are known; reads memory only."""
         with self._lock:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -469,13 +444,6 @@ class Poller:
         """Return whether something came that was there before a question, or may have been.
 
         Waits until all inputs were looked at behind it, where the intervals make this possible.
-
-        Parameters
-        ----------
-        asked_s : float
-            The time of the question, by the clock.
-        seconds : float
-            The longest time to wait.
         """
         if self._clock() >= asked_s + seconds:
             return False  # Whatever came: it may come for ever.
@@ -577,19 +545,19 @@ class Poller:
         listing = self._listing
         assert listing is not None
         began_s, busy_s = self._clock(), self._busy_clock()
-        found, failure = None, None
+        names, failure = None, None
         try:
-            found = self._inputs.find()
+            names = self._inputs.find()
         except Exception as error:  # noqa: BLE001  told where batches are planned
             failure = error
         with self._lock:
             now_s = self._clock()
             listing.rest_s = max(listing.least_s, (now_s - began_s) / _FIND_SHARE)
             listing.due_s, listing.is_under_way = now_s + listing.rest_s, False
-            self._schedule.listed(found.requests if found else 1, self._busy_clock() - busy_s)
-            if found is not None:
+            self._schedule.listed(names.requests if names else 1, self._busy_clock() - busy_s)
+            if names is not None:
                 listing.failures = 0
-                self._found(found.names, now_s)
+                self._found(names.names, now_s)
                 if self._sweep is not None and began_s >= self._sweep.asked_s:
                     self._sweep.lists = False
                 return

@@ -110,13 +110,7 @@ class StreamGauge:
         return self._governor.is_deferring
 
     def resume(self, offset: Offset) -> None:
-        """Go on from what an offset says, if this process has gone on from none yet.
-
-        Raises
-        ------
-        OptionError
-            The state is none of this source.
-        """
+        """Go on from what an offset says, if this process has gone on from none yet."""
         if self._is_resumed:
             return
         self._is_resumed = True
@@ -172,17 +166,7 @@ class StreamGauge:
         self._take_back()
 
     def planned(self, backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> None:
-        """Take note of a batch.
-
-        Parameters
-        ----------
-        backlogs : mapping of str to Backlog
-            The backlog of each input; an input that is left out had none.
-        reached : Offset
-            Where the batch ends, with the positions of these inputs.
-        now_ms : int
-            In ms since 1970.
-        """
+        """Take note of a batch."""
         waiting = _waiting(backlogs, reached)
         self._cuts = self._cuts + 1 if waiting else 0
         self._busy += LATENCY_WEIGHT * (float(waiting > 0) - self._busy)
@@ -209,7 +193,7 @@ class StreamGauge:
         if not self._governor.rung:
             self._take_back()
             return
-        said = StreamPressure(
+        pressure = StreamPressure(
             rung=self._governor.rung,
             ratio=self._governor.pressure,
             said_ms=now_ms,
@@ -218,10 +202,10 @@ class StreamGauge:
         )
         due = [name for name in backlogs if self._is_due(name, now_ms)]
         for name in due[:TOLD_MAX]:
-            each = self._inputs[name]
+            input_ = self._inputs[name]
             self._told.pop(name, None)  # The latest report is the last entry.
-            self._told[name] = now_ms, each
-            each.press(said)
+            self._told[name] = now_ms, input_
+            input_.press(pressure)
         for name in list(self._told)[:-TOLD_MAX]:
             del self._told[name]  # It expires by itself.
 
@@ -233,8 +217,8 @@ class StreamGauge:
 
     def _take_back(self) -> None:
         """Take the message back from all inputs that had it; a removed input is not made anew."""
-        for _, each in self._told.values():
-            each.press(None)
+        for _, input_ in self._told.values():
+            input_.press(None)
         self._told.clear()
 
     def _tell_log(self, governor: Governor, *, waiting: int) -> None:

@@ -90,25 +90,25 @@ class Urgencies:
 
     def of(self, names: Collection[str], now_ms: int) -> dict[str, Urgency]:
         """Return the urgency of inputs, as far as it is known; called right after `backlog`."""
-        found: dict[str, Urgency] = {}
+        urgency_by_name: dict[str, Urgency] = {}
         without_priority: list[str] = []
         for name in names:
             priority = self._priority(name)
             if priority is None:
                 without_priority.append(name)
             else:
-                found[name] = Urgency(manual=priority)
+                urgency_by_name[name] = Urgency(manual=priority)
         if self._query.auto_priority:
             self._ask(without_priority, now_ms)
             for name in without_priority:
                 _, read_ms = self._read.get(name, (0, None))
-                found[name] = Urgency(read_ms=read_ms)
-        return found
+                urgency_by_name[name] = Urgency(read_ms=read_ms)
+        return urgency_by_name
 
     def _priority(self, name: str) -> int | None:
-        told = self._query.priorities.get(name)
-        if told is not None:
-            return told
+        explicit = self._query.priorities.get(name)
+        if explicit is not None:
+            return explicit
         with about("input", name):
             return self._inputs[name].priority()
 
@@ -125,8 +125,8 @@ class Urgencies:
             self._read = {name: self._read[name] for name in names if name in self._read}
 
     def _is_due(self, name: str, now_ms: int) -> bool:
-        asked = self._read.get(name)
-        return asked is None or not asked[0] <= now_ms < asked[0] + REST_MS
+        read_ms = self._read.get(name)
+        return read_ms is None or not read_ms[0] <= now_ms < read_ms[0] + REST_MS
 
     def _last_read_ms(self, name: str) -> int | None:
         try:
@@ -145,20 +145,7 @@ class Urgencies:
 
 
 def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) -> Schedule:
-    """Return the inputs that wait now, and the turn.
-
-    Parameters
-    ----------
-    state : mapping
-        The state of the offset that a batch begins at.
-    dirty : collection of str
-        The inputs that have something. An input that waited before keeps its place.
-
-    Raises
-    ------
-    OptionError
-        The state was not written by this source.
-    """
+    """Return the inputs that wait now, and the turn."""
     schedule = _read(state[SCHEDULE]) if SCHEDULE in state else Schedule()
     gone = set(schedule.dirty) - set(dirty)
     waiting = schedule.dirty.served(gone, (), now_ms)
@@ -177,17 +164,7 @@ def waiting_count(state: Mapping[str, Json]) -> int:
 def waiting_by_band(
     state: Mapping[str, Json], now_ms: int, urgencies: Mapping[str, Urgency] | None = None
 ) -> dict[str, int]:
-    """Return how many inputs wait after a batch, by band, ``B4`` first; empty bands are left out.
-
-    Parameters
-    ----------
-    state : mapping
-        The state that the batch leaves (`Offset.state`).
-    now_ms : int
-        In ms since 1970.
-    urgencies : mapping of str to Urgency, optional
-        The urgency of inputs, as far as it is known.
-    """
+    """Return the number of waiting inputs by band, ``B4`` first, without empty bands."""
     if SCHEDULE not in state:
         return {}
     counts = _read(state[SCHEDULE]).waiting(now_ms, urgencies)
@@ -196,9 +173,9 @@ def waiting_by_band(
 
 def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Json]:
     """Return the state of an offset with a schedule; without its entry if no input waits."""
-    found = without(state, SCHEDULE, TURN)
+    remaining = without(state, SCHEDULE, TURN)
     if len(schedule.dirty):
-        found[SCHEDULE] = {
+        remaining[SCHEDULE] = {
             "band": schedule.turn.band,
             "credit": schedule.turn.credit,
             "dirty": [
@@ -206,12 +183,12 @@ def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Js
                 for since_ms, group in groupby(schedule.dirty.items(), itemgetter(1))
             ],
         }
-    return found
+    return remaining
 
 
 def _read(record: Any) -> Schedule:
     try:
-        waiting = [each for group in record["dirty"] for each in _group(*group)]
+        waiting = [name for group in record["dirty"] for name in _group(*group)]
         turn = Turn(band=whole(record["band"]), credit=whole(record["credit"]))
         return Schedule(dirty=DirtySet(waiting), turn=turn)
     except MALFORMED as error:
@@ -255,43 +232,30 @@ def pace(
     urgencies: Mapping[str, Urgency] | None = None,
     defers_lowest: bool = False,
 ) -> Offset:
-    """Return the offset at which a batch ends, with the positions of these inputs.
-
-    Parameters
-    ----------
-    backlogs : mapping of str to Backlog
-        The backlog of each input; an input that is left out has none.
-    limits : Limits or None
-        None: the batch takes all there is, even what would be batches of their own.
-    state : mapping
-        The state that the previous batch left (`Offset.state`).
-    now_ms : int, optional
-        In ms since 1970. By default no time passes, and no input grows older.
-    urgencies : mapping of str to Urgency, optional
-        The urgency of inputs, as far as it is known.
-    defers_lowest : bool, optional
-        Whether inputs of the lowest band wait (`Schedule.service`).
-    """
+    """Return the offset at which a batch ends, with the positions of these inputs."""
     if limits is None:
         reached = {name: backlog.end() for name, backlog in backlogs.items()}
         return Offset(positions=reached, state=without(state, SCHEDULE, TURN))
     if limits.is_none:
         reached = {name: backlog.reach() for name, backlog in backlogs.items()}
         return Offset(positions=reached, state=without(state, SCHEDULE, TURN))
-    ways = {name: _InputProgress(backlog) for name, backlog in backlogs.items()}
-    if UNNAMED in ways:
+    progress_by_name = {name: _InputProgress(backlog) for name, backlog in backlogs.items()}
+    if UNNAMED in progress_by_name:
         # One input alone is always first: its position says all, so no schedule is kept.
-        _serve([(UNNAMED, 1)], ways, limits)
+        _serve([(UNNAMED, 1)], progress_by_name, limits)
         return Offset(
-            positions={UNNAMED: ways[UNNAMED].position()}, state=without(state, SCHEDULE, TURN)
+            positions={UNNAMED: progress_by_name[UNNAMED].position()},
+            state=without(state, SCHEDULE, TURN),
         )
-    schedule = schedule_of(state, [name for name, way in ways.items() if way.has_more], now_ms)
+    schedule = schedule_of(
+        state, [name for name, progress in progress_by_name.items() if progress.has_more], now_ms
+    )
     service = schedule.service(now_ms, urgencies, defers_lowest=defers_lowest)
-    count, served = _serve(list(service), ways, limits)
-    left = [name for name in served if ways[name].has_more]
-    behind = schedule.served(service, count, served, left, now_ms)
-    reached = {name: way.position() for name, way in ways.items()}
-    return Offset(positions=reached, state=with_schedule(state, behind))
+    count, served = _serve(list(service), progress_by_name, limits)
+    left = [name for name in served if progress_by_name[name].has_more]
+    next_schedule = schedule.served(service, count, served, left, now_ms)
+    reached = {name: progress.position() for name, progress in progress_by_name.items()}
+    return Offset(positions=reached, state=with_schedule(state, next_schedule))
 
 
 _Visit = tuple[str, int]
@@ -323,8 +287,8 @@ def _visit(
     for name, weight in visits:
         if room.is_full:
             break
-        way = ways[name]
-        if way.take(room, room.share(weight, weight_left)) or not way.has_more:
+        progress = ways[name]
+        if progress.take(room, room.share(weight, weight_left)) or not progress.has_more:
             served.append((name, weight))
         elif count is None:
             count = len(served)
@@ -416,12 +380,12 @@ class _Room:
     def fitting(self, piece: ReadPiece, behind: int, bounds: _Amounts) -> int:
         """Return how many steps behind those taken fit into bounds."""
         left = piece.steps - behind
-        whole, taken = _behind(piece, piece.steps), _behind(piece, behind)
-        if not any(whole):
+        complete, taken = _behind(piece, piece.steps), _behind(piece, behind)
+        if not any(complete):
             return left
         steps = min(
             _fitting(piece.steps, most - spent + held, amount) - behind
-            for most, spent, held, amount in zip(bounds, self._spent, taken, whole, strict=True)
+            for most, spent, held, amount in zip(bounds, self._spent, taken, complete, strict=True)
         )
         return max(min(left, steps), int(self._is_empty))
 

@@ -179,40 +179,28 @@ def report(
     schedule: PollSchedule | None,
     governor: Governor,
 ) -> dict[str, Any]:
-    """Return what is told, the names of the table above.
-
-    Parameters
-    ----------
-    inputs : Inputs
-    heads : mapping of str to Position
-        As they were seen last.
-    last : PlannedLast or None
-        None: no batch was planned yet, or batches have an exact order.
-    schedule : PollSchedule or None
-        What was looked at beside planning, where inputs are many.
-    governor : Governor
-    """
-    found: dict[str, Any] = {"inputs": len(heads)}
+    """Return what is told, the names of the table above."""
+    summary: dict[str, Any] = {"inputs": len(heads)}
     if len(heads) <= POSITIONS_MAX:
-        found["positions"] = {name: each.record for name, each in sorted(heads.items())}
-        found["newest"] = _newest(inputs, heads)
+        summary["positions"] = {name: head.record for name, head in sorted(heads.items())}
+        summary["newest"] = _newest(inputs, heads)
     if last is not None:
-        found |= last.told
+        summary |= last.told
     if isinstance(inputs, GroupInputs):
-        found["complete"] = inputs.complete({} if last is None else last.positions)
+        summary["complete"] = inputs.complete({} if last is None else last.positions)
     if schedule is not None:
-        found["discovery"] = {
+        summary["discovery"] = {
             "looks": schedule.looks,
             "requests": schedule.requests,
             "rest_ms": round(schedule.most_s * 1000),
         }
     latency_ms = governor.latency_ms
-    found["pressure"] = {
+    summary["pressure"] = {
         "latency_ms": None if latency_ms is None else round(latency_ms),
         "ratio": round(governor.pressure, 3),
         "rung": governor.rung,
     }
-    return found
+    return summary
 
 
 def _newest(inputs: Inputs, heads: Heads) -> dict[str, Mapping[str, int]]:
@@ -228,8 +216,8 @@ def _lag(backlogs: Mapping[str, Backlog], positions: Mapping[str, Position]) -> 
     }
     dirty = {name: versions for name, versions in left.items() if versions}
     most = nlargest(NAMED_MAX, dirty, key=lambda name: dirty[name])
-    asked = ((name, backlogs[name].left_since_ms) for name in most)
-    since = {name: ask(positions[name]) for name, ask in asked if ask is not None}
+    since_by_name = ((name, backlogs[name].left_since_ms) for name in most)
+    since = {name: ask(positions[name]) for name, ask in since_by_name if ask is not None}
     return {
         "dirty": len(dirty) + len(backlogs.keys() - positions.keys()),
         "lag": {
@@ -314,13 +302,7 @@ class Stream:
                 self._inputs[name].freeze()
 
     def latest(self, start: Mapping[str, Any], *, everything: bool = False) -> Mapping[str, Any]:
-        """Return where a batch ends that begins at an offset; the very offset if it is empty.
-
-        Parameters
-        ----------
-        everything : bool
-            Whether the batch is to hold all there is, whatever the limits.
-        """
+        """Return where a batch ends that begins at an offset; the very offset if it is empty."""
         if self._frozen is not None:
             return self._planned(start, SeenHeads(self._frozen), everything)
         asked_s = self._heads.now_s()
@@ -449,7 +431,7 @@ class Stream:
             for name, position in last.positions.items()
             if position != (before := first.positions.get(name))
         }
-        fresh = {name: each for name, (each, before, _) in moved.items() if before is None}
+        fresh = {name: input_ for name, (input_, before, _) in moved.items() if before is None}
         if BEGAN in last.state:
             require_same_beginning(last.state, fresh)
         splits = of_each(moved, _splits)
@@ -491,9 +473,11 @@ def _refuse_exact(offset: Offset) -> None:
 
 
 def _moves_nobody(before: Offset, reached: Offset) -> bool:
-    return all(before.positions.get(name) == each for name, each in reached.positions.items())
+    return all(
+        before.positions.get(name) == position for name, position in reached.positions.items()
+    )
 
 
 def _splits(of: tuple[Input, Position | None, Position]) -> list[Any]:
-    each, before, position = of
-    return each.splits(before, position)
+    input_, before, position = of
+    return input_.splits(before, position)

@@ -31,16 +31,10 @@ _CHANGE_COLUMNS = tuple(field.name for field in CHANGELOG_FIELDS)
 
 
 def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
-    """Return the columns of a read of a table, batch or stream, by its options alone.
-
-    Raises
-    ------
-    SchemaError
-        A column is asked for that the table does not have.
-    """
+    """Return the columns of a read of a table, batch or stream, by its options alone."""
     if options.change_feed:
-        own = shown_columns(log.head(), options)
-        return pa.schema([*_chosen(own, options), *CHANGELOG_FIELDS])
+        columns = shown_columns(log.head(), options)
+        return pa.schema([*_chosen(columns, options), *CHANGELOG_FIELDS])
     if options.history:
         schema = log.head().schema
         names = [field.name for field in _chosen(schema.columns, options)]
@@ -50,10 +44,10 @@ def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
     manifest = manifest_at(log, version=version, time_ms=time_ms)
     if options.metadata is Metadata.QUARANTINE:
         return quarantine_schema(manifest.schema)
-    own = shown_columns(manifest, options)
+    columns = shown_columns(manifest, options)
     if options.filter is not None:
-        bind_condition(options.filter, own)  # Said when the read is loaded, not when it runs.
-    return pa.schema(_chosen(own, options))
+        bind_condition(options.filter, columns)  # Said when the read is loaded, not when it runs.
+    return pa.schema(_chosen(columns, options))
 
 
 def history_options(options: ReadOptions, columns: Sequence[str]) -> HistoryOptions:
@@ -82,19 +76,13 @@ def _chosen(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
     names = own.names
     if options.columns:
         extra = _columns_behind(options)
-        wanted = (name for name in options.columns if name not in extra)
-        names = list(find_columns(wanted, own.names, role="column"))
+        data_columns = (name for name in options.columns if name not in extra)
+        names = list(find_columns(data_columns, own.names, role="column"))
     return [own.field(name) for name in names]
 
 
 def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """Return the columns of some names, in that order; all if there are no names.
-
-    Raises
-    ------
-    SchemaError
-        There is no such column.
-    """
+    """Return the columns of some names, in that order; all if there are no names."""
     for name in names:
         if not has_column(own, name):
             raise SchemaError.missing_column(name, own.names, role="column")
@@ -108,29 +96,23 @@ def table_columns(planned: pa.Schema, options: ReadOptions) -> tuple[str, ...]:
 
 
 def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions) -> None:
-    """Check that a table can give the columns of a read, then those of the changelog.
-
-    Raises
-    ------
-    SchemaError
-        The schema was given by hand, or the table has changed since the query was planned.
-    """
-    wanted, own = table_columns(planned, options), shown_columns(manifest, options)
-    for name in wanted:
-        if not has_column(own, name):
-            raise SchemaError.missing_column(name, own.names, role="column")
-        if own.field(name).type != planned.field(name).type:
+    """Check that a table can give the columns of a read, then those of the changelog."""
+    wanted_columns, shown = table_columns(planned, options), shown_columns(manifest, options)
+    for name in wanted_columns:
+        if not has_column(shown, name):
+            raise SchemaError.missing_column(name, shown.names, role="column")
+        if shown.field(name).type != planned.field(name).type:
             raise SchemaError(
                 f"column '{name}' is {planned.field(name).type} in the read, "
-                f"and {own.field(name).type} in the table.",
+                f"and {shown.field(name).type} in the table.",
                 hint="drop .schema(...) if you gave one; else the table has changed since: load "
                 "it again, or restart the query.",
                 column=name,
             )
-    expected, found = list(_columns_behind(options)), planned.names[len(wanted) :]
-    if found != expected:
+    expected, actual = list(_columns_behind(options)), planned.names[len(wanted_columns) :]
+    if actual != expected:
         raise SchemaError(
-            f"behind the table's columns expected {expected}, found {found}.",
+            f"behind the table's columns expected {expected}, found {actual}.",
             hint=f"drop .schema(...), and choose by {setting('columns')}.",
         )
 
@@ -181,13 +163,7 @@ def without_merge_columns(planned: pa.Schema, columns: Sequence[str]) -> pa.Sche
 
 
 def require_free(own: pa.Schema, columns: Sequence[str]) -> None:
-    """Refuse columns of inputs under a name that the merge is to give.
-
-    Raises
-    ------
-    SchemaError
-        There is one.
-    """
+    """Refuse columns of inputs under a name that the merge is to give."""
     for name in columns:
         if has_column(own, name):
             raise SchemaError(

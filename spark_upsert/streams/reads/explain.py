@@ -86,16 +86,7 @@ def more(count: int, what: str = "") -> list[str]:
 
 
 def explain(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) -> str:
-    """Return what a planned read will do.
-
-    Parameters
-    ----------
-    splits : sequence of Split
-        All splits of the read; for a batch of a stream, those of the batch.
-    options : ReadOptions
-    columns : sequence of str
-        The table's columns that are read.
-    """
+    """Return what a planned read will do."""
     rows = [split for split in splits if isinstance(split, RowsSplit)]
     errors = [split for split in splits if isinstance(split, QuarantineSplit)]
     changes = [split for split in splits if isinstance(split, ChangesSplit)]
@@ -118,7 +109,7 @@ def tell(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) 
     if _LOGGER.isEnabledFor(logging.INFO):
         contents = [split for split in splits if not isinstance(split, ChangesSplit)]
         stretches = next((s.stretches for s in splits if isinstance(s, ChangesSplit)), ())
-        files, rows, size = _amount(together(each for split in splits for each in read_by(split)))
+        files, rows, size = _amount(together(file for split in splits for file in read_by(split)))
         fields = Fields(
             path=options.path,
             snapshot=contents[0].manifest.version if contents else None,
@@ -161,12 +152,12 @@ def _changes(
         fields = field("valid", f"by {history.by.value}")
     else:
         fields = field("mode", f"{mode.value}: {_MODES[mode]}") + field("shown", _shown(options))
-    what = "changes" if history is None else "history"
+    noun = "changes" if history is None else "history"
     return [
-        f"{what} of {versions}, in {counted(len(stretches), 'stretch', 'stretches')}",
+        f"{noun} of {versions}, in {counted(len(stretches), 'stretch', 'stretches')}",
         *columns_field(columns),
         *fields,
-        *(line for each in enumerate(stretches[:SHOWN], 1) for line in _stretch(*each)),
+        *(line for numbered in enumerate(stretches[:SHOWN], 1) for line in _stretch(*numbered)),
         *more(len(stretches)),
     ]
 
@@ -208,32 +199,33 @@ def _look_ups(stretch: Stretch) -> Iterator[str]:
         return
     if not stretch.before.slices:
         yield "none: there is nothing before"
-    found: dict[bool, list[Slice]] = {False: [], True: []}
+    slices_by_side: dict[bool, list[Slice]] = {False: [], True: []}
     for slice_ in stretch.before.slices:
-        commands = sum(each.rows_within(slice_.occupied) for each in stretch.after)
-        found[is_sparse(commands, slice_.rows_within(slice_.occupied))].append(slice_)
+        commands = sum(slice_after.rows_within(slice_.occupied) for slice_after in stretch.after)
+        slices_by_side[is_sparse(commands, slice_.rows_within(slice_.occupied))].append(slice_)
     block = f"for {HASHES_PER_BLOCK} entries, a block of hashes, so that"
-    if found[False]:
-        yield f"dense in {_size(found[False])}: a command or more {block} all blocks are read"
-    if found[True]:
+    if slices_by_side[False]:
+        dense = _size(slices_by_side[False])
+        yield f"dense in {dense}: a command or more {block} all blocks are read"
+    if slices_by_side[True]:
         few = f"less than a command {block} only blocks are read that a search meets"
-        yield f"sparse in {_size(found[True])}: {few}"
+        yield f"sparse in {_size(slices_by_side[True])}: {few}"
 
 
 def _within(split: Split) -> str:
     read = f"reads {_size(together(read_by(split)), split.hash_range)}"
     if not isinstance(split, ChangesSplit):
         return read
-    searched = (each.before.slices for each in split.stretches if not each.is_comparison)
+    searched = (stretch.before.slices for stretch in split.stretches if not stretch.is_comparison)
     return f"{read}; searches {_size(together(searched), split.hash_range)}"
 
 
 def _amount(slices: Sequence[Slice], hashes: HashRange = ALL_HASHES) -> tuple[int, int, int]:
     """Return the files, entries and bytes of slices in a range; estimates where a file is cut."""
-    there = [each for each in slices if each.overlaps(hashes)]
-    entries = sum(each.rows_within(hashes) for each in there)
-    size = sum(each.bytes_within(hashes) for each in there)
-    return len({each.file.path for each in there}), entries, size
+    there = [slice_ for slice_ in slices if slice_.overlaps(hashes)]
+    entries = sum(slice_.rows_within(hashes) for slice_ in there)
+    size = sum(slice_.bytes_within(hashes) for slice_ in there)
+    return len({slice_.file.path for slice_ in there}), entries, size
 
 
 def _size(slices: Sequence[Slice], hashes: HashRange = ALL_HASHES) -> str:
@@ -259,8 +251,8 @@ def explain_merge(plan: ReadPlan) -> str:
         return ""
     query, count = plan.query, f"{len(plan.inputs):,}"
     if plan.below is not None and not plan.below.named:
-        below = f"found by '{plan.below.pattern}' below the path"
-        count = f"{count}, {below}" if plan.inputs else below
+        discovery = f"found by '{plan.below.pattern}' below the path"
+        count = f"{count}, {discovery}" if plan.inputs else discovery
     tasks = f"at most {query.slots}, packed by bytes"
     lines = [
         f"merge of several inputs: {query.merge.value}",
@@ -301,7 +293,7 @@ def explain_view(view: View, splits: Sequence[ViewSplit]) -> str:
         *field("follows", *(view.paths or ("nothing: all tables are pinned",))),
         indent("\n".join(plan_lines(view.plan)), "  "),
         counted(len(splits), "task"),
-        *(f"  {each.steps_text()}: {each.rows:,} rows" for each in splits[:SHOWN]),
+        *(f"  {split.steps_text()}: {split.rows:,} rows" for split in splits[:SHOWN]),
         *more(len(splits)),
     ]
     return "\n".join(lines)
@@ -310,8 +302,8 @@ def explain_view(view: View, splits: Sequence[ViewSplit]) -> str:
 def plan_lines(node: Node) -> Iterator[str]:
     """Yield a line for each node of a plan, the inputs of one below it."""
     yield _node(node)
-    for below in node.inputs:
-        yield from (f"  {line}" for line in plan_lines(below))
+    for child in node.inputs:
+        yield from (f"  {line}" for line in plan_lines(child))
 
 
 def _node(node: Node) -> str:
@@ -328,11 +320,15 @@ def _node(node: Node) -> str:
             return f"unnest {node.column}"
         case Join():
             on = " and ".join(f"{left} = {right}" for left, right in node.on)
-            found = "by scans" if node.reverse is Reverse.SCAN else "by indexes"
-            return f"{node.how.value} join on {on}; partners of changes are found by key or {found}"
+            method = "by scans" if node.reverse is Reverse.SCAN else "by indexes"
+            return (
+                f"{node.how.value} join on {on}; partners of changes are found by key or {method}"
+            )
         case Group():
-            wanted = ", ".join(f"{each.name} = {_aggregate(each)}" for each in node.aggregates)
-            return f"group by {', '.join(node.keys) or 'nothing'}: {wanted or 'nothing'}"
+            aggregates = ", ".join(
+                f"{aggregate.name} = {_aggregate(aggregate)}" for aggregate in node.aggregates
+            )
+            return f"group by {', '.join(node.keys) or 'nothing'}: {aggregates or 'nothing'}"
         case _:
             return node.kind
 

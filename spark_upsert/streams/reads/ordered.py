@@ -48,13 +48,7 @@ class StreamStep(CountedStep):
 
 
 def refuse_gaps(*, fail_on_data_loss: bool) -> None:
-    """Refuse to leave out rows where other rows are counted.
-
-    Raises
-    ------
-    OptionError
-        What is lost is to be passed over.
-    """
+    """Refuse to leave out rows where other rows are counted."""
     if not fail_on_data_loss:
         raise OptionError(
             "failOnDataLoss=false has no meaning in an exact order, which a gap would change.",
@@ -100,13 +94,7 @@ class SteppedRead(Protocol):
 
 
 def steps_of(name: str, read: Any) -> Sequence[CountedStep]:
-    """Return the steps of what a batch reads of an input; what else it raises names none.
-
-    Raises
-    ------
-    OptionError
-        The input has no order of its own.
-    """
+    """Return the steps of what a batch reads of an input; what else it raises names none."""
     if not isinstance(read, SteppedRead):
         raise without_order(name)
     return read.steps()
@@ -133,7 +121,7 @@ def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
             has_more=False,
         )
 
-    numbered = {name: (index, name, each) for index, (name, each) in enumerate(inputs.items())}
+    numbered = {name: (index, name, input_) for index, (name, input_) in enumerate(inputs.items())}
     shares = of_each(numbered, share).values()
     return Passage(shares=tuple(shares), order=order, inputs=len(inputs), first=0)
 
@@ -179,10 +167,10 @@ def read_passage(
 
 def _counts(passage: Passage) -> tuple[list[int], int]:
     """Return counts that mean the order that was planned, and how many rows it has."""
-    given = {share.index: share.rows or 0 for share in passage.shares}
-    total = sum(given.values())
+    row_counts = {share.index: share.rows or 0 for share in passage.shares}
+    total = sum(row_counts.values())
     endless = {share.index for share in passage.shares if share.has_more}
-    counts = [total if i in endless else given.get(i, 0) for i in range(passage.inputs)]
+    counts = [total if i in endless else row_counts.get(i, 0) for i in range(passage.inputs)]
     return counts, total
 
 

@@ -62,20 +62,12 @@ Out = TypeVar("Out")
 
 
 def of_each(inputs: Mapping[str, In], ask: Callable[[In], Out]) -> dict[str, Out]:
-    """Return the answer of each input of a read, by name, `ASKED_AT_ONCE` asked at once.
-
-    Parameters
-    ----------
-    inputs : mapping of str to In
-        By the names of inputs. No two share what they change when they are asked.
-    ask : callable
-        What it raises names the input; that of the first input that fails is raised.
-    """
+    """Return the answer of each input of a read, by name, `ASKED_AT_ONCE` asked at once."""
 
     def answer(of: tuple[str, In]) -> Out:
-        name, each = of
+        name, input_ = of
         with about("input", name):
-            return ask(each)
+            return ask(input_)
 
     answers = in_order(answer, inputs.items(), min(ASKED_AT_ONCE, len(inputs)))
     return dict(zip(inputs, answers, strict=True))
@@ -117,18 +109,7 @@ SplitBytes = Callable[[str, Any], int]
 
 
 def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
-    """Share splits out among at most so many packs, of about as many bytes each.
-
-    Parameters
-    ----------
-    splits : sequence of (InputSplit, int)
-        With their bytes.
-
-    Returns
-    -------
-    list of Pack
-        Without an empty one; the splits of each in the order given. A pure function.
-    """
+    """Share splits out among at most so many packs, of about as many bytes each."""
     if slots >= len(splits):
         return [(split,) for split, _ in splits]
     heaviest = sorted(range(len(splits)), key=lambda index: (-splits[index][1], index))
@@ -139,29 +120,19 @@ def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
         load, number = loads[0]
         chosen[number].append(index)
         heapreplace(loads, (load + splits[index][1] + OPENING_BYTES, number))
-    return [tuple(splits[index][0] for index in sorted(own)) for own in chosen]
+    return [tuple(splits[index][0] for index in sorted(indices)) for indices in chosen]
 
 
 def planned(splits: Mapping[str, Sequence[Any]], bytes_of: SplitBytes, slots: int) -> list[Pack]:
-    """Return what each task reads, and tell the program's log at debug.
-
-    Parameters
-    ----------
-    splits : mapping of str to sequence
-        The splits of each input, by its name.
-    bytes_of : callable
-        Estimates what a split of an input reads.
-    slots : int
-        So many tasks there are at most; a table without a name has one for each split.
-    """
-    found = [
+    """Return what each task reads, and tell the program's log at debug."""
+    sized = [
         (InputSplit(name, split), bytes_of(name, split))
-        for name, own in splits.items()
-        for split in own
+        for name, input_splits in splits.items()
+        for split in input_splits
     ]
     if UNNAMED in splits:
-        return packed(found, len(found))
-    packs = packed(found, slots)
+        return packed(sized, len(sized))
+    packs = packed(sized, slots)
     if packs and _LOGGER.isEnabledFor(logging.DEBUG):
         text = "\n".join(explain_packs(splits, packs, bytes_of))
         _LOGGER.debug("read planned, %s:\n%s", counted(len(packs), "task"), text)
@@ -174,14 +145,14 @@ def explain_packs(
     """Yield a line for each task: which splits of which inputs it reads, and how many bytes."""
     numbers = {
         (name, id(split)): number
-        for name, own in splits.items()
-        for number, split in enumerate(own)
+        for name, input_splits in splits.items()
+        for number, split in enumerate(input_splits)
     }
     for pack in packs[:SHOWN]:
         read: dict[str, list[int]] = {}
-        for each in pack:
-            read.setdefault(each.name, []).append(numbers[each.name, id(each.split)])
-        size = sum(bytes_of(each.name, each.split) for each in pack)
+        for item in pack:
+            read.setdefault(item.name, []).append(numbers[item.name, id(item.split)])
+        size = sum(bytes_of(packed_split.name, packed_split.split) for packed_split in pack)
         yield f"  {_told(read)}: {size:,} bytes"
     yield from more(len(packs))
 
@@ -189,12 +160,14 @@ def explain_packs(
 def _told(read: Mapping[str, Sequence[int]]) -> str:
     """Return how many splits of which inputs a task reads, and which, counted from 0."""
     named = [
-        f"{name} {counted(len(own), 'split')} [{_ranges(own)}]"
-        for name, own in islice(read.items(), _NAMED_MAX)
+        f"{name} {counted(len(numbers), 'split')} [{_ranges(numbers)}]"
+        for name, numbers in islice(read.items(), _NAMED_MAX)
     ]
     if len(read) > _NAMED_MAX:
-        rest = sum(map(len, islice(read.values(), _NAMED_MAX, None)))
-        named.append(f"{counted(len(read) - _NAMED_MAX, 'more input')} {counted(rest, 'split')}")
+        left_out = sum(map(len, islice(read.values(), _NAMED_MAX, None)))
+        named.append(
+            f"{counted(len(read) - _NAMED_MAX, 'more input')} {counted(left_out, 'split')}"
+        )
     return ", ".join(named) or "nothing"
 
 
@@ -220,22 +193,10 @@ def read_pack(
 
     Several inputs are read by threads of their own, at most `WIDTH` at once; a slow consumer slows
     them all (`merge.live`). Closing the iterator ends the threads.
-
-    Parameters
-    ----------
-    merge_columns : sequence of str
-        The columns about the merge that are wanted.
-    columns : pyarrow.Schema or None
-        The schema that the batches of each input are brought to (`conform`).
-
-    Raises
-    ------
-    Exception
-        The error of an input that failed; it names the input.
     """
     splits: dict[str, list[Any]] = {}
-    for each in pack:
-        splits.setdefault(each.name, []).append(each.split)
+    for item in pack:
+        splits.setdefault(item.name, []).append(item.split)
 
     def rows(name: str) -> Iterator[pa.RecordBatch]:
         for split in splits[name]:
@@ -271,12 +232,12 @@ def tell_read(counters: Mapping[str, InputCounters]) -> None:
     level = logging.INFO if blocked_s >= BLOCKED_TOLD_SECONDS else logging.DEBUG
     if not _LOGGER.isEnabledFor(level):
         return
-    each = counters.values()
+    counter = counters.values()
     fields = Fields(
         inputs=len(counters),
-        finished=sum(one.is_finished for one in each),
-        rows=sum(one.handed for one in each),
-        queued_peak=max(one.queued_peak for one in each),
+        finished=sum(one.is_finished for one in counter),
+        rows=sum(one.handed for one in counter),
+        queued_peak=max(one.queued_peak for one in counter),
         blocked_s=round(blocked_s, 1),
         most_blocked=slowest,
     )

@@ -44,19 +44,7 @@ CHANGES = ChangeScan(id=READ)
 def serve(
     store: Store, split: Split, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a split holds.
-
-    Parameters
-    ----------
-    columns : sequence of str
-        The table's columns that are wanted; for a quarantine nothing is chosen.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        The columns that the options mean (`columns.read_columns`); where only new values are
-        wanted, those of the changelog may come along.
-    """
+    """Yield what a split holds."""
     with TASKS.taken(_plan_of(split)) as task:
         for stretch in _passes(split):
             yield from task.read(READ, _Pass(store, split, stretch, options, columns))
@@ -146,17 +134,19 @@ def _changes(
     options: ReadOptions,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    wanted = ChangeOptions(
+    change_options = ChangeOptions(
         columns=tuple(columns),
         deduplication=options.deduplication,
         compute_updates=options.compute_updates,
     )
     keys = stretch.schema.keys
     if split.grouping is None:
-        batches = read_changes(store, stretch, wanted, hash_range=split.hash_range)
+        batches = read_changes(store, stretch, change_options, hash_range=split.hash_range)
     else:
         keys = split.grouping.keys
-        batches = _changes_of_groups(ShownGroups(split.grouping, store), split, stretch, wanted)
+        batches = _changes_of_groups(
+            ShownGroups(split.grouping, store), split, stretch, change_options
+        )
     if options.change_feed:
         return batches
     return new_values(batches, options, keys=keys)

@@ -145,8 +145,8 @@ def _of_groups(grouping: Grouping | None, pieces: list[HashRange]) -> list[HashR
     """Return the ranges of the groups of some pieces, where groups are shown."""
     if grouping is None:
         return pieces
-    whole = (whole_groups(grouping, piece) for piece in pieces)
-    return [piece for piece in whole if not piece.is_empty]
+    complete = (whole_groups(grouping, piece) for piece in pieces)
+    return [piece for piece in complete if not piece.is_empty]
 
 
 def queries_of(writers: Iterable[str]) -> frozenset[str]:
@@ -175,8 +175,8 @@ def _stretch_within(stretch: Stretch, hash_range: HashRange) -> Stretch:
 
 def within(manifest: Manifest, hash_range: HashRange) -> Manifest:
     """Keep only what a split needs, so that it stays small on its way to the task."""
-    kept = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
-    return replace(manifest.without_writers(), slices=kept)
+    slices = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
+    return replace(manifest.without_writers(), slices=slices)
 
 
 def read_by(split: Split) -> Iterator[tuple[Slice, ...]]:
@@ -194,7 +194,7 @@ def together(several: Iterable[Iterable[Slice]]) -> tuple[Slice, ...]:
 
 def split_bytes(split: Split) -> int:
     """Estimate the bytes that a split reads through."""
-    return sum(each.bytes_within(split.hash_range) for each in together(read_by(split)))
+    return sum(slice_.bytes_within(split.hash_range) for slice_ in together(read_by(split)))
 
 
 _PREFIXES_MAX = 64
@@ -202,22 +202,9 @@ _PREFIXES_MAX = 64
 
 
 def wanted_rows(manifest: Manifest, options: ReadOptions, pushed: Pins) -> RowFilter | None:
-    """Return which rows of a version a read wants; None: all.
-
-    Parameters
-    ----------
-    manifest : Manifest
-    options : ReadOptions
-    pushed : mapping of str to pyarrow.Array
-        Values that columns have in all rows that the caller wants.
-
-    Raises
-    ------
-    PlanError
-        The option `filter` is no SQL that is known, or not of the table's columns.
-    """
-    own = shown_columns(manifest, options)
-    where = RowFilter(own) if options.filter is None else RowFilter.of(options.filter, own)
+    """Return which rows of a version a read wants; None: all."""
+    columns = shown_columns(manifest, options)
+    where = RowFilter(columns) if options.filter is None else RowFilter.of(options.filter, columns)
     where = where.pinned(pushed)
     return where if where.condition or where.pins else None
 
@@ -231,7 +218,7 @@ def chosen_splits(
     manifest = snapshot.manifest
     if shown_grouping(manifest, options) is not None:
         # Its entries are sums of groups: the pins are of what they mean, not of their keys.
-        return [replace(each, where=where) for each in rows_splits(manifest, options)]
+        return [replace(rows_split, where=where) for rows_split in rows_splits(manifest, options)]
     where, queries = where.by_index(snapshot, index_of), queries_of(manifest.transactions)
     return [
         RowsSplit(within(manifest, piece), piece, queries, where=where)
@@ -254,8 +241,8 @@ def _ranges_wanted(
     prefixes = where.prefixes(schema)
     if prefixes is None:
         return cut(manifest, options, ALL_HASHES)
-    wanted = Prefixes.of(schema, prefixes.columns)
-    if len(wanted.firsts) > _PREFIXES_MAX:
+    wanted_prefixes = Prefixes.of(schema, prefixes.columns)
+    if len(wanted_prefixes.firsts) > _PREFIXES_MAX:
         return [ALL_HASHES]
-    ranges = map(HashRange.spanning, wanted.firsts, wanted.lasts)
-    return chain.from_iterable(cut(manifest, options, each) for each in ranges)
+    ranges = map(HashRange.spanning, wanted_prefixes.firsts, wanted_prefixes.lasts)
+    return chain.from_iterable(cut(manifest, options, hash_range) for hash_range in ranges)

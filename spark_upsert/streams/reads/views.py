@@ -94,16 +94,17 @@ class ViewSplit:
 
     def steps_text(self) -> str:
         """Return the steps in words, for an explanation."""
-        found = self.steps
-        if not found:
+        shown_steps = self.steps
+        if not shown_steps:
             return "nothing but the position"
-        if not found[0].step.before:
+        if not shown_steps[0].step.before:
             return "all rows"
-        count = f"{len(found)} steps, versions {found[0].version} to {found[-1].version}"
-        compared = [each for each in found if each.choice.way is RefreshStrategy.SNAPSHOTS]
+        first, last = shown_steps[0].version, shown_steps[-1].version
+        count = f"{len(shown_steps)} steps, versions {first} to {last}"
+        compared = [step for step in shown_steps if step.choice.way is RefreshStrategy.SNAPSHOTS]
         if not compared:
             return f"{count}, by look-ups"
-        few = "" if len(compared) == len(found) else f" for {len(compared)} of them"
+        few = "" if len(compared) == len(shown_steps) else f" for {len(compared)} of them"
         return f"{count}, by comparing both snapshots{few} ({compared[0].choice})"
 
 
@@ -115,15 +116,15 @@ def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list
     # A table that keeps groups shows where a batch ends, and nothing between.
     is_net = options.deduplication is Deduplication.NET_CHANGES or view.grouping is not None
     take = netted if is_net else steps
-    moved = in_order(each.moved for each in every)
-    rows, size = sum(each.rows for each in every), sum(each.bytes for each in every)
-    found = _with_ways(view, take(before, moved, view.times_ms(before)), every)
+    moved = in_order(step.moved for step in every)
+    rows, size = sum(step.rows for step in every), sum(step.bytes for step in every)
+    planned_steps = _with_ways(view, take(before, moved, view.times_ms(before)), every)
     queries = frozenset(
         transaction.writer
-        for each in moved
-        for transaction in view.log(each.path).commit(each.version).transactions
+        for moved_table in moved
+        for transaction in view.log(moved_table.path).commit(moved_table.version).transactions
     )
-    return _cut(found, options, ALL_HASHES, rows, size, queries)
+    return _cut(planned_steps, options, ALL_HASHES, rows, size, queries)
 
 
 def _with_ways(view: View, found: list[TimedStep], every: list[MovedBy]) -> tuple[TimedStep, ...]:
@@ -131,7 +132,7 @@ def _with_ways(view: View, found: list[TimedStep], every: list[MovedBy]) -> tupl
 
     Chosen where a batch is planned, as all of its tasks must go the same way: each has its own cut.
     """
-    moved = [every] if len(found) == 1 else [[each] for each in every]
+    moved = [every] if len(found) == 1 else [[step] for step in every]
     return tuple(
         timed._replace(choice=view.choice(timed.step, by))
         for timed, by in zip(found, moved, strict=True)
@@ -176,26 +177,10 @@ def open_view(options: ViewOptions) -> View:
 
 
 def read_view(split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    """Yield what a split holds.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        With ``readChangeFeed`` the columns of a changelog, step by step; else the rows that there
-        are, or those that the view gained.
-
-    Raises
-    ------
-    DataLossError
-        What the tables were is expired.
-    OptionError
-        Of new values alone: a step deletes a row.
-    DataError
-        A formula has no value for a row, now nor where the split ends (`views.row_errors`).
-    """
+    """Yield what a split holds."""
     with TASKS.taken(_ReadBinding(options.plan, options.storage)) as task:
-        for each in _passes(split, options):
-            yield from task.read(READ, each)
+        for scan_step in _passes(split, options):
+            yield from task.read(READ, scan_step)
 
 
 class _ReadBinding(NamedTuple):
@@ -283,9 +268,9 @@ def _contributions(view: View, grouping: Grouping, each: _Pass) -> Iterator[pa.R
         lower, upper = each.split.marker
         yield marker(grouping, lower=lower, upper=upper)
     for pairs in _pairs(view, each):
-        found = contributions(grouping, pairs[0])
-        if found.num_rows:
-            yield found
+        result = contributions(grouping, pairs[0])
+        if result.num_rows:
+            yield result
 
 
 def _changes(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
@@ -303,8 +288,8 @@ def _changes(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
             pairs.new,
             pairs.has_old,
             pairs.has_new,
-            version=np.array([each.version for each in split.steps])[positions],
-            time_ms=np.array([each.time_ms for each in split.steps])[positions],
+            version=np.array([step.version for step in split.steps])[positions],
+            time_ms=np.array([step.time_ms for step in split.steps])[positions],
             options=shown,
         )
 
@@ -365,15 +350,7 @@ def split_to_json(split: ViewSplit, plan: Node) -> bytes:
 
 
 def split_from_json(data: bytes | None, plan: Node) -> ViewSplit:
-    """Return the split of a plan that some bytes say.
-
-    Raises
-    ------
-    DataError
-        They are none, or that of another plan.
-    NewerFormatError
-        A newer version wrote them.
-    """
+    """Return the split of a plan that some bytes say."""
     if data is None or len(data) > RECORD_BYTES_MAX:
         raise _foreign(data, "nothing" if data is None else f"{len(data)} bytes")
     try:
@@ -393,7 +370,7 @@ def _split(record: dict[str, Any], plan: Node) -> ViewSplit:
     if (record["plan"], record["tables"]) != (plan.fingerprint(), tables):
         raise ValueError(f"the plan {record['plan']!r:.80}, and this is {plan.fingerprint()}")
     return ViewSplit(
-        steps=tuple(_timed(each, tables) for each in record["steps"]),
+        steps=tuple(_timed(record, tables) for record in record["steps"]),
         hash_range=HashRange.from_json(record["hashes"]),
         rows=whole(record["rows"]),
         bytes=whole(record["bytes"]),
@@ -403,16 +380,16 @@ def _split(record: dict[str, Any], plan: Node) -> ViewSplit:
 
 
 def _timed(record: Any, tables: Sequence[str]) -> TimedStep:
-    before, after, version, time_ms, way = record
+    before, after, version, time_ms, strategy = record
     step = Step(_at(before, tables), _at(after, tables))
-    return TimedStep(step, whole(version), whole(time_ms), Choice(RefreshStrategy(way)))
+    return TimedStep(step, whole(version), whole(time_ms), Choice(RefreshStrategy(strategy)))
 
 
 def _at(versions: Any, tables: Sequence[str]) -> At:
     if type(versions) is not list:
         raise ValueError(f"{versions!r:.80} is no list of versions")
-    found = zip(tables, versions, strict=True)
-    return {path: whole(version) for path, version in found if version is not None}
+    pairs = zip(tables, versions, strict=True)
+    return {path: whole(version) for path, version in pairs if version is not None}
 
 
 def _marker(record: Any) -> tuple[str, str]:

@@ -22,13 +22,7 @@ TaskRead = Pack | Passage
 def read_work(
     readers: InputReaders, work: TaskRead, query: QueryOptions, columns: pa.Schema | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that a task reads, with the columns about the merge that are asked for.
-
-    Parameters
-    ----------
-    columns : pyarrow.Schema or None
-        What the batches of each input are brought to (`conform`).
-    """
+    """Yield the rows that a task reads, with the columns about the merge that are asked for."""
     if isinstance(work, Passage):
         return read_passage(readers, work, query.merge_columns, columns)
     return read_pack(readers, work, query.merge_columns, columns)
@@ -40,29 +34,16 @@ def splits_of(work: TaskRead) -> Iterator[Any]:
         for share in work.shares:
             yield from share.splits
     else:
-        for each in work:
-            yield each.split
+        for item in work:
+            yield item.split
 
 
 def refuse_own_epochs(splits: Iterable[Any], query_id: str | None) -> None:
-    """Refuse epochs that the very query has made that reads them.
-
-    Parameters
-    ----------
-    splits : iterable
-        All that a task reads (`splits_of`).
-    query_id : str or None
-        What Spark calls the streaming query of the task; None if it does not say.
-
-    Raises
-    ------
-    OptionError
-        A table is its own sink: each batch would make the next one, for ever.
-    """
-    own = None if query_id is None else Transaction.writer_of_query(query_id)
+    """Refuse epochs that the very query has made that reads them."""
+    writer = None if query_id is None else Transaction.writer_of_query(query_id)
     for split in splits:
         is_table = isinstance(split, RowsSplit | ChangesSplit | ViewSplit)
-        if is_table and own in split.queries:
+        if is_table and writer in split.queries:
             raise OptionError(
                 "the query reads what it writes: a table that is among its inputs is its sink, "
                 f"too, and {_versions(split)} is its own. Each batch would make the next one.",

@@ -47,17 +47,7 @@ class Changes:
 def changes_of_commands(
     commands: Entries, look_up: LookUp, *, schema: TableSchema, net: bool
 ) -> Changes:
-    """Return what commands change in a state.
-
-    Parameters
-    ----------
-    commands : sequence of (Part, epoch)
-        One command per key and task in each epoch.
-    look_up : LookUp
-    schema : TableSchema
-    net : bool
-        Whether the changes of a key over all epochs make one, at the last of them.
-    """
+    """Return what commands change in a state."""
     parts = Rows(schema, [part for part, _ in commands])
     if not commands:
         return Changes(parts, _NONE, _NONE, _NONE, _NONE)

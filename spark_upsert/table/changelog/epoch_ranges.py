@@ -63,7 +63,8 @@ class Stretch:
 def read_through(stretches: Iterable[Stretch]) -> tuple[Slice, ...]:
     """Return the slices that are read to compute changes, each once; others are only searched."""
     sides = (
-        (*each.after, *(each.before.slices if each.is_comparison else ())) for each in stretches
+        (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
+        for stretch in stretches
     )
     return tuple(dict.fromkeys(slice_ for side in sides for slice_ in side))
 
@@ -71,23 +72,7 @@ def read_through(stretches: Iterable[Stretch]) -> tuple[Slice, ...]:
 def cut_into_stretches(
     log: Versions, lower: int, upper: int, schema: TableSchema, *, net: bool = False
 ) -> list[Stretch]:
-    """Cut the epochs ``lower <= e < upper`` of a table into stretches.
-
-    Parameters
-    ----------
-    log : Versions
-    lower, upper : int
-        Epochs.
-    schema : TableSchema
-        In which the changes are shown.
-    net : bool
-        Whether only net changes are wanted.
-
-    Raises
-    ------
-    DataLossError
-        The changes of ``lower`` are expired.
-    """
+    """Cut the epochs ``lower <= e < upper`` of a table into stretches."""
     if lower < upper:
         log.require_changes(lower)
     epochs = [commit for commit in log.commits(max(lower, 0), upper) if commit.is_epoch]

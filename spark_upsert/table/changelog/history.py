@@ -114,21 +114,7 @@ def event_names(columns: Sequence[str]) -> list[str]:
 def validity(
     events: pa.RecordBatch, schema: TableSchema, options: HistoryOptions
 ) -> pa.RecordBatch:
-    """Return the rows that events open, each with the time in which it holds.
-
-    Parameters
-    ----------
-    events : pyarrow.RecordBatch
-        All that there are of their keys, in any order; at most one of a key in a version.
-    schema : TableSchema
-    options : HistoryOptions
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        The columns of ``options``, `VALID_NAMES`, `FROM_VERSION`. Rows of a key stand together,
-        the oldest first. ``valid_to`` is exclusive, and null where nothing ended the row.
-    """
+    """Return the rows that events open, each with the time in which it holds."""
     [key] = codes([events.column(name) for name in schema.keys])
     order = np.lexsort((events.column(VERSION).to_numpy(), key))
     events, key = events.take(pa.array(order)), key[order]
@@ -166,27 +152,19 @@ def _differs(
 ) -> Mask:
     """Return which events follow a delete, or tracked values that are not theirs."""
     differs = np.ones(events.num_rows, dtype=np.bool_)
-    behind = np.flatnonzero(is_put[1:] & is_put[:-1]) + 1
-    apart = {*schema.keys, *options.untracked}
-    names = options.tracked or [name for name in options.columns if name not in apart]
+    next_rows = np.flatnonzero(is_put[1:] & is_put[:-1]) + 1
+    untracked = {*schema.keys, *options.untracked}
+    names = options.tracked or [name for name in options.columns if name not in untracked]
     before, now = (
-        [events.column(name).take(pa.array(at)) for name in names] for at in (behind - 1, behind)
+        [events.column(name).take(pa.array(at)) for name in names]
+        for at in (next_rows - 1, next_rows)
     )
-    differs[behind] = ~identical_rows(before, now) if names else False
+    differs[next_rows] = ~identical_rows(before, now) if names else False
     return differs
 
 
 def valid_fields(schema: TableSchema, options: HistoryOptions) -> tuple[pa.Field, ...]:
-    """Return the columns that a history has behind those of the table.
-
-    Raises
-    ------
-    OptionError
-        The table has no order that could be the axis, or a column that is said to be tracked, or
-        not to be, is not among those read.
-    SchemaError
-        A column of the table has such a name, or its entries are no rows.
-    """
+    """Return the columns that a history has behind those of the table."""
     if schema.engine.multiplicity is not None:
         raise SchemaError(
             "the table keeps the sums of a view's groups, and an entry of it is no row with a "
@@ -225,12 +203,14 @@ def _axis_type(schema: TableSchema, by: ValidBy) -> pa.DataType:
         )
     if len(schema.order) == 1:
         return schema.order[0].type
-    return pa.struct([pa.field(each.name, each.type) for each in schema.order])
+    return pa.struct([pa.field(order_field.name, order_field.type) for order_field in schema.order])
 
 
 def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
     """Refuse an overwrite, which deletes rows without an order, where orders are the axis."""
-    overwrites = [max(each.times_ms) for each in stretches if each.cut is RangeBoundary.OVERWRITE]
+    overwrites = [
+        max(stretch.times_ms) for stretch in stretches if stretch.cut is RangeBoundary.OVERWRITE
+    ]
     if by is ValidBy.ORDER and overwrites:
         raise OptionError(
             f"version {overwrites[0]} replaced the contents of the table: what it deleted has no "
@@ -243,15 +223,7 @@ def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
 def history_stretches(
     log: Versions, lower: int, upper: int, schema: TableSchema, options: HistoryOptions
 ) -> list[Stretch]:
-    """Return the contents at a version and the changes behind it, up to before another version.
-
-    Raises
-    ------
-    OptionError
-        It ends before it begins, or orders are the axis and an overwrite is among the changes.
-    DataLossError
-        The version ``lower`` is expired.
-    """
+    """Return the contents at a version and the changes behind it, up to before another version."""
     beginning = contents_at(log, lower, schema)
     if upper <= lower:
         raise OptionError(
@@ -286,20 +258,12 @@ def read_history(
     shown: pa.Schema | None = None,
     open_rows: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a history with hashes in a range, as `validity` has them.
-
-    Parameters
-    ----------
-    shown : pyarrow.Schema, optional
-        The columns of the rows, where some stretches are of versions without some of them.
-    open_rows : callable, optional
-        Returns the rows that are open before the stretches for the keys of some events, as events.
-    """
+    """Yield the rows of a history with hashes in a range, as `validity` has them."""
     schema = stretches[0].schema
     fields = schema.columns if shown is None else shown
 
     def rows_in(piece: HashRange) -> pa.RecordBatch | None:
-        found = [
+        batches = [
             batch
             for stretch in stretches
             for batch in changes_by_piece(
@@ -311,17 +275,17 @@ def read_history(
             )
             if batch.num_rows
         ]
-        if not found:
+        if not batches:
             return None
-        events = pa.concat_batches(found)
+        events = pa.concat_batches(batches)
         if open_rows is not None:
             events = pa.concat_batches([open_rows(events), events])
         return validity(events, schema, options)
 
-    whole = Snapshot(
+    snapshot = Snapshot(
         store, replace(stretches[0].before, slices=read_through(stretches), schema=schema)
     )
-    useful = useful_threads(sum(each.file.rows for each in whole.manifest.slices), threads)
-    for rows in in_order(rows_in, whole.chunks(hash_range, at_least=useful), useful):
+    useful = useful_threads(sum(slice_.file.rows for slice_ in snapshot.manifest.slices), threads)
+    for rows in in_order(rows_in, snapshot.chunks(hash_range, at_least=useful), useful):
         if rows is not None and rows.num_rows:
             yield rows

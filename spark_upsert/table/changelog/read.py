@@ -32,18 +32,7 @@ def read_changes(
     hash_range: HashRange = ALL_HASHES,
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of the keys with hashes in a range.
-
-    Parameters
-    ----------
-    threads : int
-        How many pieces of the range are worked upon at once.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        As `render` gives them; none is empty.
-    """
+    """Yield the changes of the keys with hashes in a range."""
     is_net = options.deduplication is Deduplication.NET_CHANGES
 
     def rendered(changes: Changes) -> pa.RecordBatch:
@@ -65,15 +54,7 @@ def changes_by_piece(
     hash_range: HashRange = ALL_HASHES,
     threads: int = 1,
 ) -> Iterator[T]:
-    """Yield what is made of the changes of each piece of a range, in the order of the hash.
-
-    Parameters
-    ----------
-    made : callable
-        Takes the changes of a piece; may be called in several threads at once.
-    net : bool
-        Whether the changes of a key make one.
-    """
+    """Yield what is made of the changes of each piece of a range, in the order of the hash."""
     before = _snapshot(store, stretch, stretch.before.slices)
     after = _snapshot(store, stretch, stretch.after)
 

@@ -94,21 +94,7 @@ _DIFFS = np.array([1, -1, 1, -1], dtype=np.int32)
 
 
 def render(changes: Changes, times_ms: Mapping[int, int], options: ChangeOptions) -> pa.RecordBatch:
-    """Turn pairs of entries into rows of the changelog.
-
-    Parameters
-    ----------
-    changes : Changes
-    times_ms : mapping of int to int
-        The commit time of each epoch, in the order of the epochs.
-    options : ChangeOptions
-
-    Returns
-    -------
-    pyarrow.RecordBatch
-        The chosen columns, then `CHANGELOG_FIELDS`. Sorted by epoch; the retraction of an update
-        stands right before its insertion.
-    """
+    """Turn pairs of entries into rows of the changelog."""
     rows, old, new, epochs = changes.rows, changes.old, changes.new, changes.epochs
     if options.deduplication is not Deduplication.NONE:
         changed = _changed(rows, old, new)
@@ -117,12 +103,12 @@ def render(changes: Changes, times_ms: Mapping[int, int], options: ChangeOptions
     old, new, epochs = old[by_epoch], new[by_epoch], epochs[by_epoch]
     versions = np.array(list(times_ms), dtype=np.int64)
     micros = 1000 * np.array(list(times_ms.values()), dtype=np.int64)
-    sources, own = _rows_of_pairs(
+    sources, computed = _rows_of_pairs(
         old, new, epochs, micros[np.searchsorted(versions, epochs)], options
     )
     fields = [rows.schema.columns.field(name) for name in options.columns]
     return pa.RecordBatch.from_arrays(
-        [*rows.take(options.columns, sources), *own],
+        [*rows.take(options.columns, sources), *computed],
         schema=pa.schema([*fields, *CHANGELOG_FIELDS]),
     )
 
@@ -137,27 +123,18 @@ def render_sides(
     time_ms: int | Positions,
     options: ChangeOptions,
 ) -> pa.RecordBatch:
-    """Turn pairs of rows into rows of the changelog, in their order; none is left out.
-
-    Parameters
-    ----------
-    old, new : pyarrow.RecordBatch, shape (n,)
-        Rows before and behind the changes, of the table's schema.
-    has_old, has_new : numpy.ndarray of bool, shape (n,)
-        Which rows there are.
-    version, time_ms : int or numpy.ndarray of int64, shape (n,)
-        Version and time of all changes, or of each.
-    options : ChangeOptions
-    """
-    places = np.arange(old.num_rows)
-    old_at, new_at = np.where(has_old, places, ABSENT), np.where(has_new, places, ABSENT)
+    """Turn pairs of rows into rows of the changelog, in their order; none is left out."""
+    row_indices = np.arange(old.num_rows)
+    old_at, new_at = np.where(has_old, row_indices, ABSENT), np.where(has_new, row_indices, ABSENT)
     new_at[has_new] += old.num_rows
-    versions, times_ms = (np.broadcast_to(each, len(places)) for each in (version, time_ms))
-    sources, own = _rows_of_pairs(old_at, new_at, versions, 1000 * times_ms, options)
+    versions, times_ms = (
+        np.broadcast_to(scalar, len(row_indices)) for scalar in (version, time_ms)
+    )
+    sources, computed = _rows_of_pairs(old_at, new_at, versions, 1000 * times_ms, options)
     both = pa.concat_batches([old.select(options.columns), new.select(options.columns)])
     taken = both.take(pa.array(sources))
     return pa.RecordBatch.from_arrays(
-        [*taken.columns, *own], schema=pa.schema([*taken.schema, *CHANGELOG_FIELDS])
+        [*taken.columns, *computed], schema=pa.schema([*taken.schema, *CHANGELOG_FIELDS])
     )
 
 
@@ -226,21 +203,7 @@ class WantedValues(Protocol):
 def new_values(
     changes: Iterable[pa.RecordBatch], wanted: WantedValues, *, keys: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Keep the rows of changes that a table gained.
-
-    Parameters
-    ----------
-    changes : iterable of pyarrow.RecordBatch
-        Changes, with updates shown as pairs.
-    wanted : WantedValues
-    keys : sequence of str
-        The table's keys, for the text of the error.
-
-    Raises
-    ------
-    OptionError
-        There is a delete. No row of its batch has been yielded.
-    """
+    """Keep the rows of changes that a table gained."""
     for batch in changes:
         if not wanted.ignore_deletes:
             _refuse_deletes(batch, keys)
@@ -248,11 +211,11 @@ def new_values(
 
 
 def _refuse_deletes(batch: pa.RecordBatch, keys: Sequence[str]) -> None:
-    found = pc.index(batch.column(CHANGE_TYPE), CHANGE_NAMES[DELETE]).as_py()
-    if found < 0:
+    delete_row = pc.index(batch.column(CHANGE_TYPE), CHANGE_NAMES[DELETE]).as_py()
+    if delete_row < 0:
         return
     row = {
-        name: batch.column(name)[found].as_py()
+        name: batch.column(name)[delete_row].as_py()
         for name in (COMMIT_VERSION, *keys)
         if has_column(batch.schema, name)
     }

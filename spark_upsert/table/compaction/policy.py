@@ -135,15 +135,19 @@ def _visit(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[J
     runs = _runs(slices)
     sizes = [sum(s.bytes_within(hash_range) for s in run) for run in runs]
     scale = ALL_HASHES.width / hash_range.width
-    found = _neighbours([_tier(size * scale, fanout) for size in sizes], fanout)
+    neighbors = _neighbours([_tier(size * scale, fanout) for size in sizes], fanout)
     occupied = _occupied(slices, hash_range)
     is_one_hash = occupied.width <= 1
-    if found is not None and (is_one_hash or sum(sizes[found[0] : found[1]]) <= JOB_BYTES):
-        jobs.append(_job(runs[found[0] : found[1]], hash_range, is_oldest=found[0] == 0))
+    if neighbors is not None and (
+        is_one_hash or sum(sizes[neighbors[0] : neighbors[1]]) <= JOB_BYTES
+    ):
+        jobs.append(
+            _job(runs[neighbors[0] : neighbors[1]], hash_range, is_oldest=neighbors[0] == 0)
+        )
     elif (
         sum(sizes) > JOB_BYTES
         and not is_one_hash
-        and (found is not None or not _is_uniform(slices, hash_range))
+        and (neighbors is not None or not _is_uniform(slices, hash_range))
     ):
         for half in hash_range.split_at((occupied.first + occupied.end) // 2):
             _visit([s for s in slices if s.overlaps(half)], half, fanout, jobs)
@@ -152,8 +156,10 @@ def _visit(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[J
 def _occupied(slices: list[Slice], hash_range: HashRange) -> HashRange:
     """Return the part of a range in which hashes can be."""
     stored = [s.file.hash_range for s in slices]
-    first = min((each.first for each in stored), default=0)
-    return HashRange(first, max((each.end for each in stored), default=0)).intersect(hash_range)
+    first = min((slice_range.first for slice_range in stored), default=0)
+    return HashRange(first, max((slice_range.end for slice_range in stored), default=0)).intersect(
+        hash_range
+    )
 
 
 def _is_uniform(slices: list[Slice], hash_range: HashRange) -> bool:

@@ -105,11 +105,11 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
     """
     pieces = []
     taken = job.taken
-    ahead = prepare(store, manifest)
+    prepared = prepare(store, manifest)
     for piece_range in _piece_ranges(store, manifest, job):
         # A function of its own, so that one piece at a time is in memory.
         try:
-            pieces.append(_merge_piece(store, manifest, job, piece_range, ahead))
+            pieces.append(_merge_piece(store, manifest, job, piece_range, prepared))
         except DataError:
             taken = ()
             break
@@ -132,7 +132,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
         forgotten=np.concatenate([nothing, *(piece.forgotten for piece in pieces)])
         if mark is not None
         else nothing,
-        ahead=None if ahead is None else ahead.made(),
+        ahead=None if prepared is None else prepared.made(),
     )
 
 
@@ -182,7 +182,7 @@ def _merge_piece(
     columns = rows.take(schema.run.names, winners)
     batch = pa.RecordBatch.from_arrays(columns, schema=schema.run)
     if schema.has_quarantine:
-        epochs = np.array([each.epochs.lower for each in slices], dtype=np.uint64)
+        epochs = np.array([slice_.epochs.lower for slice_ in slices], dtype=np.uint64)
         batch = with_epochs(batch, epochs[rows.part_of(winners)])
     file = write_run(store, new_run_path(), batch)
     if ahead is not None:
@@ -216,11 +216,13 @@ def _forgettable(
     # Entries that were folded are of no one slice; those that have an order are never forgotten.
     is_old = np.array([s.epochs.upper <= job.forget_before for s in slices], dtype=np.bool_)
     dead &= is_old[rows.part_of(winners)] if len(is_old) else False
-    places = np.flatnonzero(dead)
+    row_indices = np.flatnonzero(dead)
     newer = tuple(s for s in snapshot.manifest.slices if s.epochs.lower >= job.epochs.upper)
     above = Snapshot(snapshot.store, replace(snapshot.manifest, slices=newer))
-    found = above.find(rows.hashes[winners[places]], rows.take(schema.identity, winners[places]))
-    dead[places[found.present]] = False
+    shadowed = above.find(
+        rows.hashes[winners[row_indices]], rows.take(schema.identity, winners[row_indices])
+    )
+    dead[row_indices[shadowed.present]] = False
     return dead
 
 
@@ -240,7 +242,7 @@ def _reduced(
 ) -> tuple[ReducedEntries, list[Slice]]:
     """Return what is left of a job's entries in a range of hashes, and the slices they were in."""
     schema = manifest.schema
-    slices = [each for each in job.slices if not each.live.intersect(hash_range).is_empty]
+    slices = [slice_ for slice_ in job.slices if not slice_.live.intersect(hash_range).is_empty]
     opened = RUNS.open_all(store, [slice_.file for slice_ in slices])
     parts = [
         RunPart(Span.within(run, slice_.live.intersect(hash_range)))
@@ -254,12 +256,12 @@ def _reduced(
 def commit_compactions(store: Store, log: Log, compacted: Iterable[CompactionResult]) -> int:
     """Make compactions visible; return how many. A compaction of runs that are gone is dropped."""
     count = 0
-    for each in compacted:
-        if log.append(partial(_draft, store, log, each)) is not None:
+    for compaction in compacted:
+        if log.append(partial(_draft, store, log, compaction)) is not None:
             count += 1
         else:
-            files = [slice_.file for slice_ in each.added]
-            remove_unused(store, log, files, base_version=each.base_version)
+            files = [slice_.file for slice_ in compaction.added]
+            remove_unused(store, log, files, base_version=compaction.base_version)
     return count
 
 

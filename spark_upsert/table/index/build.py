@@ -68,25 +68,25 @@ def advance(
     threads : int
         How many pieces of the changes are computed at once.
     """
-    own = index.try_head() or _make(index)
-    place = None if rebuild else index.usable(own)
+    index_head = index.try_head() or _make(index)
+    usable = None if rebuild else index.usable(index_head)
     head = index.table_log.head()
-    if place is not None and place.version >= head.version:
-        return Advance(shows=place.version, versions_left=0, is_done=True)
-    own = _with_types_of(head.schema, index, own)
-    if place is None:
+    if usable is not None and usable.version >= head.version:
+        return Advance(shows=usable.version, versions_left=0, is_done=True)
+    index_head = _with_types_of(head.schema, index, index_head)
+    if usable is None:
         reached: TableVersion | None = head.place
         is_done = is_within = _is_within(_rows(head), rows_max)
         if is_done:
-            rows = _of_rows(index, head, own.schema)
-            is_done = _write(index, own, rows, head.place, overwrite=True)
+            rows = _of_rows(index, head, index_head.schema)
+            is_done = _write(index, index_head, rows, head.place, overwrite=True)
     else:
-        reached = _reach(index, place, head, rows_max)
+        reached = _reach(index, usable, head, rows_max)
         is_done = is_within = reached is not None
         if reached is not None:
-            commands = _of_changes(index, place, reached, head, own.schema, threads)
-            is_done = _write(index, own, commands, reached, threads=threads)
-    now = reached if is_done else place
+            commands = _of_changes(index, usable, reached, head, index_head.schema, threads)
+            is_done = _write(index, index_head, commands, reached, threads=threads)
+    now = reached if is_done else usable
     left = head.version + 1 if now is None else head.version - now.version
     shows = None if now is None else now.version
     return Advance(shows=shows, versions_left=left, is_done=is_done, is_too_much=not is_within)
@@ -107,8 +107,8 @@ def _with_types_of(table: TableSchema, index: Index, own: Manifest) -> Manifest:
     """Widen the columns of the index where those of the table have been."""
 
     def propose(head: Manifest) -> Draft | None:
-        wanted = index_schema(table, index.column)
-        schema = head.schema.accept(wanted.columns, merge=True)
+        wanted_schema = index_schema(table, index.column)
+        schema = head.schema.accept(wanted_schema.columns, merge=True)
         if schema == head.schema:
             return None
         return Draft(kind=Kind.ALTER, schema=schema, live_rows=head.live_rows)
@@ -196,7 +196,7 @@ def _moved(changes: pa.RecordBatch, column: str) -> pa.RecordBatch:
     kinds = changes.column(CHANGE_TYPE)
     before = np.flatnonzero(np.asarray(pc.equal(kinds, CHANGE_NAMES[PREIMAGE])))
     # An update's new row stands right behind its old one.
-    old, new = (values.take(pa.array(places)) for places in (before, before + 1))
+    old, new = (values.take(pa.array(row_indices)) for row_indices in (before, before + 1))
     same = before[equal_rows([old], [new])]
     keep[same] = keep[same + 1] = False
     return changes.filter(pa.array(keep))

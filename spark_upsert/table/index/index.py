@@ -100,8 +100,8 @@ class Index:
         It is of no use if it was never built, or if what lies between it and the table's readable
         versions is expired, or not of this table: then it is to be built anew.
         """
-        own = self.try_head()
-        return None if own is None else self.usable(own)
+        index_head = self.try_head()
+        return None if index_head is None else self.usable(index_head)
 
     def usable(self, own: Manifest) -> TableVersion | None:
         """Return the version that a state of the index shows, if that is of use."""
@@ -110,15 +110,9 @@ class Index:
         return None if state is None else state.shows
 
     def state(self, *, near: int | None = None) -> IndexState:
-        """Return the newest state of the index, or one that is nearer to a version of the table.
-
-        Raises
-        ------
-        DataLossError
-            The index is of no use at present (`place`).
-        """
-        own = self.try_head()
-        state = None if own is None else self._readable(own, self.table_log.head())
+        """Return the newest state of the index, or one that is nearer to a version of the table."""
+        index_head = self.try_head()
+        state = None if index_head is None else self._readable(index_head, self.table_log.head())
         if state is None:
             raise DataLossError(
                 f"the index on '{self.column}' at '{self.store.url}' shows no version of the table "
@@ -129,38 +123,21 @@ class Index:
 
     def _readable(self, own: Manifest, table: Manifest) -> IndexState | None:
         """Return a state of the index if it can be read by a later version of the table."""
-        place = shown(own)
-        is_expired = place is None or place.version < table.since
-        if place is None or is_expired or self.column not in table.schema.columns.names:
+        table_ref = shown(own)
+        is_expired = table_ref is None or table_ref.version < table.since
+        if table_ref is None or is_expired or self.column not in table.schema.columns.names:
             return None
         try:
-            self.table_log.require_descent(table, place, "the index")
+            self.table_log.require_descent(table, table_ref, "the index")
         except OtherTableError:
             return None
-        return IndexState(own, place, table)
+        return IndexState(own, table_ref, table)
 
     def keys_having(self, values: pa.Array) -> KeysHaving:
         """Return the keys of the rows that have one of some values in the column.
 
         The cost follows the keys that are found, not the table. All of them are held at once; use
         `iter_keys_having`, which gives pieces, if very many rows may have a value.
-
-        Parameters
-        ----------
-        values : pyarrow.Array, shape (n,)
-            Values of the column's type. Equal as keys are: NaN is NaN, -0.0 is 0.0. A null finds
-            nothing.
-
-        Returns
-        -------
-        KeysHaving
-            For any version of the table, the keys of its rows with a value are among these keys and
-            the keys of the commands between that version and ``shows_version``.
-
-        Raises
-        ------
-        DataLossError
-            The index is of no use at present (`place`).
         """
         state = self.state()
         fields = pa.schema([state.table.schema.columns.field(n) for n in state.table.schema.keys])
@@ -182,13 +159,6 @@ class Index:
         """Return the version that is shown, and the keys piece by piece (`keys_having`).
 
         A piece holds about `CHUNK_ROWS` keys, also of one value that more rows have.
-
-        Parameters
-        ----------
-        values : pyarrow.Array
-        near : int, optional
-            The version of the table that is asked about. An index that shows a later one is read
-            as it was (`_as_of`), so that little lies between.
         """
         state = self.state(near=near)
         return state.shows.version, self.keys_in(state, values)
@@ -210,16 +180,16 @@ class Index:
         that shows the next version.
         """
         lower, upper = newest.own.since, newest.own.version
-        found, later = None, newest
+        latest_state, later = None, newest
         while lower < upper:
             middle = (lower + upper) // 2
-            own = self.log.at(middle)
-            at, state = shown(own), self._readable(own, newest.table)
+            manifest = self.log.at(middle)
+            at, state = shown(manifest), self._readable(manifest, newest.table)
             if at is not None and at.version > version:
                 upper, later = middle, state or later
             else:
-                lower, found = middle + 1, state or found
-        return found or later
+                lower, latest_state = middle + 1, state or latest_state
+        return latest_state or later
 
 
 class _Sum(NamedTuple):
@@ -233,28 +203,30 @@ def check_index(index: Index) -> Iterator[Finding]:
     """Yield what is wrong with an index; one that is not built, or of no use, has no rows to be."""
     folder = index.folder
     try:
-        own = index.try_head()
+        index_head = index.try_head()
     except CorruptionError as error:
         yield Finding(place=folder, expected="a sound log", found=error.message)
         return
-    if own is None:
+    if index_head is None:
         return
     for finding in check(index.store, index.log).findings:
         yield replace(finding, place=f"{folder}/{finding.place}")
-    place = index.usable(own)
-    if place is None:
+    usable = index.usable(index_head)
+    if usable is None:
         return
-    names = own.schema.keys
+    names = index_head.schema.keys
     try:
-        table = Snapshot(index.table_store, index.table_log.at(place.version))
-        expected, found = (_sum(each, names) for each in (table, Snapshot(index.store, own)))
+        table = Snapshot(index.table_store, index.table_log.at(usable.version))
+        expected, actual = (
+            _sum(snapshot, names) for snapshot in (table, Snapshot(index.store, index_head))
+        )
     except (CorruptionError, DataLossError):
         return  # Of the table, or found above; or expired meanwhile.
-    if expected != found:
+    if expected != actual:
         yield Finding(
-            place=f"{folder}, version {own.version}",
-            expected=f"the {expected.entries} keys of version {place.version} of the table",
-            found=f"{found.entries} keys, or others (build it anew: 'upsertflow index --rebuild')",
+            place=f"{folder}, version {index_head.version}",
+            expected=f"the {expected.entries} keys of version {usable.version} of the table",
+            found=f"{actual.entries} keys, or others (build it anew: 'upsertflow index --rebuild')",
         )
 
 

@@ -43,26 +43,6 @@ def rows_at(
     Memory holds the bridge and one piece of the keys, however many rows have a value. The table is
     read in the columns of the version, in types that hold also the keys that the index and the
     bridge have from other versions.
-
-    Parameters
-    ----------
-    index : Index, optional
-        Without one all rows are read.
-    snapshot : Snapshot
-    newest : TableSchema
-        A newer schema of the table; may lack columns of the version.
-    column : str
-    values : pyarrow.Array
-        In a type from that of the version to that of the newer schema. Equal as keys are; a null
-        finds nothing.
-    names : sequence of str
-        Columns of the version.
-
-    Raises
-    ------
-    CorruptionError
-        The table is damaged, or the index is. The index may be found damaged after the first rows
-        were given, since its pieces are read one by one; without it all rows are found.
     """
     at = snapshot.manifest
     wide = at.schema.widened_to(newest)
@@ -74,17 +54,17 @@ def rows_at(
     pieces = None
     if index is not None and state is not None:
         pieces = proposed(index, state, values, snapshot.manifest)
-    wanted = [*names, *({column} - set(names))]
+    read_names = [*names, *({column} - set(names))]
     if pieces is None:
-        batches = snapshot.read(wanted)
+        batches = snapshot.read(read_names)
     else:
-        batches = (snapshot.look_up(keys.columns, wanted).rows for keys in pieces)
+        batches = (snapshot.look_up(keys.columns, read_names).rows for keys in pieces)
     fields = pa.schema([at.schema.columns.field(name) for name in names])
     for batch in batches:
         chosen = is_among([batch.column(column)], [values])
         if bool(chosen.any()):
-            found = batch.filter(pa.array(chosen)).select(list(names))
-            yield found if found.schema == fields else found.cast(fields)
+            matches = batch.filter(pa.array(chosen)).select(list(names))
+            yield matches if matches.schema == fields else matches.cast(fields)
 
 
 def _state(index: Index, *, near: int) -> IndexState | None:
@@ -114,8 +94,8 @@ def _bridged(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyBatch
         yield between.slice(at, CHUNK_ROWS)
     for keys in pieces:
         if between.num_rows:
-            seen = is_among(keys.columns, between.cast(keys.schema).columns)
-            keys = keys.filter(pa.array(~seen))
+            is_current = is_among(keys.columns, between.cast(keys.schema).columns)
+            keys = keys.filter(pa.array(~is_current))
         if keys.num_rows:
             yield keys
 

@@ -78,13 +78,13 @@ class Indexes:
 
     def follow(self, commit: Commit) -> None:
         """Bring the indexes up to date behind a commit, as far as is cheap; raises no error."""
-        seen = self._log.seen
+        cached_head = self._log.seen
         # Behind the commit that made the table, nothing of it was read yet.
-        properties = (commit.properties or {}) if seen is None else seen.properties
+        properties = (commit.properties or {}) if cached_head is None else cached_head.properties
         if not properties.get(INDEX_BY):
             return
         try:
-            self._follow(seen or self._log.head(), commit)
+            self._follow(cached_head or self._log.head(), commit)
         except Exception as error:  # noqa: BLE001 - an index is never worth a commit
             self.note(properties[INDEX_BY], error)
 

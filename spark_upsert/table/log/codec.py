@@ -54,7 +54,9 @@ def commit_to_json(commit: Commit) -> dict[str, Any]:
     if commit.schema is not None:
         record["schema"] = commit.schema.to_json()
     if commit.transactions:
-        record["transactions"] = {each.writer: each.number for each in commit.transactions}
+        record["transactions"] = {
+            transaction.writer: transaction.number for transaction in commit.transactions
+        }
     if commit.added:
         record["added"] = [file.to_json() for file in commit.added]
     if commit.compacted:
@@ -221,14 +223,8 @@ class LogEntry:
 
 
 def entries(store: Store, *, after: str = "") -> list[LogEntry]:
-    """Return the commits and checkpoints in the log, the oldest version first.
-
-    Parameters
-    ----------
-    after : str
-        A path: the listing begins with the next one.
-    """
-    found = []
+    """Return the commits and checkpoints in the log, the oldest version first."""
+    log_entries = []
     for info in store.list(FOLDER, after=after):
         match = _ENTRY.fullmatch(info.path)
         if match is not None:
@@ -239,25 +235,19 @@ def entries(store: Store, *, after: str = "") -> list[LogEntry]:
                 modified_s=info.modified_s,
                 is_link=info.is_link,
             )
-            found.append(entry)
-    return sorted(found, key=lambda e: (e.version, e.is_checkpoint))
+            log_entries.append(entry)
+    return sorted(log_entries, key=lambda e: (e.version, e.is_checkpoint))
 
 
 def require_no_rest(store: Store) -> None:
-    """Raise if a log without a version 0 has other versions.
-
-    Raises
-    ------
-    CorruptionError
-        Version 0 was lost, or the table is being copied or removed.
-    """
-    rest = [entry for entry in entries(store) if entry.version]
+    """Raise if a log without a version 0 has other versions."""
+    remaining = [entry for entry in entries(store) if entry.version]
     # Read after the listing: another process may create the table between two requests.
-    if rest and read_record(store, commit_path(0), commit_from_json) is None:
+    if remaining and read_record(store, commit_path(0), commit_from_json) is None:
         path = f"{store.url}/{commit_path(0)}"
         raise CorruptionError(
-            f"'{store.url}' holds the rest of a table: its log has '{rest[0].path}' and "
-            f"{len(rest) - 1} further objects, but not '{path}'. Nothing was written.",
+            f"'{store.url}' holds the rest of a table: its log has '{remaining[0].path}' and "
+            f"{len(remaining) - 1} further objects, but not '{path}'. Nothing was written.",
             hint=f"restore '{path}' from a copy; or finish the copy or the removal of that table, "
             "or choose another path.",
             path=path,
@@ -269,12 +259,6 @@ def no_table(store: Store, *, may_wait: bool = False) -> TableNotFoundError:
 
     The roots of routed writes and mirrors lie beside tables, and their paths are taken for those of
     tables. It takes two looks at the storage, and only where a table is missing.
-
-    Parameters
-    ----------
-    store : Store
-    may_wait : bool
-        Whether what asks for the table could wait for it.
     """
     path = store.url
     if _is_root(store):

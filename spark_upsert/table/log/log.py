@@ -132,29 +132,7 @@ class Log(LogReader):
         self._listeners += (told,)
 
     def append(self, propose: Callable[[Manifest], Draft | None]) -> Commit | None:
-        """Commit the next version, whatever its number turns out to be.
-
-        Parameters
-        ----------
-        propose : callable
-            Takes the newest manifest and returns what is to be committed behind it, or None,
-            for example because there is nothing to be done; then nothing is written.
-            It is called again after each lost race, so it must only look, and write nothing.
-
-        Returns
-        -------
-        Commit or None
-            What was committed.
-
-        Raises
-        ------
-        CorruptionError
-            The next version was lost; nothing was committed.
-        ContentionError
-            Other writers won `COMMIT_TRIES_MAX` races.
-        OtherTableError
-            The table that this log has seen is not there any more; nothing was committed.
-        """
+        """Commit the next version, whatever its number turns out to be."""
         for head in self.heads():
             draft = propose(head)
             if draft is None:
@@ -165,13 +143,7 @@ class Log(LogReader):
         raise AssertionError("the heads end with an error")
 
     def heads(self) -> Iterator[Manifest]:
-        """Yield the newest manifest, each time anew, for attempts to commit behind it.
-
-        Raises
-        ------
-        ContentionError
-            Other writers won `COMMIT_TRIES_MAX` races.
-        """
+        """Yield the newest manifest, each time anew, for attempts to commit behind it."""
         for _ in range(COMMIT_TRIES_MAX):
             yield self.head()
         raise ContentionError(
@@ -196,39 +168,21 @@ class Log(LogReader):
             self._remember(apply(head, commit), head)
         elif not self._settle(commit, head):
             return None
-        for told in self._listeners:
-            told(commit)
+        for listener in self._listeners:
+            listener(commit)
         self._checkpoint(commit.version)
         tell(commit, self._store.url)
         return commit
 
     def _has_later(self, head: Manifest) -> bool:
-        """Return whether other writers were faster by two versions or more.
-
-        Raises
-        ------
-        CorruptionError
-            The next version was lost (`require_no_gap`).
-        """
+        """Return whether other writers were faster by two versions or more."""
         if self._stored.mark(head.version + 2) is None:
             return False
         self.require_no_gap(head)
         return True
 
     def create(self, draft: Draft, *, table_id: str | None = None) -> Commit | None:
-        """Commit version 0, which makes the table; None if another writer was faster.
-
-        Parameters
-        ----------
-        draft : Draft
-        table_id : str, optional
-            The identity of the table, where something was staged upon it before it was made.
-
-        Raises
-        ------
-        CorruptionError
-            The folder holds versions of a log that has no beginning.
-        """
+        """Commit version 0, which makes the table; None if another writer was faster."""
         if self._stored.mark(0) is None:
             require_no_rest(self._store)
         self._store.prepare(FOLDER)
@@ -239,9 +193,9 @@ class Log(LogReader):
         )
         if not self._try_put(commit):
             return None
-        made = self.commit(0)  # Of attempts with the same identity, the first one stands.
-        tell(made, self._store.url)
-        return made
+        first_commit = self.commit(0)  # Of attempts with the same identity, the first one stands.
+        tell(first_commit, self._store.url)
+        return first_commit
 
     def _next_ms(self, head: Manifest) -> int:
         """Return the time of the next version: times only grow."""
@@ -251,13 +205,7 @@ class Log(LogReader):
         return max(now_ms, head.timestamp_ms + 1)
 
     def repair_clock(self) -> Commit | None:
-        """Let the times of versions that lie far in the future count as the storage's own now.
-
-        Returns
-        -------
-        Commit or None
-            None if there are none.
-        """
+        """Let the times of versions that lie far in the future count as the storage's own now."""
         for head in self.heads():
             now_ms = storage_ms(self._store)
             if now_ms is None or head.timestamp_ms <= now_ms + AHEAD_MS:
@@ -279,14 +227,14 @@ class Log(LogReader):
             if record.put_if_absent(self._store):
                 self._durable_version = commit.version
                 return True
-            found = self._stored.mark(commit.version)
+            mark = self._stored.mark(commit.version)
         except Exception as error:
-            found = self._stored.mark(commit.version)
-            if found is None:
+            mark = self._stored.mark(commit.version)
+            if mark is None:
                 if isinstance(error, OSError):
                     self.try_head()  # Says what became of the table, if it was removed.
                 raise
-        if found is None or found.token != commit.token:
+        if mark is None or mark.token != commit.token:
             return False
         self._make_durable(commit.version)
         return True
@@ -297,14 +245,6 @@ class Log(LogReader):
         Either this process slept before its put, which then hit the name of a removed version
         and is in no reader's log; or it slept after its put, and the version has been expired
         since. The next cut removes a stray object.
-
-        Raises
-        ------
-        OtherTableError
-            There is another table, another copy, or none. The stray object is taken back:
-            it would stand in the way of that table's own version of this number.
-        ContentionError
-            Only a transaction could tell, and the commit has none.
         """
         if self._is_elsewhere(before):
             self._take_back(commit)
@@ -320,7 +260,7 @@ class Log(LogReader):
                 hint="look at the table before you write these rows again; give writes a "
                 "transaction ('txnAppId' and 'txnVersion'), which settles this by itself.",
             )
-        return all(head.has(each) for each in commit.transactions)
+        return all(head.has(transaction) for transaction in commit.transactions)
 
     def _is_elsewhere(self, manifest: Manifest) -> bool:
         """Return whether a version that is missing was not cut off: the log is another one."""
@@ -330,8 +270,8 @@ class Log(LogReader):
         return not first.is_cut and not self._stored.holds(manifest)
 
     def _take_back(self, commit: Commit) -> None:
-        found = self._stored.mark(commit.version)
-        if found is not None and found.token == commit.token:
+        mark = self._stored.mark(commit.version)
+        if mark is not None and mark.token == commit.token:
             self._store.delete(commit_path(commit.version))
 
     def _checkpoint(self, version: int) -> None:
@@ -364,22 +304,6 @@ def cut(
 
     Kept are version 0, the newest checkpoint at or below ``since`` and all behind it. The
     order of the steps is that of the module; a crash between them is harmless.
-
-    Parameters
-    ----------
-    store : Store
-    log : LogReader
-    now_s : float
-        Seconds since 1970 by the storage's own clock.
-    seconds_min : float
-        Younger versions stay, because their times are still needed.
-    dry_run : bool
-        Whether only to look.
-
-    Returns
-    -------
-    list of str
-        The paths of what was removed, or would be.
     """
     lower = last_due(log.head().since)
     limit_s = now_s - max(seconds_min, LOG_SECONDS_MIN)

@@ -167,7 +167,7 @@ class Draft:
             raise ValueError(f"a version of kind '{self.kind.value}' moves no frontier")
         if (self.wrong_from is None) is (self.kind is Kind.CLOCK):
             raise ValueError("exactly a repair of the clock says which times are wrong")
-        if len({each.writer for each in self.transactions}) < len(self.transactions):
+        if len({transaction.writer for transaction in self.transactions}) < len(self.transactions):
             raise ValueError("a writer has one transaction in a version, its last")
 
     @property
@@ -179,7 +179,9 @@ class Draft:
 
     def committed(self, *, version: int, timestamp_ms: int, token: str, previous: str) -> Commit:
         """Return the version that the draft becomes with what the log gives it."""
-        proposed = {each.name: getattr(self, each.name) for each in fields(Draft)}
+        proposed = {
+            draft_field.name: getattr(self, draft_field.name) for draft_field in fields(Draft)
+        }
         return Commit(
             **proposed, version=version, timestamp_ms=timestamp_ms, token=token, previous=previous
         )
@@ -368,13 +370,7 @@ def fingerprints(value: Any) -> frozenset[str]:
 
 
 def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
-    """Return the manifest behind one more commit; pure, and the only copy of the rule.
-
-    Raises
-    ------
-    CorruptionError
-        The commit does not continue the manifest: the log has a gap or is not ours.
-    """
+    """Return the manifest behind one more commit; pure, and the only copy of the rule."""
     if manifest is not None and manifest.is_unborn:
         manifest = None
     expected = 0 if manifest is None else manifest.version + 1
@@ -403,8 +399,10 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
             "frontiers behind the version itself",
             f"{frontiers}, and writers before {render_time(commit.writers_before_ms)}",
         )
-    kept = () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
-    slices = _in_order(kept, commit.slices())
+    remaining_slices = (
+        () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
+    )
+    slices = _in_order(remaining_slices, commit.slices())
     since = max(manifest.since, commit.since)
     return replace(
         _with_writers(manifest, commit),
@@ -429,11 +427,13 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
 def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
     """Note the writers of a version, and forget those that an expiry is done with."""
     if commit.transactions:
-        own = {each.writer: each.number for each in commit.transactions}
+        transactions = {
+            transaction.writer: transaction.number for transaction in commit.transactions
+        }
         return replace(
             manifest,
-            transactions={**manifest.transactions, **own},
-            written_ms={**manifest.written_ms, **dict.fromkeys(own, commit.timestamp_ms)},
+            transactions={**manifest.transactions, **transactions},
+            written_ms={**manifest.written_ms, **dict.fromkeys(transactions, commit.timestamp_ms)},
         )
     if commit.wrong_from is not None:  # Times that were ahead count as the repair's.
         repaired = {w: min(t, commit.timestamp_ms) for w, t in manifest.written_ms.items()}
@@ -451,11 +451,11 @@ def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
 
 def _repairs(manifest: Manifest, commit: Commit, since: int) -> tuple[Repair, ...]:
     """Return the repairs that versions from ``since`` on need."""
-    kept = tuple(repair for repair in manifest.repairs if repair.upper > since)
+    repairs = tuple(repair for repair in manifest.repairs if repair.upper > since)
     if commit.wrong_from is None:
-        return kept
-    own = Repair(lower=commit.wrong_from, upper=commit.version, time_ms=commit.timestamp_ms)
-    return (*kept, own)
+        return repairs
+    own_repair = Repair(lower=commit.wrong_from, upper=commit.version, time_ms=commit.timestamp_ms)
+    return (*repairs, own_repair)
 
 
 def _slice_order(slice_: Slice) -> tuple[int, int, int]:
@@ -475,7 +475,9 @@ def is_applicable(manifest: Manifest, taken: Iterable[RemovedRange]) -> bool:
     live: dict[str, list[HashRange]] = {}
     for slice_ in manifest.slices:
         live.setdefault(slice_.file.path, []).append(slice_.live)
-    return all(any(own.covers(t.hash_range) for own in live.get(t.path, ())) for t in taken)
+    return all(
+        any(live_range.covers(t.hash_range) for live_range in live.get(t.path, ())) for t in taken
+    )
 
 
 def _without(slices: tuple[Slice, ...], taken: tuple[RemovedRange, ...]) -> tuple[Slice, ...]:
@@ -483,13 +485,13 @@ def _without(slices: tuple[Slice, ...], taken: tuple[RemovedRange, ...]) -> tupl
     if not taken:  # As of every epoch: a table without compactions has a slice of each.
         return slices
     by_path: dict[str, list[HashRange]] = {}
-    for each in taken:
-        by_path.setdefault(each.path, []).append(each.hash_range)
+    for removal in taken:
+        by_path.setdefault(removal.path, []).append(removal.hash_range)
     left: list[Slice] = []
     for slice_ in slices:
         pieces = [slice_]
         for gone in by_path.get(slice_.file.path, ()):
-            pieces = [rest for piece in pieces for rest in _cut(piece, gone)]
+            pieces = [piece_left for piece in pieces for piece_left in _cut(piece, gone)]
         left += pieces
     return tuple(left)
 
@@ -497,5 +499,5 @@ def _without(slices: tuple[Slice, ...], taken: tuple[RemovedRange, ...]) -> tupl
 def _cut(slice_: Slice, gone: HashRange) -> list[Slice]:
     if not slice_.live.overlaps(gone):
         return [slice_]
-    pieces = (replace(slice_, live=rest) for rest in slice_.live.without(gone))
+    pieces = (replace(slice_, live=range_left) for range_left in slice_.live.without(gone))
     return [piece for piece in pieces if not piece.occupied.is_empty]

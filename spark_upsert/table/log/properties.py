@@ -116,13 +116,7 @@ class Caps:
 
 
 def parse_cap(name: str, text: str) -> int | None:
-    """Return a cap, None for 0, which takes it away: a property cannot be unset.
-
-    Raises
-    ------
-    OptionError
-        It is no whole number.
-    """
+    """Return a cap, None for 0, which takes it away: a property cannot be unset."""
     if _WHOLE.fullmatch(text.strip()) is None:
         expected = "a whole number, or 0 for no cap"
         raise OptionError.invalid(name, text, expected)
@@ -146,8 +140,8 @@ def parse_on_full(text: str) -> OnFull:
     try:
         return OnFull(text.strip().lower())
     except ValueError:
-        known = [each.value for each in OnFull]
-        raise OptionError.not_one_of(ON_FULL, text, known) from None
+        choices = [choice.value for choice in OnFull]
+        raise OptionError.not_one_of(ON_FULL, text, choices) from None
 
 
 INDEX_BY = "indexBy"
@@ -165,14 +159,8 @@ def parse_index_by(text: str) -> tuple[str, ...]:
 
 
 def indexed_columns(schema: TableSchema, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns that a table is indexed by.
-
-    Raises
-    ------
-    OptionError, SchemaError
-        One is not there, has no hash, or needs no index.
-    """
-    found: list[str] = []
+    """Return the columns that a table is indexed by."""
+    columns: list[str] = []
     names = parse_index_by(properties.get(INDEX_BY, ""))
     for column in find_columns(names, schema.columns.names, role=f"column of '{INDEX_BY}'"):
         type_ = schema.columns.field(column).type
@@ -189,10 +177,10 @@ def indexed_columns(schema: TableSchema, properties: Mapping[str, str]) -> tuple
                 hint=f"leave '{column}' out of '{INDEX_BY}'.",
                 option=INDEX_BY,
             )
-        if column in found:
+        if column in columns:
             raise OptionError.invalid(INDEX_BY, properties[INDEX_BY], "each column once")
-        found.append(column)
-    return tuple(found)
+        columns.append(column)
+    return tuple(columns)
 
 
 def index_schema(table: TableSchema, column: str, *, hash_seed: int = 0) -> TableSchema:
@@ -316,8 +304,8 @@ def _read_wide_mark(data: pa.Buffer, layout: pa.Schema) -> pa.RecordBatch:
     """
     types = ([f.type, *(t for t in _NARROWER if widens(t, f.type) and t != f.type)] for f in layout)
     problems: list[Exception] = []
-    for own in product(*types):
-        fields = [field.with_type(type_) for field, type_ in zip(layout, own, strict=True)]
+    for combination in product(*types):
+        fields = [field.with_type(type_) for field, type_ in zip(layout, combination, strict=True)]
         try:
             batch = _read_mark(data, pa.schema(fields))
             batch.validate(full=True)
@@ -448,25 +436,12 @@ PROPERTIES = tuple(_CHECKS)
 def checked(
     properties: Mapping[str, str] | None, present: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return properties that a user may give a table.
-
-    Parameters
-    ----------
-    properties : mapping of str to str, optional
-    present : mapping of str to str, optional
-        The properties that the table has. Internal ones of these may be given back, as
-        ``{**properties, ...}`` does, and change nothing.
-
-    Raises
-    ------
-    OptionError
-        A name is unknown or internal, or a value is invalid for its property.
-    """
-    given = dict(properties or {})
-    for name in INTERNAL.keys() & given.keys() & (present or {}).keys():
-        if given[name] == (present or {})[name]:
-            del given[name]
-    for name, value in given.items():
+    """Return properties that a user may give a table."""
+    explicit = dict(properties or {})
+    for name in INTERNAL.keys() & explicit.keys() & (present or {}).keys():
+        if explicit[name] == (present or {})[name]:
+            del explicit[name]
+    for name, value in explicit.items():
         if name in INTERNAL:
             raise OptionError(
                 f"the property '{name}' is internal and cannot be set: {INTERNAL[name]} sets it.",
@@ -482,4 +457,4 @@ def checked(
         if not isinstance(value, str):
             raise OptionError.invalid(name, value, "a text")
         _CHECKS[name](value)
-    return given
+    return explicit

@@ -115,11 +115,11 @@ class LogMemory:
         if key is None:
             return
         with self._lock:
-            known = self._known.peek(key)
-            if known is not None and known.table_id == manifest.table_id:
-                if known.version > manifest.version:
+            entry = self._known.peek(key)
+            if entry is not None and entry.table_id == manifest.table_id:
+                if entry.version > manifest.version:
                     return
-                if known.token == manifest.token:
+                if entry.token == manifest.token:
                     self._known.get(key)  # It counts as used.
                     return
             self._recalls.pop(key)
@@ -185,13 +185,7 @@ class LogReader:
         self._resting = threading.local()
 
     def anew(self) -> LogReader:
-        """Return a reader of the same table that reads all of it from the storage.
-
-        Raises
-        ------
-        OtherTableError
-            The folder does not hold the table that this log has seen before.
-        """
+        """Return a reader of the same table that reads all of it from the storage."""
         fresh = LogReader(self._store, memory=None, clock=self._clock)
         if self._head is not None:
             fresh.require(self._head.place, "what was opened here")
@@ -212,29 +206,14 @@ class LogReader:
         """Look at the end of the log, in the storage.
 
         Costs one failed look-up and one read if nothing is new.
-
-        Raises
-        ------
-        TableNotFoundError
-            There is no version 0.
-        OtherTableError
-            The folder does not hold the table that this log has seen before.
         """
-        found = self.try_look()
-        if found is None:
+        snapshot = self.try_look()
+        if snapshot is None:
             raise no_table(self._store)
-        return found
+        return snapshot
 
     def try_look(self, *, told: TableVersion | None = None) -> Look | None:
-        """Look at the end of the log (`look`); None if there is no table.
-
-        Parameters
-        ----------
-        told : TableVersion, optional
-            A version that was in the log, and durable: the caller remembers it from a place that is
-            written only after the version was proven and synced. The look begins there, and does
-            not sync it again.
-        """
+        """Look at the end of the log (`look`); None if there is no table."""
         with self._lock:
             self._note(told)
             resting = self._resting_look()
@@ -261,14 +240,14 @@ class LogReader:
         with self._lock:
             self._note(told)
             base = self._head or self._recalled() or last_checkpoint(self._store)
-            found = None
+            manifest = None
             if base is None or base.version <= place.version:
-                found = self._reached(base, place)
-            if found is None:
+                manifest = self._reached(base, place)
+            if manifest is None:
                 return self.try_look()
             self._note(place)
-            self._remember(found, base)
-            return self._look_from(found)
+            self._remember(manifest, base)
+            return self._look_from(manifest)
 
     def _note(self, told: TableVersion | None) -> None:
         """Take note of a version that was in the log, and durable."""
@@ -300,11 +279,11 @@ class LogReader:
 
         Whether the log is still the one that was seen is left open; `look` finds that out.
         """
-        seen = self._head
-        if seen is None:
+        cached_head = self._head
+        if cached_head is None:
             return True
         try:
-            self._store.read(commit_path(seen.version + 1))
+            self._store.read(commit_path(cached_head.version + 1))
         except FileNotFoundError:
             return False
         return True
@@ -317,11 +296,6 @@ class LogReader:
 
         It is for views alone (`View.resting`), whose relations hold their tables and not looks. The
         end of the block proves what was read, as that of a `Look` does.
-
-        Raises
-        ------
-        OtherTableError
-            The table was replaced, and what was read may be of another one.
         """
         if self._is_resting:
             yield
@@ -346,10 +320,10 @@ class LogReader:
         """Return the look that answers in this thread, if one does."""
         if not self._is_resting or self._head is None:
             return None
-        found: Look | None = self._resting.look
-        if found is None:
-            found = self._resting.look = self._look_from(self._head)
-        return found
+        snapshot: Look | None = self._resting.look
+        if snapshot is None:
+            snapshot = self._resting.look = self._look_from(self._head)
+        return snapshot
 
     # -- one question, behind a look -------------------------------------------------
 
@@ -359,8 +333,8 @@ class LogReader:
 
     def try_head(self) -> Manifest | None:
         """Return the manifest of the newest version, or None if there is no table."""
-        found = self.try_look()
-        return None if found is None else found.head()
+        snapshot = self.try_look()
+        return None if snapshot is None else snapshot.head()
 
     def at(self, version: int) -> Manifest:
         """Return the manifest of a version (`Look.at`)."""
@@ -372,9 +346,11 @@ class LogReader:
 
     def commit(self, version: int) -> Commit:
         """Return one commit (`Look.commit`); without a look, for it never changes."""
-        known = self._known()
-        found = self._stored.commit(version) if known is None else known.commit(version)
-        return self.look().commit(version) if found is None else found
+        snapshot = self._known()
+        stored_commit = (
+            self._stored.commit(version) if snapshot is None else snapshot.commit(version)
+        )
+        return self.look().commit(version) if stored_commit is None else stored_commit
 
     def commits(self, lower: int, upper: int) -> Iterator[Commit]:
         """Yield the commits of the versions ``lower <= v < upper``."""
@@ -404,17 +380,11 @@ class LogReader:
         return self.look().place(version)
 
     def require(self, place: TableVersion, who: str, *, hint: str = "") -> Manifest:
-        """Return the newest manifest, which must descend from a version (`Look.require`).
-
-        Raises
-        ------
-        OtherTableError
-            There is another table, a copy of it that does not have that version, or none.
-        """
-        found = self.try_look()
-        if found is None:
+        """Return the newest manifest, which must descend from a version (`Look.require`)."""
+        snapshot = self.try_look()
+        if snapshot is None:
             raise self._stored.other(place, "no table", who, hint)
-        return found.require(place, who, hint=hint)
+        return snapshot.require(place, who, hint=hint)
 
     def require_descent(self, head: Manifest, place: TableVersion, who: str) -> None:
         """Raise unless a version descends from one that is remembered (`Look.require`)."""
@@ -485,23 +455,7 @@ class LogReader:
             self._memory.keep(self._store, head)
 
     def _proven(self, base: Manifest | None, newest: int) -> Manifest | None:
-        """Return the end of the log, from a version on.
-
-        Parameters
-        ----------
-        newest : int
-            The end is not older than this version, which a listing contained.
-
-        Returns
-        -------
-        Manifest or None
-            None if that version is not in the log, or if a newer checkpoint is to be read instead.
-
-        Raises
-        ------
-        CorruptionError
-            A version after the returned one is missing.
-        """
+        """Return the end of the log, from a version on."""
         try:
             head = self._stored.roll(base, None)
         except CorruptionError:
@@ -524,13 +478,7 @@ class LogReader:
         return version + 2
 
     def require_no_gap(self, head: Manifest) -> None:
-        """Raise if the version after one was lost, where a still newer one was found.
-
-        Raises
-        ------
-        CorruptionError
-            It was lost; no process remembers the version from here on.
-        """
+        """Raise if the version after one was lost, where a still newer one was found."""
         newest = self._stored.newest_listed(head)
         is_there = self._stored.mark(head.version + 1) is not None
         if newest <= head.version or is_there or not self._stored.holds(head):
@@ -551,21 +499,21 @@ class LogReader:
         This saves one read against beginning at the remembered version: the commit, which has to be
         read anyway, is read after the look for the next one, and so proves the end.
         """
-        told = self._told
-        if told is None or (base is not None and base.version >= told.version):
+        reported = self._told
+        if reported is None or (base is not None and base.version >= reported.version):
             return None
-        if self._stored.commit(told.version + 1) is not None:
+        if self._stored.commit(reported.version + 1) is not None:
             return None
-        self._stored.forget(told.version)  # Read before the look it would prove nothing.
-        return self._reached(base, told)
+        self._stored.forget(reported.version)  # Read before the look it would prove nothing.
+        return self._reached(base, reported)
 
     def _reached(self, base: Manifest | None, place: TableVersion) -> Manifest | None:
         """Return the manifest of a place from an older one; None if that does not lead there."""
         try:
-            found = self._stored.roll(base, place.version)
+            manifest = self._stored.roll(base, place.version)
         except CorruptionError:
             return None  # A look at all of the log says what is wrong with it.
-        return found if found is not None and found.place == place else None
+        return manifest if manifest is not None and manifest.place == place else None
 
     def _make_durable(self, version: int) -> None:
         """Sync a version that another process may have left half-way, before it is acted on.

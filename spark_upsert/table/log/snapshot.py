@@ -122,13 +122,7 @@ class Look:
             self._again()  # A version that is there no longer is no damage.
 
     def prove(self) -> None:
-        """Prove that what was read of the storage is of this very log; a request, if it was read.
-
-        Raises
-        ------
-        OtherTableError
-            The table was replaced, and what was read may be of another one.
-        """
+        """Prove by one request that the bytes read so far belong to this log."""
         if self._has_read and not self._stored.holds(self._head):
             self._again()
 
@@ -137,20 +131,14 @@ class Look:
         return self._head
 
     def at(self, version: int) -> Manifest:
-        """Return the manifest of a version.
-
-        Raises
-        ------
-        VersionNotFoundError
-            The version does not exist, or is below ``since``.
-        """
-        head, behind = self._head, self._behind
+        """Return the manifest of a version."""
+        head, newest = self._head, self._behind
         if version == head.version:
             return head
         if not head.since <= version <= head.version:
             raise no_version(version, head)
-        if behind is not None and behind.version == version:
-            return behind
+        if newest is not None and newest.version == version:
+            return newest
         self._has_read = True
         store = self._stored.store
         manifest = self._stored.roll(newest_up_to(store, version), version)
@@ -184,36 +172,25 @@ class Look:
         return Manifest.unborn(first.schema, table_id=first.table_id)
 
     def commit(self, version: int) -> Commit:
-        """Return one commit.
-
-        Raises
-        ------
-        VersionNotFoundError
-            The version does not exist, or is below ``since``.
-        """
-        found = None if version < self._head.since else self._commit(version)
-        if found is None:
+        """Return one commit."""
+        stored_commit = None if version < self._head.since else self._commit(version)
+        if stored_commit is None:
             raise self._gone(version)
-        return found
+        return stored_commit
 
     def commits(self, lower: int, upper: int) -> Iterator[Commit]:
         """Yield the commits of the versions ``lower <= v < upper``."""
         for version in range(lower, upper):
             if (version - lower) % AT_ONCE == 0:
-                ahead = range(version, min(version + AT_ONCE, upper))
-                self._has_read |= not all(map(self._stored.remembers, ahead))
-                self._stored.bring(ahead.start, ahead.stop)
+                stop = range(version, min(version + AT_ONCE, upper))
+                self._has_read |= not all(map(self._stored.remembers, stop))
+                self._stored.bring(stop.start, stop.stop)
             yield self.commit(version)
 
     def require_changes(self, lower: int) -> None:
         """Raise unless the changes of version ``lower`` and of all behind it can be read.
 
         The rule is that of `Manifest.first_changes`.
-
-        Raises
-        ------
-        DataLossError
-            They are expired.
         """
         head = self._head
         if lower < head.first_changes:
@@ -233,21 +210,16 @@ class Look:
                 f"the time {render_time(timestamp_ms)}", since=head.since, newest=head.version
             )
         if version < 0:
-            first, asked = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
+            first, requested = render_time(self.commit(0).timestamp_ms), render_time(timestamp_ms)
             raise VersionNotFoundError(
-                f"the table has no version at {asked}: its first version was committed at {first}.",
+                f"the table has no version at {requested}: its first version was committed at "
+                f"{first}.",
                 hint=f"give a time at or after {first}, or version 0.",
             )
         return self.at(version)
 
     def require_past(self, timestamp_ms: int) -> None:
-        """Raise if a time is in the future: further versions may be committed before it.
-
-        Raises
-        ------
-        VersionNotFoundError
-            It is after the time of this machine and of the newest version.
-        """
+        """Raise if a time is in the future: further versions may be committed before it."""
         if timestamp_ms > self._head.timestamp_ms and timestamp_ms > (now_ms := self._now_ms()):
             raise VersionNotFoundError(
                 f"the time {render_time(timestamp_ms)} is in the future: it is "
@@ -259,11 +231,6 @@ class Look:
         """Return the last version committed at or before a time, expired or not, or -1.
 
         Versions that the log was cut of count as the oldest.
-
-        Raises
-        ------
-        CorruptionError
-            A version that is not expired is missing.
         """
         head = self._head
 
@@ -285,32 +252,18 @@ class Look:
         )
 
     def require(self, place: TableVersion, who: str, *, hint: str = "") -> Manifest:
-        """Return the head, which must descend from a version that is remembered.
-
-        Parameters
-        ----------
-        place : TableVersion
-        who : str
-            The holder of the memory, for the error: "the checkpoint", "the epoch".
-        hint : str
-            The hint of the error, where it differs from that for other memories.
-
-        Raises
-        ------
-        OtherTableError
-            There is another table, or a copy of it that does not have that version.
-        """
+        """Return the head, which must descend from a version that is remembered."""
         head = self._head
         if head.table_id != place.table_id:
-            found = str(head.place)
+            description = str(head.place)
         elif head.version < place.version:
-            found = f"a copy of it that ends at version {head.version}"
+            description = f"a copy of it that ends at version {head.version}"
         # Where the version was expired since, only the identity is left to compare.
         elif place.version >= head.since and self._token_at(place.version) != place.token:
-            found = f"a copy of it with another version {place.version}"
+            description = f"a copy of it with another version {place.version}"
         else:
             return head
-        raise self._stored.other(place, found, who, hint)
+        raise self._stored.other(place, description, who, hint)
 
     def _token_at(self, version: int) -> str | None:
         if version == self._head.version:
@@ -324,13 +277,7 @@ class Look:
         return self._stored.commit(version)
 
     def _gone(self, version: int, *, missing: int | None = None) -> UpsertFlowError:
-        """Return the error for a version that could not be read; it may have expired just now.
-
-        Parameters
-        ----------
-        missing : int, optional
-            The version whose commit was not found on the path to it, by default the version itself.
-        """
+        """Return the error for a version that could not be read; it may have expired just now."""
         head = self._again()
         if head is None:
             return TableNotFoundError.at(self._stored.store.url)

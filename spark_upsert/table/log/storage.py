@@ -101,18 +101,10 @@ def hinted(store: Store) -> int | None:
 
 
 def write_checkpoint(store: Store, manifest: Manifest, checked: Iterable[Slice] = ()) -> None:
-    """Write the checkpoint of a version.
-
-    Parameters
-    ----------
-    checked : iterable of Slice
-        Slices in an earlier checkpoint of this process. The same objects are not decoded a second
-        time: few of many slices change between two checkpoints, and decoding one takes three times
-        as long as encoding it.
-    """
+    """Write the checkpoint of a version."""
     record = manifest_to_json(manifest)
-    known = {id(slice_) for slice_ in checked}
-    is_new = [id(slice_) not in known for slice_ in manifest.slices]
+    checked_ids = {id(slice_) for slice_ in checked}
+    is_new = [id(slice_) not in checked_ids for slice_ in manifest.slices]
     part = {**record, "slices": list(compress(record["slices"], is_new))}
     checked_data(
         checkpoint_path(manifest.version),
@@ -179,9 +171,9 @@ class StoredLog:
     def commit(self, version: int) -> Commit | None:
         """Return the commit of a version; None if there is none."""
         with self._lock:
-            known = self._commits.get(version)
-        if known is not None:
-            return known
+            cached = self._commits.get(version)
+        if cached is not None:
+            return cached
         commit = self._read(version)
         if commit is not None:
             with self._lock:
@@ -189,19 +181,17 @@ class StoredLog:
         return commit
 
     def bring(self, lower: int, upper: int) -> bool:
-        """Read commits ``lower <= v < upper`` that are not remembered, side by side if far away.
-
-        Returns
-        -------
-        bool
-            Whether there may be a version ``lower``; where nothing was read, that is not known.
-        """
-        wanted = [version for version in range(lower, upper) if not self.remembers(version)]
-        if len(wanted) < 2 or not self.store.is_far(commit_path(lower)):
+        """Read commits ``lower <= v < upper`` that are not remembered, side by side if far away."""
+        missing_versions = [
+            version for version in range(lower, upper) if not self.remembers(version)
+        ]
+        if len(missing_versions) < 2 or not self.store.is_far(commit_path(lower)):
             return True
-        found = list(in_order(self._read, wanted, min(len(wanted), AT_ONCE)))
+        commits = list(in_order(self._read, missing_versions, min(len(missing_versions), AT_ONCE)))
         # One behind a gap was written meanwhile, and is read again in its turn.
-        there = takewhile(lambda each: each[1] is not None, zip(wanted, found, strict=True))
+        there = takewhile(
+            lambda each: each[1] is not None, zip(missing_versions, commits, strict=True)
+        )
         with self._lock:
             for version, commit in there:
                 assert commit is not None
@@ -220,10 +210,10 @@ class StoredLog:
 
         Reads the storage, never the memory. None stands for a log that was never cut.
         """
-        found = self.mark(0 if manifest is None else manifest.version)
-        if found is None or found.is_cut:
+        mark = self.mark(0 if manifest is None else manifest.version)
+        if mark is None or mark.is_cut:
             return False
-        return manifest is None or manifest.token == found.token
+        return manifest is None or manifest.token == mark.token
 
     def roll(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
         """Apply the commits behind a manifest, up to ``last`` or to the end.
@@ -235,8 +225,8 @@ class StoredLog:
             if last is not None and version > last:
                 break
             if count >= 2 and (count & (count - 1) == 0 or count % AT_ONCE == 0):
-                ahead = version + min(count, AT_ONCE)
-                if not self.bring(version, ahead if last is None else min(ahead, last + 1)):
+                stop = version + min(count, AT_ONCE)
+                if not self.bring(version, stop if last is None else min(stop, last + 1)):
                     break
             commit = self.commit(version)
             if commit is None:
@@ -266,8 +256,10 @@ class StoredLog:
         as the last checkpoint.
         """
         after = "" if manifest is None else commit_path(manifest.version)
-        known = -1 if manifest is None else manifest.version
-        return max((entry.version for entry in entries(self.store, after=after)), default=known)
+        known_version = -1 if manifest is None else manifest.version
+        return max(
+            (entry.version for entry in entries(self.store, after=after)), default=known_version
+        )
 
     def gap(self, version: int, newest: int) -> CorruptionError:
         """Return the error of a version that is missing, although the log has a newer one."""
@@ -333,20 +325,14 @@ def storage_ms(store: Store) -> int | None:
     probe = f"{_FOLDER}/{_LAST}{uuid.uuid4().hex[:16]}.now"
     store.put(probe, b"")
     try:
-        found = [info for info in store.list(_FOLDER, after=probe[:-1]) if info.path == probe]
+        infos = [info for info in store.list(_FOLDER, after=probe[:-1]) if info.path == probe]
     finally:
         store.delete(probe)
-    return int(found[0].modified_s * 1000) if found else None
+    return int(infos[0].modified_s * 1000) if infos else None
 
 
 def require_clock(store: Store, now_ms: int) -> None:
-    """Raise if a time is far beyond the storage's own.
-
-    Raises
-    ------
-    ClockError
-        It is ahead by more than `AHEAD_MS`.
-    """
+    """Raise if a time is far beyond the storage's own."""
     theirs = storage_ms(store)
     if theirs is not None and now_ms > theirs + AHEAD_MS:
         raise ClockError.ahead(store.url, render_time(now_ms), render_time(theirs))

@@ -68,13 +68,7 @@ class KeptPosition:
 
     @classmethod
     def read(cls, text: str) -> KeptPosition:
-        """Return the position of a text.
-
-        Raises
-        ------
-        DataError
-            It is none.
-        """
+        """Return the position of a text."""
         try:
             record = json.loads(text)
             snapshot = record.get("snapshot")
@@ -97,7 +91,9 @@ class KeptPosition:
         """
         if other.pinned != self.pinned or other.at.keys() != self.at.keys():
             return False
-        if not all(_is_behind(other.at[path], place) for path, place in self.at.items()):
+        if not all(
+            _is_behind(other.at[path], version_ref) for path, version_ref in self.at.items()
+        ):
             return False
         # Of one position the snapshot grows until it is whole, and is told no more.
         if other.at != self.at or self.snapshot is None:
@@ -113,17 +109,14 @@ def _is_behind(place: TableVersion, newer: TableVersion) -> bool:
 
 def places_record(places: VersionsByInput) -> dict[str, list[Any]]:
     """Return places as JSON holds them (`places_of`)."""
-    return {name: [place.table_id, place.version, place.token] for name, place in places.items()}
+    return {
+        name: [version_ref.table_id, version_ref.version, version_ref.token]
+        for name, version_ref in places.items()
+    }
 
 
 def places_of(record: Any) -> dict[str, TableVersion]:
-    """Return the places that JSON holds.
-
-    Raises
-    ------
-    AttributeError, TypeError, ValueError
-        It holds none.
-    """
+    """Return the places that JSON holds."""
     return {
         text_in(name): TableVersion(
             table_id=text_in(id_), version=whole(version), token=text_in(token)

@@ -83,20 +83,6 @@ def despite_expiry(attempt: Callable[[], T], url: str) -> T:
     An attempt chooses what to read by a look at the table, and takes the lease on it or begins to
     read. An expiry may come anywhere in between, and behind it another choice is there. What is
     refused twice in the same words is gone for good.
-
-    Parameters
-    ----------
-    attempt : callable
-        Looks at the table anew in each call.
-    url : str
-        The table, for the error.
-
-    Raises
-    ------
-    DataLossError
-        What the attempt asks for is expired.
-    ContentionError
-        Expiries were faster, again and again.
     """
     before = ""
     for _ in range(_ATTEMPTS_MAX):
@@ -167,41 +153,27 @@ def bounds(
     leases: Iterable[Lease],
     now_ms: int,
 ) -> list[RetentionBound]:
-    """Return all reasons to keep versions.
-
-    Parameters
-    ----------
-    newest : int
-        The newest version.
-    retain_versions : int, optional
-        The changes of so many versions stay readable, and the state before them.
-    at_age, at_safety : (int, int)
-        An age in ms, and the version that was the newest so long ago.
-    at_row_ttl : (int, int), optional
-        The same for the age of rows that go by the time of their commit (`table.row_ttl`).
-    leases : iterable of Lease
-        Those that have lapsed bind nothing.
-    now_ms : int
-        The time, in ms since 1970.
-    """
-    found = [
+    """Return all reasons to keep versions."""
+    retention_bounds = [
         RetentionBound(since=at_safety[1], reason=f"versions of the last {render_ms(at_safety[0])}")
     ]
     if retain_versions is not None:
         reason = f"the retention of {retain_versions} versions"
-        found.append(RetentionBound(since=newest - retain_versions, reason=reason))
+        retention_bounds.append(RetentionBound(since=newest - retain_versions, reason=reason))
     if at_age is not None:
         reason = f"the retention of {render_ms(at_age[0])}"
-        found.append(RetentionBound(since=at_age[1], reason=reason))
+        retention_bounds.append(RetentionBound(since=at_age[1], reason=reason))
     if at_row_ttl is not None:
         reason = f"rowTtl={render_ms(at_row_ttl[0])} by the time of commits"
-        found.append(RetentionBound(since=at_row_ttl[1], reason=reason))
-    found += [
+        retention_bounds.append(RetentionBound(since=at_row_ttl[1], reason=reason))
+    retention_bounds += [
         RetentionBound(since=lease.version, reason=f"the consumer '{lease.consumer}'")
         for lease in leases
         if lease.is_live(now_ms)
     ]
-    return [RetentionBound(since=max(0, each.since), reason=each.reason) for each in found]
+    return [
+        RetentionBound(since=max(0, bound.since), reason=bound.reason) for bound in retention_bounds
+    ]
 
 
 def choose_since(found: Iterable[RetentionBound]) -> RetentionBound:
@@ -288,26 +260,6 @@ def expire(
 
     A writer is forgotten when its last epoch is older than ``writers_ms``. What it had committed is
     not known then, so that it is refused if it comes back after all.
-
-    Parameters
-    ----------
-    retain_versions : int, optional
-        The changes of so many versions stay readable.
-    retain_ms : int, optional
-        Every time within the last so many milliseconds stays readable. With both, the
-        one that keeps more counts; one of them must be given.
-    safety_ms : int
-        What was the newest version within that time is kept in any case (`SAFETY_MS`). Less
-        than an hour only if no query runs.
-
-    Raises
-    ------
-    OptionError
-        No retention is given.
-    CorruptionError
-        A lease cannot be read; nothing was expired.
-    ClockError
-        This machine's clock, or the time of the newest version, lies far in the future.
     """
     if retain_versions is None and retain_ms is None:
         raise OptionError.missing("retain", "how much of the past to keep")
@@ -411,17 +363,7 @@ class VacuumResult:
 def vacuum(
     store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False
 ) -> VacuumResult:
-    """Remove what no readable version needs, and what crashes left behind.
-
-    Parameters
-    ----------
-    grace_ms : int
-        How long staged files may wait for their commit, by the storage's own clock. A write
-        with older files may be refused, and is then to be repeated.
-    dry_run : bool
-        Whether only to look. It still writes, and removes, one empty object: that is how to
-        ask a storage for its time.
-    """
+    """Remove what no readable version needs, and what crashes left behind."""
     # Files of versions after a gap are in use.
     log.require_no_gap(log.head())
     look = _look(store)
@@ -481,8 +423,8 @@ def _look(store: Store) -> _Look:
     finally:
         store.delete(probe)
     clock = files.pop(probe, None)
-    own = [info for info in files.values() if not info.is_link]
-    runs = [info for info in own if is_run_path(info.path)]
+    infos = [info for info in files.values() if not info.is_link]
+    runs = [info for info in infos if is_run_path(info.path)]
     # If the listing should miss the probe, an older file makes everything look younger.
     now_s = (
         max((info.modified_s for info in runs), default=0.0) if clock is None else clock.modified_s
@@ -491,12 +433,12 @@ def _look(store: Store) -> _Look:
     for folder in (_DATA, _LOG, _LEASES, _PRESSURE):
         others += store.temporaries(folder)
     passing = [info for info in others if _PASSING.fullmatch(info.path) and not info.is_link]
-    known = {info.path for info in (*runs, *passing)}
+    known_paths = {info.path for info in (*runs, *passing)}
     return _Look(
         now_s=now_s,
         runs=tuple(runs),
         passing=tuple(passing),
-        foreign=tuple(sorted(info.path for info in others if info.path not in known)),
+        foreign=tuple(sorted(info.path for info in others if info.path not in known_paths)),
     )
 
 

@@ -201,16 +201,16 @@ def reports(store: Store, now_ms: int) -> list[PressureReport]:
 
     A report that cannot be read is left out with a warning; that of a dead consumer is out of date.
     """
-    found: list[PressureReport] = []
+    valid_reports: list[PressureReport] = []
     for info in nlargest(_REPORTS_MAX, store.list(FOLDER), key=attrgetter("modified_s")):
         try:
-            said = _read(store, info.path)
+            valid_report = _read(store, info.path)
         except UNREADABLE as error:
             _LOGGER.warning("a report of pressure is passed by: %s", error.message)
             continue
-        if said is not None and said.is_live(now_ms):
-            found.append(said)
-    return sorted(found, key=attrgetter("consumer"))
+        if valid_report is not None and valid_report.is_live(now_ms):
+            valid_reports.append(valid_report)
+    return sorted(valid_reports, key=attrgetter("consumer"))
 
 
 def _report_in(path: str, record: Mapping[str, Any]) -> PressureReport:
@@ -247,10 +247,17 @@ class PressureGauge:
             if self._looked_ms is None or not 0 <= now_ms - self._looked_ms < LOOK_MS:
                 self._seen = reports(store, now_ms)
                 self._looked_ms = now_ms
-            live = (said for said in self._seen if said.is_live(now_ms) and said.refuses)
+            live = (
+                seen_report
+                for seen_report in self._seen
+                if seen_report.is_live(now_ms) and seen_report.refuses
+            )
             return next(live, None)
 
     def pressure(self, now_ms: int) -> float:
         """Return the greatest pressure that was seen and still counts, without a look; else 0."""
         with self._lock:
-            return max((said.pressure for said in self._seen if said.is_live(now_ms)), default=0.0)
+            return max(
+                (seen_report.pressure for seen_report in self._seen if seen_report.is_live(now_ms)),
+                default=0.0,
+            )

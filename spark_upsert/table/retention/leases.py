@@ -77,13 +77,7 @@ class Lease:
 
 
 def require_name(consumer: str) -> str:
-    """Return the name of a consumer if it can be a file name anywhere.
-
-    Raises
-    ------
-    OptionError
-        It cannot.
-    """
+    """Return the name of a consumer if it can be a file name anywhere."""
     if type(consumer) is not str or _NAME.fullmatch(consumer) is None:
         raise OptionError.invalid(
             "consumerId",
@@ -99,15 +93,7 @@ def lease_path(consumer: str) -> str:
 
 
 def hold(store: Store, log: Log, lease: Lease) -> None:
-    """Take or renew a lease durably.
-
-    Raises
-    ------
-    DataLossError
-        The version is expired already; the consumer has no lease then.
-    VersionNotFoundError
-        The version does not exist yet, so that the lease would hold nothing.
-    """
+    """Take or renew a lease durably."""
     _require_readable(log, lease)
     path = lease_path(lease.consumer)
     checked_record(path, lease, lease.to_json(), partial(lease_in, path)).put(store)
@@ -168,15 +154,9 @@ def release(store: Store, consumer: str) -> bool:
 
 
 def leases(store: Store) -> list[Lease]:
-    """Return all leases, the lapsed ones too, sorted by consumer.
-
-    Raises
-    ------
-    CorruptionError
-        An object among the leases is none.
-    """
-    found = (_read(store, info.path) for info in store.list(FOLDER))
-    return [lease for lease in found if lease is not None]  # The others were released since.
+    """Return all leases, the lapsed ones too, sorted by consumer."""
+    all_leases = (_read(store, info.path) for info in store.list(FOLDER))
+    return [lease for lease in all_leases if lease is not None]  # The others were released since.
 
 
 def readable_leases(store: Store) -> list[Lease]:
@@ -184,7 +164,7 @@ def readable_leases(store: Store) -> list[Lease]:
 
     It is for reports of how far consumers are, not for code that removes anything.
     """
-    found: list[Lease] = []
+    readable: list[Lease] = []
     for info in store.list(FOLDER):
         try:
             lease = _read(store, info.path)
@@ -192,8 +172,8 @@ def readable_leases(store: Store) -> list[Lease]:
             _LOGGER.warning("a lease is passed by: %s", error.message)
             continue
         if lease is not None:
-            found.append(lease)
-    return found
+            readable.append(lease)
+    return readable
 
 
 def lease_in(path: str, record: Mapping[str, Any]) -> Lease:

@@ -133,7 +133,9 @@ class RunFile:
         if not self.crowds:
             yield self.hash_range, self.rows
             return
-        crowded = [(each.hash_range.intersect(self.hash_range), each.rows) for each in self.crowds]
+        crowded = [
+            (crowd.hash_range.intersect(self.hash_range), crowd.rows) for crowd in self.crowds
+        ]
         bounds = [
             self.hash_range.first,
             *(bound for part, _ in crowded for bound in (part.first, part.end)),
@@ -147,13 +149,7 @@ class RunFile:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> RunFile:
-        """Rebuild a run file from its form in the log.
-
-        Raises
-        ------
-        CorruptionError
-            The path may lead out of the table.
-        """
+        """Rebuild a run file from its form in the log."""
         path = text(record["path"])
         if _LOGGED_PATH.fullmatch(path) is None:
             raise CorruptionError.in_file("_log", "the path of a run in the table", repr(path))
@@ -180,16 +176,7 @@ def new_run_path() -> str:
 
 
 def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
-    """Write sorted entries as a run file, durably.
-
-    Parameters
-    ----------
-    store : Store
-    path : str
-        A name that was never used before.
-    rows : pyarrow.RecordBatch, shape (n,), n > 0
-        Sorted by (hash, key), one entry per key; columns as `TableSchema.run`.
-    """
+    """Write sorted entries as a run file, durably."""
     if rows.num_rows == 0:
         raise ValueError("a run is never empty")
     with store.create(path) as sink:
@@ -220,8 +207,8 @@ def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[Crowd, ...]:
     whole keys do not crowd, so that the log says nothing more of their runs.
     """
     every = max(_CROWD_ROWS, -(-len(hashes) // _CROWDS_MAX))
-    seen = hashes[::every] >> np.uint64(32)
-    uppers = np.unique(seen[1:][seen[1:] == seen[:-1]])
+    prefixes = hashes[::every] >> np.uint64(32)
+    uppers = np.unique(prefixes[1:][prefixes[1:] == prefixes[:-1]])
     begins = np.searchsorted(hashes, uppers << np.uint64(32), side="left")
     lasts = (uppers << np.uint64(32)) | np.uint64(2**32 - 1)
     counts = np.searchsorted(hashes, lasts, side="right") - begins
@@ -230,16 +217,16 @@ def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[Crowd, ...]:
 
 def _read_crowds(record: Any, hash_range: HashRange, rows: int) -> tuple[Crowd, ...]:
     """Rebuild crowds from their form in the log."""
-    found = tuple(
+    crowds = tuple(
         Crowd(hash_number(digits), whole(count, least=1, most=rows)) for digits, count in record
     )
-    ranges = [crowd.hash_range.intersect(hash_range) for crowd in found]
-    is_ascending = all(a.upper < b.upper for a, b in pairwise(found))
-    if not is_ascending or any(each.is_empty for each in ranges):
+    ranges = [crowd.hash_range.intersect(hash_range) for crowd in crowds]
+    is_ascending = all(a.upper < b.upper for a, b in pairwise(crowds))
+    if not is_ascending or any(hash_range.is_empty for hash_range in ranges):
         raise ValueError("crowds of a run are not ascending within its hashes")
-    if sum(crowd.rows for crowd in found) > rows:
+    if sum(crowd.rows for crowd in crowds) > rows:
         raise ValueError("the crowds of a run have more entries than the run")
-    return found
+    return crowds
 
 
 class Run:
@@ -369,19 +356,19 @@ class Run:
         """Verify the blocks that hold the rows at some positions, and that Arrow can take them."""
         if len(positions) == 0:
             return
-        whole = self._blocks.are_verified
+        plain_verified = self._blocks.are_verified
         layouts = [layout for layout in map(self._layout, names) if not layout.is_known]
-        wanted = [layout for layout in layouts if not (whole and layout.is_plain)]
-        if not wanted:
+        unverified = [layout for layout in layouts if not (plain_verified and layout.is_plain)]
+        if not unverified:
             return
-        if not whole:
-            parts = [part for layout in wanted for part in layout.blocks_at(positions)]
+        if not plain_verified:
+            parts = [part for layout in unverified for part in layout.blocks_at(positions)]
             self._verify(np.concatenate([NO_BLOCKS, *parts]))
-        for layout in wanted:
+        for layout in unverified:
             if layout.is_nested:
                 self._examine_rows(layout, 0, self.file.rows)
-        self._verify_texts([layout for layout in wanted if layout.is_text], positions)
-        for layout in wanted:
+        self._verify_texts([layout for layout in unverified if layout.is_text], positions)
+        for layout in unverified:
             # It is only worth a look where much of the column was wanted.
             if len(positions) * 8 >= layout.block_count and not layout.is_nested:
                 self._learn(layout)
@@ -476,12 +463,12 @@ class Run:
         if damage is None:
             return
         self._report_damage()
-        block, expected, found = damage
+        block, expected, actual = damage
         begin = block * BLOCK_BYTES
         raise CorruptionError.in_file(
             self.file.path,
             f"checksum {expected:08x} of bytes {begin} to {begin + BLOCK_BYTES}",
-            f"{found:08x}",
+            f"{actual:08x}",
         )
 
     def _report_damage(self) -> None:
@@ -538,20 +525,14 @@ class RunCache:
         """Resident bytes of files that were no run's, such as libraries: what a release left."""
 
     def open(self, store: Store, file: RunFile) -> Run:
-        """Return the open run of a file.
-
-        Raises
-        ------
-        CorruptionError
-            The file is missing, has another length, or its tail is damaged.
-        """
+        """Return the open run of a file."""
         key = (store.url, file.path)
         with self._lock:
-            known = self._runs.get(key)
+            opened = self._runs.get(key)
         # Before it is mapped, so that what is written meanwhile is another state.
-        seen = store.mapped_file(file.path)
-        if known is not None and self._is_as_verified(known, seen):
-            return known.run
+        mapped_buffer = store.mapped_file(file.path)
+        if opened is not None and self._is_as_verified(opened, mapped_buffer):
+            return opened.run
 
         def on_damage() -> None:
             # It may be the local copy of a remote object: the next try fetches another.
@@ -574,8 +555,8 @@ class RunCache:
             run = mapped()
         with self._lock:
             # A copy of an object was not there before it was fetched.
-            seen = seen or store.mapped_file(file.path)
-            self._runs.put(key, _OpenRun(run, seen, self.clock()))
+            mapped_buffer = mapped_buffer or store.mapped_file(file.path)
+            self._runs.put(key, _OpenRun(run, mapped_buffer, self.clock()))
         return run
 
     def open_all(self, store: Store, files: Sequence[RunFile]) -> list[Run]:
@@ -606,20 +587,15 @@ class RunCache:
         It does so only for frugal work (`table.run.frugal`). So the memory of a worker follows its
         batches and not its table. Memory that was given back costs some microseconds per 64 KiB
         when it is touched again.
-
-        Parameters
-        ----------
-        rows : int
-            How many rows are worked upon.
         """
         if not is_frugal():
             return
-        found = resident_bytes()
-        self._others_bytes = min(self._others_bytes, found)
+        resident = resident_bytes()
+        self._others_bytes = min(self._others_bytes, resident)
         allowed = _RESIDENT_BYTES + rows * _RESIDENT_BYTES_PER_ROW
-        if found > max(allowed, self._others_bytes + _RELEASED_BYTES_MIN):
+        if resident > max(allowed, self._others_bytes + _RELEASED_BYTES_MIN):
             with self._lock:
-                runs = [known.run for known in self._runs.values()]
+                runs = [opened.run for opened in self._runs.values()]
             for run in runs:
                 run.release()
             self._others_bytes = resident_bytes()

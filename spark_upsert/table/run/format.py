@@ -82,20 +82,7 @@ class ParsedRun(NamedTuple):
 
 
 def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
-    """Return the batch of a file without copying it.
-
-    Parameters
-    ----------
-    body : pyarrow.Buffer
-        The file up to the end of its batch. The blocks of its two messages are verified.
-    rows : int
-        How many rows it should have.
-
-    Raises
-    ------
-    ValueError, OSError, EOFError, pyarrow.ArrowException
-        It is not the file of a run.
-    """
+    """Return the batch of a file without copying it."""
     reader = pa.BufferReader(body.slice(MAGIC_BYTES))
     schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
     unreadable = {field.name: field.type for field in schema if not _is_read(field)}
@@ -121,13 +108,7 @@ def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
 
 
 def _is_read(field: pa.Field) -> bool:
-    """Return whether a column of a file is read, in its own type or in the storage type of it.
-
-    Raises
-    ------
-    ValueError
-        No release stored such a type.
-    """
+    """Return whether a column of a file is read, in its own type or in the storage type of it."""
     if find_unstorable_part(field.name, field.type) is None:
         return True
     if not any(_is_earlier(part.type) for part, _ in walk_type(field.name, field.type)):
@@ -151,8 +132,8 @@ def _is_earlier(type_: pa.DataType) -> bool:
 
 def _batch_without(names: Iterable[str], schema: pa.Schema, body: pa.Buffer) -> pa.RecordBatch:
     """Return the batch of a file without some columns, whose buffers are passed over."""
-    kept = [index for index, name in enumerate(schema.names) if name not in names]
-    options = pa.ipc.IpcReadOptions(included_fields=kept)
+    indices = [index for index, name in enumerate(schema.names) if name not in names]
+    options = pa.ipc.IpcReadOptions(included_fields=indices)
     with pa.ipc.open_stream(body.slice(MAGIC_BYTES), options=options) as reader:
         return reader.read_next_batch()
 
@@ -227,12 +208,7 @@ def blocks_of(low: Numbers, high: Numbers) -> Numbers:
 
 
 def checksums(words: npt.NDArray[np.uint64]) -> Sums:
-    """Return the checksum of each block.
-
-    Parameters
-    ----------
-    words : numpy.ndarray of uint64, shape (n, 128)
-    """
+    """Return the checksum of each block."""
     sums = np.einsum("ij,j->i", words, _WEIGHTS)
     return (sums >> np.uint64(32)).astype("<u4")
 
@@ -262,9 +238,9 @@ class Blocks:
         self, body: memoryview, sums: Sums, bring: Callable[[Numbers], None] | None = None
     ) -> None:
         self._bring = bring
-        whole = len(body) // BLOCK_BYTES * BLOCK_BYTES
-        self._whole = _words_of(body[:whole])
-        self._rest = body[whole:]
+        block_bytes = len(body) // BLOCK_BYTES * BLOCK_BYTES
+        self._whole = _words_of(body[:block_bytes])
+        self._rest = body[block_bytes:]
         self._sums = sums
         self._verified = np.zeros(len(sums), dtype=np.bool_)
         self.are_verified = not len(sums)
@@ -283,23 +259,17 @@ class Blocks:
         return low >= high or bool(self._verified[low // BLOCK_BYTES : block_count(high)].all())
 
     def verify(self, blocks: Numbers) -> tuple[int, int, int] | None:
-        """Verify blocks that were not verified before, whatever their order.
-
-        Returns
-        -------
-        (int, int, int) or None
-            The first damaged block, the checksum that it should have and the one it has.
-        """
+        """Verify blocks that were not verified before, whatever their order."""
         fresh = self._distinct(blocks[~self._verified[blocks]])
         if not len(fresh):
             return None
         if self._bring is not None:
             self._bring(fresh)
-        found = self._checksums(fresh)
-        wrong = np.flatnonzero(found != self._sums[fresh])
+        actual_sums = self._checksums(fresh)
+        wrong = np.flatnonzero(actual_sums != self._sums[fresh])
         if len(wrong):
             first = wrong[0]
-            return int(fresh[first]), int(self._sums[fresh[first]]), int(found[first])
+            return int(fresh[first]), int(self._sums[fresh[first]]), int(actual_sums[first])
         self._verified[fresh] = True
         self.are_verified = bool(self._verified.all())
         return None
@@ -307,9 +277,9 @@ class Blocks:
     def _distinct(self, blocks: Numbers) -> Numbers:
         """Return the different ones, ascending."""
         if len(blocks) * 16 > len(self._sums):
-            wanted = np.zeros(len(self._sums), dtype=np.bool_)
-            wanted[blocks] = True
-            return np.flatnonzero(wanted)
+            is_distinct = np.zeros(len(self._sums), dtype=np.bool_)
+            is_distinct[blocks] = True
+            return np.flatnonzero(is_distinct)
         ordered = np.sort(blocks)
         is_new = np.ones(len(ordered), dtype=np.bool_)
         np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
@@ -366,10 +336,10 @@ class BlockSink:
             if len(self._pending) == BLOCK_BYTES:
                 self._sums.append(checksums(_words_of(self._pending)))
                 self._pending = bytearray()
-        whole = len(view) // BLOCK_BYTES * BLOCK_BYTES
-        if whole:
-            self._sums.append(checksums(_words_of(view[:whole])))
-        self._pending += view[whole:]
+        block_bytes = len(view) // BLOCK_BYTES * BLOCK_BYTES
+        if block_bytes:
+            self._sums.append(checksums(_words_of(view[:block_bytes])))
+        self._pending += view[block_bytes:]
 
     def end_body(self) -> None:
         """Learn that everything written from here on belongs to the tail."""
@@ -422,14 +392,14 @@ class Layout:
         self._examined = np.zeros(-(-len(array) // _GROUP_ROWS), dtype=np.bool_)
         if self.is_nested:
             return
-        valid, values, *rest = array.buffers()
+        valid, values, *other_buffers = array.buffers()
         self.valid = None if valid is None else valid.address - base
         self.values = values.address - base
         if self.is_text:
             # As they are never negative, a sign would make them too large.
             self.offsets = np.frombuffer(values, dtype=np.uint32, count=len(array) + 1)
-            self.data = None if rest[0] is None else rest[0].address - base
-            self.data_bytes = 0 if rest[0] is None else rest[0].size
+            self.data = None if other_buffers[0] is None else other_buffers[0].address - base
+            self.data_bytes = 0 if other_buffers[0] is None else other_buffers[0].size
         else:
             self.bits = array.type.bit_width
 
@@ -445,13 +415,7 @@ class Layout:
         return low, min(high, len(self.array))
 
     def examine(self, start: int, stop: int) -> None:
-        """Examine verified rows, from one of `unexamined` to another.
-
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            They are not sound.
-        """
+        """Examine verified rows, from one of `unexamined` to another."""
         require_sound(self.array.slice(start, stop - start))
         self._examined[start // _GROUP_ROWS : -(-stop // _GROUP_ROWS)] = True
         self.is_known = bool(self._examined.all())
@@ -475,13 +439,7 @@ class Layout:
             yield (self.values + ((positions + 1) * self.bits - 1) // 8) // BLOCK_BYTES
 
     def text_blocks_at(self, positions: Numbers) -> Numbers:
-        """Return the blocks of the bytes of texts; their offsets are verified already.
-
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            The offsets lead elsewhere.
-        """
+        """Return the blocks of the bytes of texts; their offsets are verified already."""
         if not self.is_text:
             return NO_BLOCKS
         begins, ends = self.offsets[positions], self.offsets[positions + 1]
@@ -509,13 +467,7 @@ class Layout:
             yield self.values + start * self.bits // 8, self.values + (stop * self.bits + 7) // 8
 
     def text_ranges_of(self, start: int, stop: int) -> Iterator[Range]:
-        """Yield the range of the bytes of texts; their offsets are verified already.
-
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            The offsets lead elsewhere.
-        """
+        """Yield the range of the bytes of texts; their offsets are verified already."""
         if not self.is_text:
             return
         low, high = int(self.offsets[start]), int(self.offsets[stop])

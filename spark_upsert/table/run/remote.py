@@ -79,32 +79,24 @@ class FarBytes:
         return int(self._is_here.sum()) * BLOCK_BYTES
 
     def bring(self, blocks: Positions) -> None:
-        """Fill blocks in, given in ascending order, with one request of the store.
-
-        Raises
-        ------
-        CorruptionError
-            There is no such object.
-        StorageError
-            The storage does not answer.
-        """
-        wanted = blocks[~self._is_here[blocks]]
-        if not len(wanted):
+        """Fill blocks in, given in ascending order, with one request of the store."""
+        missing_blocks = blocks[~self._is_here[blocks]]
+        if not len(missing_blocks):
             return
-        parted = np.flatnonzero(np.diff(wanted) > _JOINED_BLOCKS)
-        lows = wanted[np.concatenate([[0], parted + 1])]
-        highs = wanted[np.concatenate([parted, [len(wanted) - 1]])] + 1
+        parted = np.flatnonzero(np.diff(missing_blocks) > _JOINED_BLOCKS)
+        lows = missing_blocks[np.concatenate([[0], parted + 1])]
+        highs = missing_blocks[np.concatenate([parted, [len(missing_blocks) - 1]])] + 1
         ranges = [
             (low * BLOCK_BYTES, min(high * BLOCK_BYTES, self._size))
             for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
         ]
         try:
-            found = self._store.read_ranges(self._path, ranges)
+            contents = self._store.read_ranges(self._path, ranges)
         except FileNotFoundError as error:
             raise CorruptionError.in_file(
                 f"{self._store.url}/{self._path}", f"{self._size} bytes", "no such file"
             ) from error
-        for (low, high), data in zip(ranges, found, strict=True):
+        for (low, high), data in zip(ranges, contents, strict=True):
             self._memory[low:high] = data
             self._is_here[low // BLOCK_BYTES : block_count(high)] = True
 
@@ -141,18 +133,18 @@ class FarSearch(HashSearch):
         """Return where each probe stands first, or would stand, as `numpy.searchsorted` does."""
         count = len(self._hashes)
         low, high = np.zeros(len(probes), np.int64), np.full(len(probes), count, np.int64)
-        below, above = np.full(len(probes), self._ends[0]), np.full(len(probes), self._ends[1])
+        lower, above = np.full(len(probes), self._ends[0]), np.full(len(probes), self._ends[1])
         left = np.arange(len(probes))
         wider = 1
         while len(left):
             begin, end = self._windows(
-                probes[left], low[left], high[left], below[left], above[left], wider
+                probes[left], low[left], high[left], lower[left], above[left], wider
             )
             self._verify(begin, end)
             at_begin, at_last = self._hashes[begin], self._hashes[end - 1]
             is_before, is_behind = at_begin >= probes[left], at_last < probes[left]
             high[left[is_before]], above[left[is_before]] = begin[is_before], at_begin[is_before]
-            low[left[is_behind]], below[left[is_behind]] = end[is_behind], at_last[is_behind]
+            low[left[is_behind]], lower[left[is_behind]] = end[is_behind], at_last[is_behind]
             within = ~(is_before | is_behind)
             low[left[within]], high[left[within]] = begin[within], end[within]
             left = left[~within & (low[left] < high[left])]
@@ -258,9 +250,11 @@ class FarRuns:
         near = [file for file in files if file.path not in paths]
         with beside(lambda: RUNS.open_all(store, near), rows=ROWS_PER_THREAD) as opened:
             runs = in_order(lambda file: self._open(store, file), far, min(len(far), self.at_once))
-            found: dict[str, Run] = {file.path: run for file, run in zip(far, runs, strict=True)}
-        found |= {file.path: run for file, run in zip(near, opened(), strict=True)}
-        return [found[file.path] for file in files]
+            run_by_path: dict[str, Run] = {
+                file.path: run for file, run in zip(far, runs, strict=True)
+            }
+        run_by_path |= {file.path: run for file, run in zip(near, opened(), strict=True)}
+        return [run_by_path[file.path] for file in files]
 
     def _stays_far(self, store: Store, file: RunFile, sought: int) -> bool:
         """Return whether a look-up takes so little of a run that a copy of it does not pay."""
@@ -268,18 +262,18 @@ class FarRuns:
             return False
         key = (store.url, file.path)
         with self._lock:
-            known = self._runs.get(key)
-            spent = (self._spent.get(key) or 0) if known is None else known.spent
+            opened = self._runs.get(key)
+            spent = (self._spent.get(key) or 0) if opened is None else opened.spent
         spent += sought * (_window(file.rows) * _HASH_BYTES + _ROW_BYTES)
         return spent * self.share < file.bytes and store.is_far(file.path)
 
     def _open(self, store: Store, file: RunFile) -> FarRun:
         key = (store.url, file.path)
         with self._lock:
-            known = self._runs.get(key)
+            opened = self._runs.get(key)
             spent = self._spent.get(key) or 0
-        if known is not None:
-            return known
+        if opened is not None:
+            return opened
 
         def on_damage() -> None:
             with self._lock:
@@ -292,16 +286,7 @@ class FarRuns:
         return run
 
     def bring(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
-        """Fetch what a look-up touches of parts that lie far away, side by side.
-
-        Parameters
-        ----------
-        parts : sequence of Part
-        hashes : numpy.ndarray of uint64, ascending
-            Those that are looked up.
-        names : sequence of str
-            Columns that are read of what is found.
-        """
+        """Fetch what a look-up touches of parts that lie far away, side by side."""
         far = [part for part in parts if isinstance(part, RunPart) and isinstance(part.run, FarRun)]
         touch = partial(_touch, hashes=hashes, names=names)
         for _ in in_order(touch, far, min(len(far), self.at_once)):
@@ -316,9 +301,9 @@ def _touch(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
     """Read what a look-up reads of a part."""
     first, last = part.hash_ends
     probes = hashes[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
-    places = part.places(probes)
-    found = places[part.hashes_at(np.minimum(places, len(part) - 1)) == probes]
-    part.run.verify_at([name for name in names if part.has(name)], part.in_run(found))
+    indices = part.places(probes)
+    matches = indices[part.hashes_at(np.minimum(indices, len(part) - 1)) == probes]
+    part.run.verify_at([name for name in names if part.has(name)], part.in_run(matches))
 
 
 def _window(rows: int) -> int:

@@ -120,10 +120,10 @@ class RunPart:
         return self.unverified_hashes[positions]
 
     def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        places = self.run.search.places(probes)
+        indices = self.run.search.places(probes)
         if self._count == self.run.file.rows:
-            return places
-        return np.clip(places - self._start, 0, self._count)
+            return indices
+        return np.clip(indices - self._start, 0, self._count)
 
     def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
         return self.run.search.likely(probes)
@@ -304,16 +304,16 @@ class Rows:
         """Return columns of the rows at some positions of one part."""
         part = self.parts[index]
         stored = [name for name in names if part.has(name)]
-        found = dict(zip(stored, part.take(stored, positions), strict=True))
+        column_by_name = dict(zip(stored, part.take(stored, positions), strict=True))
         RUNS.settle(len(positions))
-        return [self._adapt(part, found.get(name), name, len(positions)) for name in names]
+        return [self._adapt(part, column_by_name.get(name), name, len(positions)) for name in names]
 
     def slice(self, index: int, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
         """Return columns of consecutive rows of one part, without a copy where possible."""
         part = self.parts[index]
         stored = [name for name in names if part.has(name)]
-        found = dict(zip(stored, part.slice(stored, start, stop), strict=True))
-        return [self._adapt(part, found.get(name), name, stop - start) for name in names]
+        column_by_name = dict(zip(stored, part.slice(stored, start, stop), strict=True))
+        return [self._adapt(part, column_by_name.get(name), name, stop - start) for name in names]
 
     def gathered(self, names: Sequence[str]) -> Rows:
         """Return some columns of the same rows as one part in memory, cheap to address.

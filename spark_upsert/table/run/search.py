@@ -61,12 +61,7 @@ class HashSearch:
         self._filter: _Filter | None = None
 
     def places(self, probes: Hashes) -> Positions:
-        """Return where each probe stands first, or would stand, as `numpy.searchsorted` does.
-
-        Parameters
-        ----------
-        probes : numpy.ndarray of uint64, ascending
-        """
+        """Return where each probe stands first, or would stand, as `numpy.searchsorted` does."""
         count = len(self._hashes)
         is_few = count >= max(len(probes) * _FEW, STRIDE)
         if not (self._has_paid(len(probes), _SAMPLE_PAYS) and is_few):
@@ -77,26 +72,20 @@ class HashSearch:
         inner = len(probes)
         if border < count:
             inner = int(np.searchsorted(probes, self._hashes[border], side="right"))
-        rest = np.searchsorted(self._hashes[border:], probes[inner:]) + border
-        return np.concatenate([self._within(self._sample, probes[:inner]), rest])
+        ends = np.searchsorted(self._hashes[border:], probes[inner:]) + border
+        return np.concatenate([self._within(self._sample, probes[:inner]), ends])
 
     def _within(self, sample: Hashes, probes: Hashes) -> Positions:
         """Return the places of probes, of which none is behind the stretch of the last sample."""
         stretch = np.maximum(np.searchsorted(sample, probes) - 1, 0)
         hashes = self._hashes[: len(sample) * STRIDE].reshape(-1, STRIDE).take(stretch, axis=0)
         # Eight bytes of 0 or 1 are a word, and the upper byte of this product is their sum.
-        below = (hashes < probes[:, None]).view(np.uint64)
-        counts = ((below * _ONES) >> np.uint64(56)).view(np.int64)
+        is_lower = (hashes < probes[:, None]).view(np.uint64)
+        counts = ((is_lower * _ONES) >> np.uint64(56)).view(np.int64)
         return stretch * STRIDE + counts.sum(axis=1)
 
     def likely(self, probes: Hashes) -> Positions:
-        """Return the places of probes that may be among the hashes: all that are, and some others.
-
-        Parameters
-        ----------
-        probes : numpy.ndarray of uint64
-            None below the first hash, or above the last.
-        """
+        """Return probe indices that may be among the hashes: no misses, few false positives."""
         if not self._has_paid(len(probes), _FILTER_PAYS):
             return np.arange(len(probes))
         if self._filter is None:

@@ -80,13 +80,6 @@ class Report:
 def check(store: Store, log: LogReader, told: Callable[[int, int], object] | None = None) -> Report:
     """Verify all that the readable versions of a table depend on.
 
-    Parameters
-    ----------
-    store : Store
-    log : LogReader
-    told : callable, optional
-        Told before each file: how many were looked at, and how many there are.
-
     Notes
     -----
     Reads every file once, those of the log too, whatever was read of them before. Memory is
@@ -102,7 +95,7 @@ def check(store: Store, log: LogReader, told: Callable[[int, int], object] | Non
         of_files += _check_file(store, head.schema, file)
     if of_files and log.head().since > head.since:
         needed = despite_expiry(lambda: _Readable.of(log), store.url).files
-        of_files = [each for each in of_files if each.place in needed]
+        of_files = [of_file for of_file in of_files if of_file.place in needed]
     of_rows = despite_expiry(lambda: _check_newest(store, log), store.url)
     return Report(
         since=head.since,
@@ -137,7 +130,7 @@ class _Readable:
     @property
     def files(self) -> dict[str, RunFile]:
         """All that it needs, by path."""
-        slices = [*self.base.slices, *(each for c in self.commits for each in c.slices())]
+        slices = [*self.base.slices, *(slice_ for c in self.commits for slice_ in c.slices())]
         return {slice_.file.path: slice_.file for slice_ in slices}
 
 
@@ -154,9 +147,9 @@ def _check_leases(store: Store, log: LogReader) -> list[Finding]:
     held = readable_leases(store)
     newest = log.head().version  # After the leases, which do not go ahead of it.
     return [
-        newer_than_the_log(lease_path(each.consumer), each.version, newest)
-        for each in held
-        if each.version > newest
+        newer_than_the_log(lease_path(lease.consumer), lease.version, newest)
+        for lease in held
+        if lease.version > newest
     ]
 
 
@@ -221,22 +214,22 @@ def _check_file(store: Store, schema: TableSchema, file: RunFile) -> Iterator[Fi
 
 
 def _check_order(schema: TableSchema, run: Run) -> Iterator[Finding]:
-    place, hashes = run.file.path, run.hashes
+    path, hashes = run.file.path, run.hashes
     falling = np.flatnonzero(hashes[1:] < hashes[:-1])
     if len(falling):
         yield Finding(
-            place=place, expected=f"{HASH} ascending", found=f"it falls behind entry {falling[0]}"
+            place=path, expected=f"{HASH} ascending", found=f"it falls behind entry {falling[0]}"
         )
     for start in range(0, len(hashes), _CHUNK_ROWS):
         stop = min(start + _CHUNK_ROWS, len(hashes))
         # A key that could not be decoded is hashed by its bytes, so only plain tables are tried.
         if not schema.has_quarantine:
             keys = run.slice(schema.keys, start, stop)
-            own = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
-            wrong = np.flatnonzero(own != hashes[start:stop])
+            expected_hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+            wrong = np.flatnonzero(expected_hashes != hashes[start:stop])
             if len(wrong):
                 yield Finding(
-                    place=place,
+                    place=path,
                     expected=f"{HASH} of its own key in each entry",
                     found=f"another in entry {start + wrong[0]} and {len(wrong) - 1} more",
                 )
@@ -249,7 +242,7 @@ def _check_order(schema: TableSchema, run: Run) -> Iterator[Finding]:
         twice = ~_is_less(before, after)
         if bool(twice.any()):
             yield Finding(
-                place=place,
+                place=path,
                 expected="each key once, in order",
                 found=f"a key again, or out of order, behind entry {equal[twice][0]}",
             )
@@ -258,7 +251,9 @@ def _check_order(schema: TableSchema, run: Run) -> Iterator[Finding]:
 def _is_less(left: list[pa.Array], right: list[pa.Array]) -> npt.NDArray[np.bool_]:
     """Return where a row is before another in the order of runs."""
     count = len(left[0])
-    both = [pa.concat_arrays([one, other]) for one, other in zip(left, right, strict=True)]
+    both = [
+        pa.concat_arrays([one, right_column]) for one, right_column in zip(left, right, strict=True)
+    ]
     less = np.zeros(count, dtype=np.bool_)
     same = np.ones(count, dtype=np.bool_)
     for word in sort_words(both):
@@ -268,30 +263,24 @@ def _is_less(left: list[pa.Array], right: list[pa.Array]) -> npt.NDArray[np.bool
 
 
 def _check_newest(store: Store, log: LogReader) -> list[Finding]:
-    """Check the rows of the newest version.
-
-    Raises
-    ------
-    VersionNotFoundError
-        It was expired meanwhile.
-    """
+    """Check the rows of the newest version."""
     head = log.head()
-    found = [*_check_snapshot(store, head)]
+    findings = [*_check_snapshot(store, head)]
     newest = log.head()
-    if found and head.version < newest.since:
+    if findings and head.version < newest.since:
         raise VersionNotFoundError.expired(
             f"version {head.version}, checked while an expiry removed it,",
             since=newest.since,
             newest=newest.version,
         )
-    return found
+    return findings
 
 
 def _check_snapshot(store: Store, head: Manifest) -> Iterator[Finding]:
     if head.schema.engine.multiplicity is not None:  # A sum that does not fit is no damage.
         engine = replace(head.schema.engine, has_null_for_overflow=True)
         head = replace(head, schema=replace(head.schema, engine=engine))
-    place, schema = f"version {head.version}", head.schema
+    location, schema = f"version {head.version}", head.schema
     of_no_rows, first, rows = 0, "", 0
     counts_rows = schema.engine.multiplicity is not None
     try:
@@ -304,15 +293,15 @@ def _check_snapshot(store: Store, head: Manifest) -> Iterator[Finding]:
                     first = told(schema, columns, int(wrong[0]))
                 of_no_rows += len(wrong)
     except CorruptionError as error:
-        yield Finding(place=place, expected="its rows", found=error.message)
+        yield Finding(place=location, expected="its rows", found=error.message)
         return
     if of_no_rows:
         yield Finding(
-            place=place,
+            place=location,
             expected="contributions of one row or more in each entry",
             found=f"{of_no_rows} entries of none or fewer (the first: {first})",
         )
     if rows != head.live_rows:
         yield Finding(
-            place=place, expected=f"{head.live_rows} rows, by its live_rows", found=f"{rows}"
+            place=location, expected=f"{head.live_rows} rows, by its live_rows", found=f"{rows}"
         )

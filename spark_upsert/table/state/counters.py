@@ -116,8 +116,8 @@ class Counters:
     @classmethod
     def from_json(cls, record: Mapping[str, int]) -> Counters:
         """Rebuild counters; those that an older release did not know are zero."""
-        known = {f.name for f in _FIELDS}
-        return cls(**{name: value for name, value in record.items() if name in known})
+        field_names = {f.name for f in _FIELDS}
+        return cls(**{name: value for name, value in record.items() if name in field_names})
 
 
 _FIELDS = fields(Counters)

@@ -93,15 +93,7 @@ def without_sums(schema: TableSchema) -> TableSchema:
 
 
 def vanished(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
-    """Return which entries of a table of contributions are all zero.
-
-    Parameters
-    ----------
-    schema : TableSchema
-    columns : mapping of str to pyarrow.Array
-        The value columns of the entries. One with a value that is no sum, as the marker has, is
-        never all zero.
-    """
+    """Return which entries of a table of contributions are all zero."""
     return _are_zero(schema, columns, schema.values)
 
 
@@ -110,21 +102,15 @@ def impossible(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
     name = schema.engine.multiplicity
     assert name is not None
     counts = np.asarray(columns[name].fill_null(0), dtype=np.int64)
-    others = [other for other in schema.values if schema.engine.rule(other) is not Rule.SUM]
+    others = [value for value in schema.values if schema.engine.rule(value) is not Rule.SUM]
     is_entry = _are_zero(schema, columns, others)  # The marker counts nothing.
     empty = (counts == 0) & is_entry & ~vanished(schema, columns)
-    found: Mask = (counts < 0) | empty
-    return found
+    is_impossible: Mask = (counts < 0) | empty
+    return is_impossible
 
 
 def require_possible(schema: TableSchema, columns: Mapping[str, pa.Array], url: str) -> None:
-    """Raise if an entry with nothing older below it cannot be of any rows.
-
-    Raises
-    ------
-    CorruptionError
-        Names the first such entry.
-    """
+    """Raise if an entry with nothing older below it cannot be of any rows."""
     wrong = np.flatnonzero(impossible(schema, columns))
     if not len(wrong):
         return
@@ -152,10 +138,10 @@ def _are_zero(
         column = columns[name]
         if schema.engine.rule(name) is Rule.SUM:
             zero = pa.scalar(0, column.type)
-            found = pc.equal(column, zero).fill_null(True)
+            is_zero = pc.equal(column, zero).fill_null(True)
         else:
-            found = column.is_null()
-        mask: Mask = np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
+            is_zero = column.is_null()
+        mask: Mask = np.asarray(is_zero.to_numpy(zero_copy_only=False), dtype=np.bool_)
         result = mask if result is None else result & mask
     if result is None:
         length = len(next(iter(columns.values())))
@@ -175,32 +161,14 @@ class FoldedEntries(NamedTuple):
 def fold(
     rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = None
 ) -> FoldedEntries:
-    """Fold the entries of each key into one.
-
-    Parameters
-    ----------
-    rows : Rows
-        Columns as `TableSchema.run`; older rows stand before newer ones.
-    chosen : numpy.ndarray of int64, optional
-        Row numbers, ascending; all by default.
-    epochs : callable, optional
-        Gives the epoch of each row; needed where rows of one epoch may be of several tasks.
-    """
+    """Fold the entries of each key into one."""
     schema = rows.schema
     in_time = _in_time(rows, epochs) if epochs and schema.order else lambda _: []
     return fold_arranged(rows, *arrange(rows, chosen, in_time))
 
 
 def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> FoldedEntries:
-    """Fold entries that are arranged by key (`resolve.Arrangement`): the rest of `fold`.
-
-    Parameters
-    ----------
-    order : numpy.ndarray of int64
-        Row numbers, key by key, and of one key older rows before newer ones.
-    begins : numpy.ndarray of bool
-        Whether a place in ``order`` is the first of its key.
-    """
+    """Fold entries that are arranged by key (`resolve.Arrangement`): the rest of `fold`."""
     schema = rows.schema
     columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
     if not bool(begins.all()):
@@ -257,8 +225,8 @@ class _Groups:
         dead = self._columns[DEAD]
         if not self._has_order:
             marks = np.asarray(dead.to_numpy(zero_copy_only=False), dtype=np.bool_)
-            places = np.where(marks, np.arange(len(marks)), NONE)
-            last = np.maximum.reduceat(places, self._firsts)
+            row_indices = np.where(marks, np.arange(len(marks)), NONE)
+            last = np.maximum.reduceat(row_indices, self._firsts)
             result[DEAD] = pa.array(last != NONE)
             survivors = np.arange(len(marks)) >= np.repeat(last, self._counts)
             return lambda _: survivors
@@ -292,8 +260,8 @@ class _Groups:
         candidate = np.ones(len(column), dtype=np.bool_) if valid is None else valid.copy()
         if not self._has_order:
             candidate &= alive(None) & self._puts
-            places = np.where(candidate, np.arange(len(column)), NONE)
-            result[name] = _take(column, np.maximum.reduceat(places, self._firsts))
+            row_indices = np.where(candidate, np.arange(len(column)), NONE)
+            result[name] = _take(column, np.maximum.reduceat(row_indices, self._firsts))
             return
         at = self._columns[at_column(name)]
         rows = np.flatnonzero(candidate)
@@ -319,10 +287,10 @@ class _Groups:
         row_ranks = _dense_ranks(_words(values.row_at))
         keys = group[order] * (len(row_ranks) + 1) + row_ranks[order]
         reached = np.maximum.accumulate(keys)
-        kept = order[np.append(True, keys[1:] > reached[:-1])[: len(keys)]]
-        begins = np.diff(group[kept], prepend=-1) != 0
+        last_rows = order[np.append(True, keys[1:] > reached[:-1])[: len(keys)]]
+        begins = np.diff(group[last_rows], prepend=-1) != 0
         first = np.full(len(self._firsts), NONE)
-        first[group[kept[begins]]] = kept[begins]
+        first[group[last_rows[begins]]] = last_rows[begins]
         result[name] = _take(values.value, first)
         for column, source in ((at_column, values.at), (row_at_column, values.row_at)):
             fields = list(self._schema.order_type)
@@ -330,20 +298,20 @@ class _Groups:
             result[column(name)] = _take(
                 taken, np.where(first == NONE, NONE, np.arange(len(first)))
             )
-        result[older_column(name)] = self._older(name, values, kept[~begins], group)
+        result[older_column(name)] = self._older(name, values, last_rows[~begins], group)
 
     def _values_of(self, name: str) -> _Values:
         """Return the values of a column that entries have: those that they show, then the older."""
         column, at, row_at, older = (
-            self._columns[each]
-            for each in (name, at_column(name), row_at_column(name), older_column(name))
+            self._columns[column_name]
+            for column_name in (name, at_column(name), row_at_column(name), older_column(name))
         )
-        [own_row] = (self._columns[each] for each in self._schema.order_columns)
+        [own_row] = (self._columns[order_column] for order_column in self._schema.order_columns)
         shown = np.flatnonzero(np.asarray(pc.and_(column.is_valid(), at.is_valid())))
         chosen = pa.array(shown)
         nested, owners = older.flatten(), np.asarray(pc.list_parent_indices(older))
         starts = np.flatnonzero(np.diff(owners, prepend=-1))
-        place = np.arange(len(owners)) - np.repeat(starts, np.diff(starts, append=len(owners)))
+        offsets = np.arange(len(owners)) - np.repeat(starts, np.diff(starts, append=len(owners)))
         row_at = pc.coalesce(pc.struct_field(row_at, [0]), own_row)
         sides = (
             (at.field(0).take(chosen), pc.struct_field(nested, [0, 0])),
@@ -352,7 +320,7 @@ class _Groups:
         )
         return _Values(
             np.concatenate([shown, owners]),
-            np.concatenate([np.zeros(len(shown), dtype=np.int64), 1 + place]),
+            np.concatenate([np.zeros(len(shown), dtype=np.int64), 1 + offsets]),
             *(pa.concat_arrays(side) for side in sides),
         )
 
@@ -360,10 +328,10 @@ class _Groups:
         """Return values, group by group, as lists; null for none."""
         type_ = self._schema.older_type(name)
         chosen = pa.array(kept)
-        own = list(self._schema.order_type)
+        order_types = list(self._schema.order_type)
         parts = [
-            pa.StructArray.from_arrays([each.take(chosen)], fields=own)
-            for each in (values.at, values.row_at)
+            pa.StructArray.from_arrays([order_struct.take(chosen)], fields=order_types)
+            for order_struct in (values.at, values.row_at)
         ]
         records = pa.StructArray.from_arrays(
             [*parts, values.value.take(chosen)], fields=list(type_.value_type)
@@ -380,8 +348,8 @@ class _Groups:
         candidate = candidate if valid is None else candidate & valid
         words = (word for index in range(self._width) for word in _words(keys.field(index)))
         greatest = keep_greatest(words, self._firsts, candidate)
-        places = np.arange(len(candidate))
-        return self._precedence.one_of_tied(places, greatest, self._firsts)
+        row_indices = np.arange(len(candidate))
+        return self._precedence.one_of_tied(row_indices, greatest, self._firsts)
 
     def _fold_existence(
         self, alive: Callable[[list[pa.Array] | None], Mask], result: dict[str, pa.Array]

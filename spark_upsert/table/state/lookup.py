@@ -45,22 +45,7 @@ def find(
     hashes: npt.NDArray[np.uint64],
     keys: Sequence[pa.Array],
 ) -> EntryMatches:
-    """Look keys up in a state.
-
-    Parameters
-    ----------
-    schema : TableSchema
-    state : sequence of (Part, epoch)
-        Parts sorted by hash with one entry per key each, in the order of their epochs.
-    hashes : numpy.ndarray of uint64, shape (n,), ascending
-    keys : sequence of pyarrow.Array, each of length n
-        The columns of `TableSchema.identity`.
-
-    Raises
-    ------
-    CorruptionError
-        A run is damaged where it was searched.
-    """
+    """Look keys up in a state."""
     rows = Rows(schema, [part for part, _ in state])
     epochs = [epoch for _, epoch in state]
     return mechanism_of(schema).gather(rows, epochs, hits_of(rows, hashes, keys), len(hashes))
@@ -86,18 +71,18 @@ def _search(
     candidates, positions = _same_hashes(part, hashes)
     if rows.schema.hash_is_identity:
         return candidates, positions
-    own = part.unverified_hashes
+    part_hashes = part.unverified_hashes
     found_keys, found_positions = [], []
     names = rows.schema.identity
     while len(candidates):
         stored = rows.take_from(index, names, positions)
-        wanted = pa.array(candidates)
-        equal = equal_rows(stored, [key.take(wanted) for key in keys])
+        row_indices = pa.array(candidates)
+        equal = equal_rows(stored, [key.take(row_indices) for key in keys])
         found_keys.append(candidates[equal])
         found_positions.append(positions[equal])
         # Another key may share the hash: it lies right behind.
         candidates, positions = candidates[~equal], positions[~equal] + 1
-        inside = positions < len(own)
+        inside = positions < len(part_hashes)
         candidates, positions = candidates[inside], positions[inside]
         if len(candidates):
             shared = part.hashes_at(positions) == hashes[candidates]
@@ -113,31 +98,31 @@ def is_sparse(probes: int, entries: int) -> bool:
 
 def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
     """Return which hashes a part holds, and where the first entry with each of them is."""
-    own = part.unverified_hashes
-    if not len(own) or not len(hashes):
+    part_hashes = part.unverified_hashes
+    if not len(part_hashes) or not len(hashes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     first, last = part.hash_ends
     low = int(np.searchsorted(hashes, np.uint64(first), side="left"))
     high = int(np.searchsorted(hashes, np.uint64(last), side="right"))
     probes = hashes[low:high]
-    if is_sparse(len(probes), len(own)):
-        hit, places = _search_few(part, probes)
-        return hit + low, places
+    if is_sparse(len(probes), len(part_hashes)):
+        hit, indices = _search_few(part, probes)
+        return hit + low, indices
     # Nearly every block would be touched: all are verified, once, and nothing is left to prove.
-    own = part.hashes
+    part_hashes = part.hashes
     likely = None
-    if _share_found(probes[:: 1 + len(probes) // 64], own) < _RARE:
+    if _share_found(probes[:: 1 + len(probes) // 64], part_hashes) < _RARE:
         likely = part.likely(probes)
         probes = probes[likely]
-    places = part.places(probes)
-    hit = np.flatnonzero(own[np.minimum(places, len(own) - 1)] == probes)
-    return low + (hit if likely is None else likely[hit]), places[hit]
+    indices = part.places(probes)
+    hit = np.flatnonzero(part_hashes[np.minimum(indices, len(part_hashes) - 1)] == probes)
+    return low + (hit if likely is None else likely[hit]), indices[hit]
 
 
 def _share_found(probes: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]) -> float:
     """Return which part of some probes stands in a sequence."""
-    places = np.minimum(np.searchsorted(own, probes), len(own) - 1)
-    return float((own[places] == probes).mean())
+    indices = np.minimum(np.searchsorted(own, probes), len(own) - 1)
+    return float((own[indices] == probes).mean())
 
 
 def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
@@ -148,17 +133,17 @@ def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, 
     """
     if not len(probes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    places = part.places(probes)
+    indices = part.places(probes)
     count = len(part)
-    around = np.concatenate([np.maximum(places - 1, 0), np.minimum(places, count - 1)])
-    found = part.hashes_at(around)
-    below, above = found[: len(probes)], found[len(probes) :]
-    inside = places < count
-    misled = ((places > 0) & (below >= probes)) | (inside & (above < probes))
+    around = np.concatenate([np.maximum(indices - 1, 0), np.minimum(indices, count - 1)])
+    hashes_around = part.hashes_at(around)
+    hashes_below, above = hashes_around[: len(probes)], hashes_around[len(probes) :]
+    inside = indices < count
+    misled = ((indices > 0) & (hashes_below >= probes)) | (inside & (above < probes))
     if bool(misled.any()):
         raise CorruptionError.in_file(part.path, "hashes in ascending order", "others")
     hit = np.flatnonzero(inside & (above == probes))
-    return hit, places[hit]
+    return hit, indices[hit]
 
 
 _LOWER = np.uint64((1 << 32) - 1)
@@ -201,10 +186,12 @@ class Prefixes:
         """Check wanted values (`Snapshot.having_prefix`)."""
         prefix, names = schema.hash_prefix, schema.keys[: len(values)]
         if not prefix or not prefix <= len(values) <= len(schema.keys):
-            own = f"by {', '.join(schema.keys[:prefix])}" if prefix else "of whole keys alone"
+            description = (
+                f"by {', '.join(schema.keys[:prefix])}" if prefix else "of whole keys alone"
+            )
             raise OptionError(
                 "a read by prefix expects values of the leading key columns by which the table is "
-                f"hashed, found {len(values)} columns of values, and a table hashed {own}.",
+                f"hashed, found {len(values)} columns of values, and a table hashed {description}.",
                 hint="make the table with 'hashPrefix', and give values of all those columns.",
                 option="hashPrefix",
             )
@@ -246,24 +233,18 @@ class Prefixes:
         return HashRange.spanning(self.firsts[0], self.lasts[-1])
 
     def places(self, run: Run, live: HashRange) -> RunRanges:
-        """Find the ranges in the live part of a run, by entries that prove it.
-
-        Raises
-        ------
-        CorruptionError
-            The hashes do not ascend where they were searched.
-        """
+        """Find the ranges in the live part of a run, by entries that prove it."""
         low, high = live.rows_of(run.hashes)
         starts = np.searchsorted(run.hashes, self.firsts, side="left").astype(np.int64)
         stops = np.searchsorted(run.hashes, self.lasts, side="right").astype(np.int64)
         count, ends = len(run.hashes), np.concatenate([starts, stops])
         run.verify_at([HASH], np.unique(np.clip([ends - 1, ends], 0, count - 1)))
         # Each end lies between an entry that is before it and one that is not.
-        wanted = np.concatenate([self.firsts, self.lasts])
+        bounds = np.concatenate([self.firsts, self.lasts])
         is_last = np.arange(len(ends)) >= len(starts)
         before, after = run.hashes[np.maximum(ends - 1, 0)], run.hashes[np.minimum(ends, count - 1)]
-        misled = (ends > 0) & np.where(is_last, before > wanted, before >= wanted)
-        misled |= (ends < count) & np.where(is_last, after <= wanted, after < wanted)
+        misled = (ends > 0) & np.where(is_last, before > bounds, before >= bounds)
+        misled |= (ends < count) & np.where(is_last, after <= bounds, after < bounds)
         if bool(misled.any()):
             raise CorruptionError.in_file(run.file.path, "hashes in ascending order", "others")
         return RunRanges(np.clip(starts, low, high), np.clip(stops, low, high))
@@ -287,13 +268,7 @@ def neighbours_within(counts: Positions, most: int) -> Iterator[tuple[int, int]]
 
 
 def as_stored(values: pa.Array, schema: TableSchema, name: str) -> pa.Array:
-    """Return wanted values in the type in which a table has a column.
-
-    Raises
-    ------
-    SchemaError
-        A value does not fit into it.
-    """
+    """Return wanted values in the type in which a table has a column."""
     type_ = schema.columns.field(name).type
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()

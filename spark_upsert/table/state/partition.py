@@ -27,20 +27,13 @@ _SAMPLES_PER_PIECE = 16
 def cut_evenly(
     hash_range: HashRange, runs: Sequence[tuple[npt.NDArray[np.uint64], float]], count: int
 ) -> list[HashRange]:
-    """Cut a range into at most ``count >= 1`` neighbours with about the same weight each.
-
-    Parameters
-    ----------
-    hash_range : HashRange
-    runs : sequence of (numpy.ndarray of uint64, float)
-        Ascending hashes within the range, and what one of them weighs.
-    """
+    """Cut a range into at most ``count >= 1`` neighbours with about the same weight each."""
     hashes, weights = [], []
-    for own, weight in runs:
-        step = max(1, len(own) // (_SAMPLES_PER_PIECE * count))
-        sample = own[step // 2 :: step]
+    for run_range, weight in runs:
+        step = max(1, len(run_range) // (_SAMPLES_PER_PIECE * count))
+        sample = run_range[step // 2 :: step]
         hashes.append(sample)
-        weights.append(np.full(len(sample), len(own) * weight / max(1, len(sample))))
+        weights.append(np.full(len(sample), len(run_range) * weight / max(1, len(sample))))
     if count == 1 or not hashes:
         return [hash_range]
     drawn = np.concatenate(hashes)
@@ -49,8 +42,8 @@ def cut_evenly(
     if not len(reached):
         return [hash_range]
     shares = reached[-1] * np.arange(1, count) / count
-    places = np.minimum(np.searchsorted(reached, shares), len(order) - 1)
-    return _between(hash_range, drawn[order][places].tolist())
+    indices = np.minimum(np.searchsorted(reached, shares), len(order) - 1)
+    return _between(hash_range, drawn[order][indices].tolist())
 
 
 class Spread:
@@ -71,15 +64,15 @@ class Spread:
         change: dict[int, int] = {}
         for slice_ in slices:
             for part, rows in slice_.file.spread():
-                own = part.intersect(slice_.live).intersect(hash_range)
-                if not own.is_empty:
+                part_range = part.intersect(slice_.live).intersect(hash_range)
+                if not part_range.is_empty:
                     rows_per_hash = rows * HASH_END // part.width
-                    change[own.first] = change.get(own.first, 0) + rows_per_hash
-                    change[own.end] = change.get(own.end, 0) - rows_per_hash
+                    change[part_range.first] = change.get(part_range.first, 0) + rows_per_hash
+                    change[part_range.end] = change.get(part_range.end, 0) - rows_per_hash
         self._bounds = sorted(change)
         density = accumulate(change[bound] for bound in self._bounds)
         widths = (end - first for first, end in pairwise(self._bounds))
-        held = [each * width for each, width in zip(density, widths, strict=False)]
+        held = [rate * width for rate, width in zip(density, widths, strict=False)]
         self._reached = list(accumulate(held, initial=0))
 
     @property

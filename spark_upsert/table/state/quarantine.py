@@ -41,14 +41,7 @@ def quarantine_schema(schema: TableSchema) -> pa.Schema:
 def read_quarantine(
     snapshot: Snapshot, *, hash_range: HashRange = ALL_HASHES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the error entries with hashes in a range, in any order.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        Columns of `quarantine_schema`. The key columns are null where the key itself is what
-        is wrong; ``_raw_key`` is null where the key was decoded, or was null.
-    """
+    """Yield the error entries with hashes in a range, in any order."""
     manifest = snapshot.manifest
     schema = manifest.schema
     if not schema.has_quarantine:
@@ -71,13 +64,13 @@ def _standing(snapshot: Snapshot, rows: Rows, errors: Positions) -> pa.RecordBat
     schema = snapshot.manifest.schema
     hashes = rows.hashes[errors]
     state = snapshot.parts(HashRange.spanning(hashes[0], hashes[-1])) if len(errors) else []
-    found = find(schema, state, hashes, rows.take(schema.identity, errors))
+    stored_rows = find(schema, state, hashes, rows.take(schema.identity, errors))
     # An identity may have error entries in several runs: they all lead to the one that stands.
-    at = np.unique(found.at[found.present])
-    at = at[found.rows.take([DIFF], at)[0].to_numpy() == ERROR]
+    at = np.unique(stored_rows.at[stored_rows.present])
+    at = at[stored_rows.rows.take([DIFF], at)[0].to_numpy() == ERROR]
     names = [*schema.keys, REASON, EPOCH, RAW_KEY, RAW_VALUE]
-    columns = dict(zip(names, found.rows.take(names, at), strict=True))
+    columns = dict(zip(names, stored_rows.rows.take(names, at), strict=True))
     run_epochs = np.array([epoch for _, epoch in state], dtype=np.uint64)
-    came = pc.coalesce(columns[EPOCH], pa.array(run_epochs[found.rows.part_of(at)]))
+    came = pc.coalesce(columns[EPOCH], pa.array(run_epochs[stored_rows.rows.part_of(at)]))
     columns[EPOCH] = came.cast(pa.int64())
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=quarantine_schema(schema))

@@ -69,16 +69,16 @@ def _with_state(commands: Rows, probes: Positions, look_up: LookUp) -> tuple[Row
     """Add what the state holds of some keys; return also where, or `ABSENT`."""
     schema = commands.schema
     hashes = commands.hashes[probes]
-    found = look_up(hashes, commands.take(schema.identity, probes))
+    matches = look_up(hashes, commands.take(schema.identity, probes))
     # What was found is gathered once, whole: it lies scattered over many files.
-    hit = np.flatnonzero(found.present)
+    hit = np.flatnonzero(matches.present)
     names = [name for name in schema.run.names if name != HASH]
-    columns = [pa.array(hashes[hit]), *found.rows.take(names, found.at[hit])]
-    known = BatchPart(pa.RecordBatch.from_arrays(columns, names=[HASH, *names]))
-    base = np.full(len(found.at), ABSENT, dtype=np.int64)
+    columns = [pa.array(hashes[hit]), *matches.rows.take(names, matches.at[hit])]
+    state_part = BatchPart(pa.RecordBatch.from_arrays(columns, names=[HASH, *names]))
+    base = np.full(len(matches.at), ABSENT, dtype=np.int64)
     base[hit] = np.arange(len(hit)) + len(commands)
     # In one part, so that all further looks at them are one call each.
-    return Rows(schema, [*commands.parts, known]).gathered(schema.run.names), base
+    return Rows(schema, [*commands.parts, state_part]).gathered(schema.run.names), base
 
 
 def _winners_by_epoch(commands: Rows, epoch_of: EpochOf) -> tuple[Positions, Positions]:
@@ -146,18 +146,18 @@ def folded_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> Histor
     first_pair = pair[begins]
     turn = pair - first_pair[key_index]
     probes = order[begins]
-    found = look_up(commands.hashes[probes], commands.take(schema.identity, probes))
-    parts = [*commands.parts, *found.rows.parts]
-    current = np.where(found.present, found.at + len(commands), ABSENT)
+    matches = look_up(commands.hashes[probes], commands.take(schema.identity, probes))
+    parts = [*commands.parts, *matches.rows.parts]
+    current = np.where(matches.present, matches.at + len(commands), ABSENT)
     old, new = (np.full(int(pair[-1]) + 1, ABSENT, dtype=np.int64) for _ in range(2))
     for now in range(int(turn.max()) + 1):
-        places = np.flatnonzero(turn == now)
-        keys = np.unique(key_index[places])
+        row_indices = np.flatnonzero(turn == now)
+        keys = np.unique(key_index[row_indices])
         rows = Rows(schema, parts)
-        known, sent = current[keys], np.sort(order[places])
-        folded = _folded_into(rows, known[known != ABSENT], sent)
+        current_rows, sent = current[keys], np.sort(order[row_indices])
+        folded = _folded_into(rows, current_rows[current_rows != ABSENT], sent)
         pairs = first_pair[keys] + now
-        old[pairs] = known
+        old[pairs] = current_rows
         # Folded entries and keys are both in the order of (hash, key).
         current[keys] = np.arange(len(folded)) + len(rows)
         new[pairs] = current[keys]
@@ -233,47 +233,20 @@ class Mechanism(Protocol):
         epochs: EpochOf | None = None,
         is_one_task: bool = False,
     ) -> ReducedEntries:
-        """Make one entry of all rows of a key.
-
-        Parameters
-        ----------
-        rows : Rows
-            In the order of (epoch, task, position).
-        chosen : numpy.ndarray of int64, optional
-            Row numbers, ascending; all by default.
-        epochs : callable, optional
-            Gives the epoch of each row; needed where the rows are of several epochs.
-        is_one_task : bool
-            Whether the rows are in the order in which one task saw them.
-        """
+        """Make one entry of all rows of a key."""
         ...
 
     def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         """Return rows, and which of them count: those are of a key each.
 
         For a read, which wants no order and passes on whole parts: most rows lie alone.
-
-        Parameters
-        ----------
-        rows : Rows
-        epochs : sequence of int
-            The epoch of each part, ascending.
         """
         ...
 
     def gather(
         self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
     ) -> EntryMatches:
-        """Return the entry of each of ``count`` probed keys.
-
-        Parameters
-        ----------
-        rows : Rows
-        epochs : sequence of int
-            The epoch of each part, ascending.
-        hits : iterable of Hits
-            What the parts hold, in their order; each key once.
-        """
+        """Return the entry of each of ``count`` probed keys."""
         ...
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
@@ -281,17 +254,7 @@ class Mechanism(Protocol):
         ...
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
-        """Return what commands of several epochs make of the entries that a look-up finds.
-
-        Parameters
-        ----------
-        commands : Rows
-            In memory, one of each key, epoch and task.
-        epoch_of : callable
-            Gives the epoch of each.
-        look_up : callable
-            Finds entries in the state before them.
-        """
+        """Return what commands of several epochs make of the entries that a look-up finds."""
         ...
 
 
@@ -314,8 +277,8 @@ class Choosing:
         epochs: EpochOf | None = None,
         is_one_task: bool = False,
     ) -> ReducedEntries:
-        found = resolve(rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task)
-        return ReducedEntries(rows, *found)
+        resolved = resolve(rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task)
+        return ReducedEntries(rows, *resolved)
 
     def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         return rows, unbeaten(rows, epochs)
@@ -324,14 +287,14 @@ class Choosing:
         self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
     ) -> EntryMatches:
         at = np.full(count, ABSENT, dtype=np.int64)
-        probes, found = _lined_up(hits)
+        probes, chosen_rows = _lined_up(hits)
         contested = (np.bincount(probes, minlength=count) > 1)[probes]
-        at[probes[~contested]] = found[~contested]
-        probes, found = probes[contested], found[contested]
+        at[probes[~contested]] = chosen_rows[~contested]
+        probes, chosen_rows = probes[contested], chosen_rows[contested]
         if len(probes):
             # Parts come in the order of time, and each is sorted: this merges them.
             order = np.argsort(probes, kind="stable")
-            probes, members = probes[order], found[order]
+            probes, members = probes[order], chosen_rows[order]
             firsts = np.flatnonzero(np.append(True, probes[1:] != probes[:-1]))
             at[probes[firsts]] = self.precedence.best_of_groups(
                 members,
@@ -339,7 +302,7 @@ class Choosing:
                 # Read part by part, as they were found, and then put in order.
                 order=lambda _: [
                     column.take(pa.array(order))
-                    for column in rows.take(rows.schema.order_columns, found)
+                    for column in rows.take(rows.schema.order_columns, chosen_rows)
                 ],
                 epochs=epochs_by_part(rows, epochs),
                 contents=partial(content_words, rows),
@@ -377,9 +340,11 @@ class Folding:
     ) -> ReducedEntries:
         if epochs is None and not is_one_task:
             epochs = epochs_by_part(rows, [0] * len(rows.parts))
-        made = fold(rows, chosen, epochs).rows
+        folded = fold(rows, chosen, epochs).rows
         count = len(rows) if chosen is None else len(chosen)
-        return ReducedEntries(made, np.arange(len(made)), _NOTHING, _NOTHING, count - len(made))
+        return ReducedEntries(
+            folded, np.arange(len(folded)), _NOTHING, _NOTHING, count - len(folded)
+        )
 
     def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         if len(rows.parts) > 1:
@@ -389,29 +354,29 @@ class Folding:
     def gather(
         self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
     ) -> EntryMatches:
-        probes, found = _lined_up(hits)
+        probes, chosen_rows = _lined_up(hits)
         at = np.full(count, ABSENT, dtype=np.int64)
         if rows.schema.order:
-            order = np.argsort(found)
-            probes, found = probes[order], found[order]
-            made = fold(rows, found, epochs_by_part(rows, epochs))
-            at[probes[np.searchsorted(found, made.firsts)]] = np.arange(len(made.rows))
+            order = np.argsort(chosen_rows)
+            probes, chosen_rows = probes[order], chosen_rows[order]
+            folded = fold(rows, chosen_rows, epochs_by_part(rows, epochs))
+            at[probes[np.searchsorted(chosen_rows, folded.firsts)]] = np.arange(len(folded.rows))
         else:
             # Parts come in the order of time, and each is sorted: this merges them.
             order = np.argsort(probes, kind="stable")
-            probes, found = probes[order], found[order]
+            probes, chosen_rows = probes[order], chosen_rows[order]
             begins = np.diff(probes, prepend=ABSENT) != 0
-            made = fold_arranged(rows, found, begins)
-            at[probes[begins]] = np.arange(len(made.rows))
-        return EntryMatches(made.rows, at)
+            folded = fold_arranged(rows, chosen_rows, begins)
+            at[probes[begins]] = np.arange(len(folded.rows))
+        return EntryMatches(folded.rows, at)
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
         [was] = older.take([DIFF], theirs)
         both = Rows(newer.schema, [*older.parts, *newer.parts])
         # An old entry and the new one of its key, one after the other: there is nothing to sort.
         order = np.stack([theirs, ours + len(older)], axis=1).ravel()
-        made = fold_arranged(both, order, np.arange(len(order)) % 2 == 0)
-        [becomes] = made.rows.take([DIFF], np.arange(len(made.rows)))
+        folded = fold_arranged(both, order, np.arange(len(order)) % 2 == 0)
+        [becomes] = folded.rows.take([DIFF], np.arange(len(folded.rows)))
         nothing = np.zeros(len(ours), dtype=np.bool_)
         return Meeting(was, becomes, Standing(~nothing, nothing, nothing))
 

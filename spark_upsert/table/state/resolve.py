@@ -97,18 +97,6 @@ def resolve(
 ) -> Resolution:
     """Return the winning entry of each key, sorted by (hash, key), and the losers.
 
-    Parameters
-    ----------
-    rows : Rows
-    chosen : numpy.ndarray of int64, optional
-        Row numbers, ascending; all by default.
-    epochs : callable, optional
-        Gives the epoch of each row; needed where the rows are of several epochs.
-    contents : Rows, optional
-        The same rows with all columns, where ``rows`` has only those of keys and order.
-    is_one_task : bool
-        Whether the rows are in the order in which one task saw them: that breaks ties.
-
     Notes
     -----
     Rows that share no hash win at once. The others are not sorted by precedence: the best
@@ -163,9 +151,9 @@ def _decided(
 def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:
     """Return rows sorted by (hash, key), those of one key in any order."""
     hashes = rows.hashes if chosen is None else rows.hashes[chosen]
-    places = order_of(hashes)
-    order: Positions = places if chosen is None else chosen[places]
-    begins = _begins(hashes[places])
+    row_indices = order_of(hashes)
+    order: Positions = row_indices if chosen is None else chosen[row_indices]
+    begins = _begins(hashes[row_indices])
     if bool(begins.all()) or rows.schema.hash_is_identity:
         return Arrangement(order, begins)
     shared = _shared(begins)
@@ -203,22 +191,14 @@ def best_of_groups(
     contents: Rows | None = None,
     is_one_task: bool = False,
 ) -> Positions:
-    """Return the winner of each group of rows; parameters as of `resolve`.
-
-    Parameters
-    ----------
-    members : numpy.ndarray of int64
-        Row numbers, group by group, in any order within a group.
-    firsts : numpy.ndarray of int64
-        Where each group begins among the members.
-    """
-    whole = rows if contents is None else contents
+    """Return the winner of each group of rows; parameters as of `resolve`."""
+    all_rows = rows if contents is None else contents
     return Precedence.of(rows.schema).best_of_groups(
         members,
         firsts,
         order=partial(rows.take, rows.schema.order_columns),
         epochs=epochs,
-        contents=None if is_one_task else partial(content_words, whole),
+        contents=None if is_one_task else partial(content_words, all_rows),
     )
 
 
@@ -247,17 +227,17 @@ def unbeaten(rows: Rows, epochs: Sequence[int]) -> Mask:
 def _sharing(rows: Rows, start: int, stop: int) -> Positions:
     """Return the rows beside the sorted ones of a part, and those of it that share their hashes."""
     shares = np.ones(len(rows), dtype=np.bool_)
-    own = rows.hashes[start:stop]
-    wanted = np.concatenate([rows.hashes[:start], rows.hashes[stop:]])
-    wanted = wanted[order_of(wanted)]
-    low = np.searchsorted(own, wanted, side="left")
-    hit = low < len(own)
-    hit[hit] = own[low[hit]] == wanted[hit]
-    hit[1:] &= wanted[1:] != wanted[:-1]
+    slice_hashes = rows.hashes[start:stop]
+    other_hashes = np.concatenate([rows.hashes[:start], rows.hashes[stop:]])
+    other_hashes = other_hashes[order_of(other_hashes)]
+    low = np.searchsorted(slice_hashes, other_hashes, side="left")
+    hit = low < len(slice_hashes)
+    hit[hit] = slice_hashes[low[hit]] == other_hashes[hit]
+    hit[1:] &= other_hashes[1:] != other_hashes[:-1]
     # Where a hash stands in the part: +1 at its first row, -1 behind its last.
-    marks = np.zeros(len(own) + 1, dtype=np.int64)
+    marks = np.zeros(len(slice_hashes) + 1, dtype=np.int64)
     marks[low[hit]] += 1
-    marks[np.searchsorted(own, wanted[hit], side="right")] -= 1
+    marks[np.searchsorted(slice_hashes, other_hashes[hit], side="right")] -= 1
     shares[start:stop] = np.cumsum(marks[:-1]) > 0
     return np.flatnonzero(shares)
 

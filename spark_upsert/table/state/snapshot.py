@@ -53,25 +53,17 @@ class Snapshot:
         self, hash_range: HashRange = ALL_HASHES, sought: int | None = None
     ) -> list[tuple[Part, int]]:
         """Return the entries with hashes in a range: parts with their epochs; as `opened`."""
-        found: list[tuple[Part, int]] = []
+        live_parts: list[tuple[Part, int]] = []
         for slice_, run in self.opened(hash_range, sought):
             span = Span.within(run, slice_.live.intersect(hash_range))
             if len(span):
-                found.append((RunPart(span), slice_.epochs.lower))
-        return found
+                live_parts.append((RunPart(span), slice_.epochs.lower))
+        return live_parts
 
     def opened(
         self, hash_range: HashRange = ALL_HASHES, sought: int | None = None
     ) -> Iterator[tuple[Slice, Run]]:
-        """Yield the slices with hashes in a range, and their runs.
-
-        Parameters
-        ----------
-        hash_range : HashRange
-        sought : int, optional
-            The number of keys that are looked up, if nothing else is read: large runs in a bucket
-            then stay there.
-        """
+        """Yield the slices with hashes in a range, and their runs."""
         slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(hash_range)]
         files = [slice_.file for slice_ in slices]
         if sought is None:
@@ -84,16 +76,7 @@ class Snapshot:
         keys: Sequence[pa.Array],
         columns: Sequence[str] | None = None,
     ) -> EntryMatches:
-        """Find the entries of keys, each given once (`lookup.find`).
-
-        Parameters
-        ----------
-        hashes : numpy.ndarray of uint64, shape (n,), ascending
-        keys : sequence of pyarrow.Array, each of length n
-            The columns of `TableSchema.identity`.
-        columns : sequence of str, optional
-            All that is read of the entries, if large runs in a bucket may stay there.
-        """
+        """Find the entries of keys, each given once (`lookup.find`)."""
         schema = self.manifest.schema
         if not len(hashes):
             return EntryMatches(Rows(schema, []), np.empty(0, dtype=np.int64))
@@ -114,7 +97,7 @@ class Snapshot:
         types = (schema.run.field(name).type for name in columns)
         if schema.hash_prefix or any(map(pa.types.is_nested, types)):
             return False
-        paths = (each.file.path for each in self.manifest.slices if each.overlaps(hash_range))
+        paths = (slice_.file.path for slice_ in self.manifest.slices if slice_.overlaps(hash_range))
         return any(map(self.store.is_far, paths))
 
     def look_up(self, keys: Sequence[pa.Array], columns: Sequence[str] | None = None) -> RowsByKey:
@@ -122,38 +105,24 @@ class Snapshot:
 
         Each run is searched once for all of them. Of its rows those blocks are read that hold a row
         that is wanted, in the order of the hashes.
-
-        Parameters
-        ----------
-        keys : sequence of pyarrow.Array, each of length n
-            The columns of `TableSchema.keys`, in any order of the rows; a key may come twice. Null
-            is null, NaN is NaN, and -0.0 is 0.0.
-        columns : sequence of str, optional
-            Columns of the table, or those of `TableSchema.order_columns`; by default all that users
-            have.
-
-        Raises
-        ------
-        SchemaError
-            A value does not fit into the type of its column.
         """
         schema = self.manifest.schema
         names = list(schema.columns.names) if columns is None else list(columns)
         keys = [as_stored(v, schema, name) for v, name in zip(keys, schema.keys, strict=True)]
         hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
         order = order_of(hashes)
-        asked: Positions | None = None
+        probe_order: Positions | None = None
         if not bool((np.diff(hashes[order]) > 0).all()):
             # An engine that folds would fold the entry of a key that is sought twice with itself.
             [numbers] = codes(keys)
             first = firsts(numbers)
-            asked, order = first[numbers], first[order_of(hashes[first])]
+            probe_order, order = first[numbers], first[order_of(hashes[first])]
         sought = [key.take(pa.array(order)) for key in keys]
         if RAW_KEY in schema.identity:
             sought.append(pa.nulls(len(order), pa.binary()))
-        found = self.find(hashes[order], sought, [*names, DIFF])
-        hit = np.flatnonzero(found.present)
-        *taken, diffs = found.rows.take([*names, DIFF], found.at[hit])
+        matches = self.find(hashes[order], sought, [*names, DIFF])
+        hit = np.flatnonzero(matches.present)
+        *taken, diffs = matches.rows.take([*names, DIFF], matches.at[hit])
         live = is_live(diffs)
         if not bool(live.all()):
             # Column by column: a batch without columns has no rows of which some could be left.
@@ -162,19 +131,12 @@ class Snapshot:
         rows = pa.RecordBatch.from_arrays(taken, schema=fields)
         at = np.full(len(hashes), ABSENT, dtype=np.int64)
         at[order[hit[live]]] = np.arange(int(live.sum()))
-        return RowsByKey(rows, at if asked is None else at[asked])
+        return RowsByKey(rows, at if probe_order is None else at[probe_order])
 
     def read(
         self, columns: Sequence[str] | None = None, *, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with hashes in a range, each key once, in any order.
-
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            Columns of the table; all by default.
-        hash_range : HashRange
-        """
+        """Yield the rows with hashes in a range, each key once, in any order."""
         names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
         for chunk in self.chunks(hash_range):
             yield from self._settled(self.parts(chunk), names)
@@ -186,39 +148,24 @@ class Snapshot:
 
         It reads the hash ranges of those values, and of these the blocks that hold the keys; the
         cost follows the rows that are found.
-
-        Parameters
-        ----------
-        values : sequence of pyarrow.Array, each of length n
-            The wanted values of the leading key columns, row by row: at least as many columns as
-            `TableSchema.hash_prefix` says. Equal as keys are: null is null, NaN is NaN.
-        columns : sequence of str, optional
-            Columns of the table; all by default.
-
-        Raises
-        ------
-        OptionError
-            The hash of the table has no prefix, or a longer one.
-        SchemaError
-            A value is not of the type of its column.
         """
-        wanted = Prefixes.of(self.manifest.schema, values)
+        prefixes = Prefixes.of(self.manifest.schema, values)
         names = self.manifest.schema.columns.names if columns is None else columns
-        for few in wanted.cut():
-            yield from self._having(few, list(names) or list(wanted.names))
+        for few in prefixes.cut():
+            yield from self._having(few, list(names) or list(prefixes.names))
 
     def count_having_prefix(self, values: Sequence[pa.Array]) -> int:
         """Return how many entries keys have that begin like some values; some may be dead."""
         return sum(
-            int(wanted.places(run, slice_.occupied).counts.sum())
-            for wanted in Prefixes.of(self.manifest.schema, values).cut()
-            for slice_, run in self.opened(wanted.spanning)
+            int(prefix.places(run, slice_.occupied).counts.sum())
+            for prefix in Prefixes.of(self.manifest.schema, values).cut()
+            for slice_, run in self.opened(prefix.spanning)
         )
 
     def _having(self, wanted: Prefixes, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of not too many prefixes."""
-        own = set(names)
-        read = [*names, *(name for name in wanted.names if name not in own)]
+        requested = set(names)
+        read = [*names, *(name for name in wanted.names if name not in requested)]
         for parts in self._parts_having(wanted):
             batches = map(wanted.filter, self._settled(parts, read))
             yield from (batch.select(names) for batch in batches if batch.num_rows)
@@ -227,16 +174,18 @@ class Snapshot:
     def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
         """Yield the entries of prefixes, some `CHUNK_ROWS` at a time, all of a key at once."""
         opened = list(self.opened(wanted.spanning))
-        found = [wanted.places(run, slice_.occupied) for slice_, run in opened]
-        counts = sum((places.counts for places in found), np.zeros(len(wanted.firsts), np.int64))
+        bounds = [wanted.places(run, slice_.occupied) for slice_, run in opened]
+        counts = sum(
+            (run_bounds.counts for run_bounds in bounds), np.zeros(len(wanted.firsts), np.int64)
+        )
         for low, high in neighbours_within(counts, CHUNK_ROWS):
             if counts[low] > CHUNK_ROWS:
                 hot = HashRange.spanning(wanted.firsts[low], wanted.lasts[low])
                 yield from map(self.parts, self.chunks(hot))
                 continue
             picked = (
-                (PickedPart(run, places.positions(low, high)), slice_.epochs.lower)
-                for (slice_, run), places in zip(opened, found, strict=True)
+                (PickedPart(run, run_bounds.positions(low, high)), slice_.epochs.lower)
+                for (slice_, run), run_bounds in zip(opened, bounds, strict=True)
             )
             yield [(part, epoch) for part, epoch in picked if len(part)]
 
@@ -250,18 +199,11 @@ class Snapshot:
             (rows.slice(index, [*names, DIFF], 0, len(part)), wins[start : start + len(part)])
             for index, (part, start) in enumerate(zip(rows.parts, rows.starts, strict=False))
         ]
-        found = (_live_rows(piece, names, fields) for piece in _together(pieces))
-        return [batch for batch in found if batch.num_rows]
+        live_pieces = (_live_rows(piece, names, fields) for piece in _together(pieces))
+        return [batch for batch in live_pieces if batch.num_rows]
 
     def chunks(self, hash_range: HashRange = ALL_HASHES, *, at_least: int = 1) -> list[HashRange]:
-        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries.
-
-        Parameters
-        ----------
-        hash_range : HashRange
-        at_least : int
-            How many pieces there should be, if there are entries for them.
-        """
+        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries."""
         if self.manifest.schema.hash_prefix:
             return self._even_chunks(hash_range, at_least)
         rows = size = 0.0
@@ -288,12 +230,12 @@ class Snapshot:
 
 def _together(pieces: list[_Piece]) -> list[_Piece]:
     """Put small pieces into one: to choose rows of a piece costs much the same for few rows."""
-    is_small = [sum(each.nbytes for each in columns) < _SMALL_BYTES for columns, _ in pieces]
+    is_small = [sum(column.nbytes for column in columns) < _SMALL_BYTES for columns, _ in pieces]
     if sum(is_small) < 2:
         return pieces
     columns, wins = zip(*compress(pieces, is_small), strict=True)
-    found = [pa.concat_arrays(each) for each in zip(*columns, strict=True)]
-    return [*compress(pieces, np.logical_not(is_small)), (found, np.concatenate(wins))]
+    combined = [pa.concat_arrays(chunks) for chunks in zip(*columns, strict=True)]
+    return [*compress(pieces, np.logical_not(is_small)), (combined, np.concatenate(wins))]
 
 
 def _live_rows(piece: _Piece, names: list[str], fields: pa.Schema) -> pa.RecordBatch:

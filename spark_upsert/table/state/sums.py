@@ -45,20 +45,7 @@ LimbColumns = list[npt.NDArray[np.int64]]
 
 
 def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the sum of each group of consecutive values, null where all are null.
-
-    Parameters
-    ----------
-    column : pyarrow.Array
-        Integers or decimals of 128 bits.
-    firsts : numpy.ndarray of int64
-        Where each group begins.
-
-    Raises
-    ------
-    OverflowError
-        A sum does not fit into the column's type.
-    """
+    """Return the sum of each group of consecutive values, null where all are null."""
     valid = validity(column)
     no_value = ~np.logical_or.reduceat(valid, firsts) if valid is not None else None
     small = _small(column, valid)
@@ -77,17 +64,17 @@ def sums_that_fit(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
     Groups that do not are found by halves.
     """
     ends = np.append(firsts[1:], len(column))
-    parts, ahead = [pa.array([], column.type)], [(0, len(firsts))]
-    while ahead:
-        first, count = ahead.pop()
+    parts, pending = [pa.array([], column.type)], [(0, len(firsts))]
+    while pending:
+        first, count = pending.pop()
         begin, end = int(firsts[first]), int(ends[first + count - 1])
-        own = firsts[first : first + count] - begin
+        offsets = firsts[first : first + count] - begin
         try:
-            parts.append(exact_sums(column.slice(begin, end - begin), own))
+            parts.append(exact_sums(column.slice(begin, end - begin), offsets))
         except OverflowError:
             half = count // 2
             if half:
-                ahead += [(first + half, count - half), (first, half)]
+                pending += [(first + half, count - half), (first, half)]
             else:
                 parts.append(pa.nulls(1, column.type))
     return pa.concat_arrays(parts)
@@ -122,21 +109,7 @@ def _narrowed(sums: npt.NDArray[np.int64], type_: pa.DataType, no_value: Mask | 
 
 
 def from_limbs(limbs: LimbColumns, type_: pa.DataType, *, mask: Mask) -> pa.Array:
-    """Return the numbers that limbs are, null where the mask says so.
-
-    Parameters
-    ----------
-    limbs : list of numpy.ndarray of int64
-        As `carried` leaves them.
-    type_ : pyarrow.DataType
-        Integers, of two limbs, or decimals of 128 bits, of four.
-    mask : numpy.ndarray of bool
-
-    Raises
-    ------
-    OverflowError
-        A number does not fit into the type.
-    """
+    """Return the numbers that limbs are, null where the mask says so."""
     if pa.types.is_decimal(type_):
         return _decimals(limbs, type_, mask)
     low, high = limbs
@@ -176,16 +149,7 @@ def average_type(type_: pa.DataType) -> pa.DataType:
 
 
 def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
-    """Return sums divided by counts, rounded half up; of no values zero.
-
-    Parameters
-    ----------
-    totals : pyarrow.Array
-        Decimals.
-    counts : pyarrow.Array of int64
-    scale : int
-        Digits behind the point, at most 16 more than the sums have.
-    """
+    """Return sums divided by counts, rounded half up; of no values zero."""
     wide = convert(totals, pa.decimal256(_WIDE, totals.type.scale))
     divisor = pc.if_else(pc.greater(counts, 0), counts, 1)
     divisor = convert(divisor, pa.decimal256(_COUNT, 0))
@@ -193,21 +157,14 @@ def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
 
 
 def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return decimals as two each: sums of either fit into 38 digits, whatever the values are.
-
-    Returns
-    -------
-    tuple of two pyarrow.Array
-        The rest of a division by 2**64, in the type of the values, and the quotient (`together`).
-        For a value that fits into 64 bits, as nearly all do, these are the value and 0.
-    """
+    """Return decimals as two each: sums of either fit into 38 digits, whatever the values are."""
     high, low = (word.view(np.int64) for word in fixed_words(column))
     fits = high == low >> 63
-    rest, times = np.where(fits, high, 0), np.where(fits, 0, high)
+    remainder, times = np.where(fits, high, 0), np.where(fits, 0, high)
     valid = validity(column)
     mask = np.zeros(len(column), dtype=np.bool_) if valid is None else ~valid
     return (
-        _of_words(rest, low.view(np.uint64), column.type, mask),
+        _of_words(remainder, low.view(np.uint64), column.type, mask),
         _of_words(times >> 63, times.view(np.uint64), pa.decimal128(_DIGITS, 0), mask),
     )
 
@@ -219,12 +176,12 @@ def together(low: pa.Array, high: pa.Array) -> pa.Array:
     scale = low.type.scale
     times = convert(high, pa.decimal256(_DIGITS, 0))
     beyond = pc.multiply(times, pa.scalar(Decimal(1 << 64), pa.decimal256(_INTEGER, 0)))
-    rest = convert(low, pa.decimal256(_DIGITS, scale))
+    low_sums = convert(low, pa.decimal256(_DIGITS, scale))
     type_ = pa.decimal256(beyond.type.precision, scale)
     # The same integers, in the units of the last digit.
     bits, words = beyond.buffers()
     beyond = pa.Array.from_buffers(type_, len(beyond), [bits, words], offset=beyond.offset)
-    return pc.add(beyond, rest)
+    return pc.add(beyond, low_sums)
 
 
 def limbs_of(column: pa.Array) -> LimbColumns:
@@ -242,13 +199,13 @@ def limbs_of(column: pa.Array) -> LimbColumns:
 
 def carried(limbs: LimbColumns) -> LimbColumns:
     """Return the same numbers with all limbs but the highest in their range."""
-    whole: LimbColumns = []
+    carried_limbs: LimbColumns = []
     carry = np.zeros_like(limbs[0])
     for limb in limbs[:-1]:
         total = limb + carry
-        whole.append(total & np.int64(0xFFFFFFFF))
+        carried_limbs.append(total & np.int64(0xFFFFFFFF))
         carry = total >> np.int64(_LIMB_BITS)
-    return [*whole, limbs[-1] + carry]
+    return [*carried_limbs, limbs[-1] + carry]
 
 
 def _decimals(limbs: LimbColumns, type_: pa.DataType, mask: Mask) -> pa.Array:
@@ -278,8 +235,8 @@ def _at_most(
     high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int
 ) -> npt.NDArray[np.bool_]:
     """Return which numbers of 128 bits are not above a bound."""
-    top, rest = np.int64(bound >> 64), np.uint64(bound & (1 << 64) - 1)
-    return (high < top) | ((high == top) & (low <= rest))
+    top, low_bound = np.int64(bound >> 64), np.uint64(bound & (1 << 64) - 1)
+    return (high < top) | ((high == top) & (low <= low_bound))
 
 
 def _require(fits: bool, type_: pa.DataType) -> None:

@@ -83,30 +83,26 @@ def fit(
     order: Sequence[pa.Array],
     own_order: Mapping[str, pa.Array],
 ) -> FittedColumns:
-    """Convert the columns of n rows; parameters as `DecodedRows` has them.
-
-    Raises
-    ------
-    SchemaError
-        No value of a column's type is one of the table's.
-    """
+    """Convert the columns of n rows; parameters as `DecodedRows` has them."""
     keys, values, ranks = _Reasons(), _Reasons(), _Reasons()
-    found = {}
-    for own in schema.columns:
-        column = columns.get(own.name)
+    converted_columns = {}
+    for target in schema.columns:
+        column = columns.get(target.name)
         if column is not None:
-            reasons = keys if own.name in schema.keys else values
-            found[own.name] = _fit(column, own, schema, reasons)
+            reasons = keys if target.name in schema.keys else values
+            converted_columns[target.name] = _fit(column, target, schema, reasons)
     found_order = [
-        _converted(column, own, own.type, ranks)
-        for column, own in zip(order, schema.order, strict=True)
+        _converted(column, order_field, order_field.type, ranks)
+        for column, order_field in zip(order, schema.order, strict=True)
     ]
     # An order of one column is missed beside that column only: it makes a bad value.
     found_own = {
         name: _converted(column, schema.order[0], schema.order[0].type, values)
         for name, column in own_order.items()
     }
-    return FittedColumns(found, found_order, found_own, keys.texts, values.texts, ranks.texts)
+    return FittedColumns(
+        converted_columns, found_order, found_own, keys.texts, values.texts, ranks.texts
+    )
 
 
 class _Reasons:
@@ -119,8 +115,8 @@ class _Reasons:
         if not bad.any():
             return
         reason = f"column '{own.name}' holds what is no {type_}{range_of(type_)}"
-        found = pc.if_else(pa.array(bad), reason, pa.scalar(None, pa.string()))
-        self.texts = found if self.texts is None else pc.coalesce(self.texts, found)
+        reasons = pc.if_else(pa.array(bad), reason, pa.scalar(None, pa.string()))
+        self.texts = reasons if self.texts is None else pc.coalesce(self.texts, reasons)
 
 
 def _fit(column: pa.Array, own: pa.Field, schema: TableSchema, reasons: _Reasons) -> pa.Array:
@@ -133,7 +129,7 @@ def _fit(column: pa.Array, own: pa.Field, schema: TableSchema, reasons: _Reasons
 
 def _converted(column: pa.Array, own: pa.Field, type_: pa.DataType, reasons: _Reasons) -> pa.Array:
     try:
-        found, bad = try_convert(column, type_)
+        converted, bad = try_convert(column, type_)
     except pa.ArrowException as error:
         raise SchemaError(
             f"column '{own.name}' of type {column.type!s:.200} cannot be stored as {type_!s:.200}: "
@@ -142,7 +138,7 @@ def _converted(column: pa.Array, own: pa.Field, type_: pa.DataType, reasons: _Re
             column=own.name,
         ) from error
     reasons.note(bad, own, type_)
-    return found
+    return converted
 
 
 _EXAMPLE_CHARS = 80
@@ -171,24 +167,7 @@ class Envelope(Protocol):
         ...
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the commands of a batch, in the order of its rows.
-
-        Parameters
-        ----------
-        batch : pyarrow.RecordBatch, shape (n,)
-            Columns of the user's rows.
-
-        Returns
-        -------
-        pyarrow.RecordBatch, shape (m,)
-            Columns as `TableSchema.run`; not sorted. Rows that are no commands are left out, and
-            counted beside them (`with_skipped`).
-
-        Raises
-        ------
-        DataError
-            A row cannot be applied, and the table's error policy does not cover it.
-        """
+        """Return the commands of a batch, in the order of its rows."""
         ...
 
 
@@ -278,8 +257,8 @@ def with_skipped(commands: pa.RecordBatch, count: int) -> pa.RecordBatch:
     """Attach to commands (any number) how many rows came with them that are no commands."""
     if not count:
         return commands
-    known = commands.schema.metadata or {}
-    return commands.replace_schema_metadata({**known, _SKIPPED: str(count).encode()})
+    metadata = commands.schema.metadata or {}
+    return commands.replace_schema_metadata({**metadata, _SKIPPED: str(count).encode()})
 
 
 def skipped_in(commands: pa.RecordBatch) -> int:
@@ -302,20 +281,14 @@ def logs_of(commands: pa.RecordBatch, schema: TableSchema) -> frozenset[str]:
 
 
 def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
-    """Return the commands that decoded rows mean under the table's error policy.
-
-    Raises
-    ------
-    DataError
-        A row cannot be applied, and the policy does not cover it.
-    """
+    """Return the commands that decoded rows mean under the table's error policy."""
     count = len(decoded.tombstones)
     decoded = _fitted(schema, decoded)
     columns = {
-        own.name: decoded.columns[own.name]
-        if own.name in decoded.columns
-        else pa.nulls(count, own.type)
-        for own in schema.columns
+        target.name: decoded.columns[target.name]
+        if target.name in decoded.columns
+        else pa.nulls(count, target.type)
+        for target in schema.columns
     }
     faults = _faults(schema, columns, decoded)
     diffs = np.where(decoded.tombstones, TOMBSTONE, PUT).astype(np.int8)
@@ -353,25 +326,27 @@ def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
 
 def _fitted(schema: TableSchema, decoded: DecodedRows) -> DecodedRows:
     """Return rows in the types of the table; what does not fit is bad as what is not decoded."""
-    found = fit(schema, decoded.columns, decoded.order, decoded.own_order)
-    order, bad_order = order_keys(schema.order, found.order, schema.binlogs)
-    own_fields = [schema.order[0].with_name(schema.engine.column_order[n]) for n in found.own_order]
+    fitted = fit(schema, decoded.columns, decoded.order, decoded.own_order)
+    order, bad_order = order_keys(schema.order, fitted.order, schema.binlogs)
+    own_fields = [
+        schema.order[0].with_name(schema.engine.column_order[n]) for n in fitted.own_order
+    ]
     own_order, bad_own_order = order_keys(
-        own_fields, list(found.own_order.values()), schema.binlogs
+        own_fields, list(fitted.own_order.values()), schema.binlogs
     )
     raw_keys = decoded.raw_keys
-    if found.bad_keys is not None and raw_keys is None:
+    if fitted.bad_keys is not None and raw_keys is None:
         keys = {key: decoded.columns[key] for key in schema.keys if key in decoded.columns}
-        bad = _valid(found.bad_keys, len(found.bad_keys))
+        bad = _valid(fitted.bad_keys, len(fitted.bad_keys))
         raw_keys = _at(bad, rows_as_json(pa.record_batch(keys), np.flatnonzero(bad)))
     return replace(
         decoded,
-        columns=found.columns,
+        columns=fitted.columns,
         order=order,
-        own_order=dict(zip(found.own_order, own_order, strict=True)),
-        bad_keys=_first(decoded.bad_keys, found.bad_keys),
-        bad_values=_first(_first(decoded.bad_values, found.bad_values), bad_own_order),
-        bad_order=_first(_first(decoded.bad_order, found.bad_order), bad_order),
+        own_order=dict(zip(fitted.own_order, own_order, strict=True)),
+        bad_keys=_first(decoded.bad_keys, fitted.bad_keys),
+        bad_values=_first(_first(decoded.bad_values, fitted.bad_values), bad_own_order),
+        bad_order=_first(_first(decoded.bad_order, fitted.bad_order), bad_order),
         raw_keys=raw_keys,
     )
 
@@ -384,9 +359,9 @@ def _first(reasons: pa.Array | None, others: pa.Array | None) -> pa.Array | None
 
 def _at(where: Mask, values: pa.Array) -> pa.Array:
     """Return values at the rows of a mask, null at others."""
-    places = np.zeros(len(where), dtype=np.int64)
-    places[where] = np.arange(len(values))
-    return values.take(pa.array(places, mask=~where))
+    row_indices = np.zeros(len(where), dtype=np.int64)
+    row_indices[where] = np.arange(len(values))
+    return values.take(pa.array(row_indices, mask=~where))
 
 
 def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: DecodedRows) -> _Faults:
@@ -418,11 +393,11 @@ def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decod
     if decoded.bad_order is not None:
         note(_Fault.BAD_ORDER, _valid(decoded.bad_order, count), decoded.bad_order)
     is_bad = _valid(decoded.bad_values, count) & ~decoded.tombstones
-    for own, column in zip(schema.order, decoded.order, strict=True):
+    for order_field, column in zip(schema.order, decoded.order, strict=True):
         is_null = ~_valid(column, count)
         if decoded.bad_values is not None:
             note(_Fault.LOST, is_null & is_bad, decoded.bad_values)
-        note(_Fault.NULL_ORDER, is_null, f"the sequenceBy column '{own.name}' is null")
+        note(_Fault.NULL_ORDER, is_null, f"the sequenceBy column '{order_field.name}' is null")
     if decoded.bad_values is not None:
         note(_Fault.BAD_VALUE, is_bad, decoded.bad_values)
     return _Faults(kinds, reasons)
@@ -431,13 +406,7 @@ def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: Decod
 def _require_covered(
     schema: TableSchema, columns: Mapping[str, pa.Array], decoded: DecodedRows, faults: _Faults
 ) -> None:
-    """Raise unless the policy covers all faults.
-
-    Raises
-    ------
-    DataError
-        Names how many rows, why, and the first of them.
-    """
+    """Raise unless the policy covers all faults."""
     fatal = ~np.isin(faults.kinds, [_Fault.NONE, *_COVERED[schema.on_error]])
     rows = np.flatnonzero(fatal)
     if not len(rows):
@@ -445,8 +414,8 @@ def _require_covered(
     first = int(rows[0])
     kind, reason = _Fault(faults.kinds[first]), faults.reasons[first].as_py()
     alike = fatal & pc.equal(faults.reasons, reason).fill_null(False).to_numpy(zero_copy_only=False)
-    rest = int(fatal.sum() - alike.sum())
-    more = f"; {rest} more rows cannot be applied for other reasons" if rest else ""
+    uncovered = int(fatal.sum() - alike.sum())
+    more = f"; {uncovered} more rows cannot be applied for other reasons" if uncovered else ""
     keys = (f"{key}={columns[key][first].as_py()!r}" for key in schema.keys)
     where = [] if kind in (_Fault.NULL_KEY, _Fault.BAD_KEY) else list(keys)
     if kind is _Fault.BAD_KEY and decoded.raw_keys is not None:
@@ -493,15 +462,7 @@ def _raw_identity(decoded: DecodedRows) -> pa.Array:
 
 
 def rehashed(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return commands with the hashes that their keys have in a table.
-
-    Parameters
-    ----------
-    schema : TableSchema
-        The table's.
-    batch : pyarrow.RecordBatch
-        Columns as ``schema.run``.
-    """
+    """Return commands with the hashes that their keys have in a table."""
     raw_keys = batch.column(RAW_KEY) if schema.has_quarantine else None
     hashes = _hashes(schema, [batch.column(key) for key in schema.keys], raw_keys)
     at = batch.schema.get_field_index(HASH)
@@ -594,11 +555,11 @@ def rows_as_json(batch: pa.RecordBatch, rows: Positions) -> pa.Array:
 
 def _read(column: pa.Array, rows: Positions) -> list[Any]:
     """Return some values as values of Python; one that Python does not have is a text."""
-    found, bad = readable(column)
-    values: list[Any] = found.take(pa.array(rows)).to_pylist()
+    read_column, bad = readable(column)
+    values: list[Any] = read_column.take(pa.array(rows)).to_pylist()
     if not pa.types.is_nested(column.type):
-        for place in np.flatnonzero(bad[rows]).tolist():
-            values[place] = shown_value(column[int(rows[place])])
+        for row in np.flatnonzero(bad[rows]).tolist():
+            values[row] = shown_value(column[int(rows[row])])
     return values
 
 
@@ -617,16 +578,7 @@ class RowReader(Protocol):
     def read(
         self, schema: TableSchema, columns: Mapping[str, pa.Array], marks: pa.Array | None
     ) -> tuple[dict[str, pa.Array], Mask | None, pa.Array | None]:
-        """Return the columns, which rows are deletes, and why rows cannot be applied.
-
-        Parameters
-        ----------
-        schema : TableSchema
-        columns : mapping of str to pyarrow.Array
-            The table's columns that the rows have.
-        marks : pyarrow.Array or None
-            The column that marks deletes.
-        """
+        """Return the columns, which rows are deletes, and why rows cannot be applied."""
         ...
 
 
@@ -653,11 +605,6 @@ class UpsertEnvelope:
         Whether a row without values is a tombstone. Goes without ``deletes``.
     reader : RowReader or None
         Reads flattened change events; None for rows that mean what their columns hold.
-
-    Raises
-    ------
-    OptionError
-        There would be two ways to say a delete, or none.
     """
 
     schema: TableSchema
@@ -688,23 +635,25 @@ class UpsertEnvelope:
     @property
     def _telling(self) -> list[str]:
         """The columns of the rows that are all null in a row without values."""
-        given = (name for name in self.schema.values if name in self.sources)
-        return [name for name in given if self.sources[name] not in self.order]
+        given_names = (name for name in self.schema.values if name in self.sources)
+        return [name for name in given_names if self.sources[name] not in self.order]
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands of a batch, one per row (`Envelope.commands`)."""
         schema = self.schema
         columns = {name: batch.column(source) for name, source in self.sources.items()}
-        given, tombstones, reasons = columns, None, None
+        all_columns, tombstones, reasons = columns, None, None
         if self.reader is not None:
             marks = None if self.deletes is None else batch.column(self.deletes)
             columns, tombstones, reasons = self.reader.read(schema, columns, marks)
         decoded = DecodedRows(
             columns=columns,
             order=[batch.column(name) for name in self.order],
-            tombstones=self._tombstones(batch, given) if tombstones is None else tombstones,
+            tombstones=self._tombstones(batch, all_columns) if tombstones is None else tombstones,
             bad_values=reasons,
-            own_order={own: batch.column(name) for own, name in self.own_order.items()},
+            own_order={
+                column_name: batch.column(name) for column_name, name in self.own_order.items()
+            },
             raw_values=lambda rows: rows_as_json(batch, rows),
             hint="" if self.reader is None else self.reader.hint,
         )

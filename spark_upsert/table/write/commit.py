@@ -34,20 +34,7 @@ from spark_upsert.table.write.write_set import SealedDraft, WriteSet
 
 
 def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None:
-    """Make an epoch visible, whole, exactly once (`Table.commit`).
-
-    Parameters
-    ----------
-    log : Log
-    write_set : WriteSet
-    admission : Admission
-        Asked right before each attempt, behind the version that it is to follow.
-
-    Returns
-    -------
-    Commit or None
-        None if its transactions are in the table already; what was staged is still there.
-    """
+    """Make an epoch visible, whole, exactly once (`Table.commit`)."""
     require_placed(write_set)
     is_first = write_set.base.manifest.is_unborn
     store = write_set.base.store
@@ -153,7 +140,7 @@ def _heads(log: Log, write_set: WriteSet) -> Iterator[Manifest]:
     try:
         yield from log.heads()
     except TableNotFoundError:
-        for base in {each.base for each in write_set.staged}:
+        for base in {staged_task.base for staged_task in write_set.staged}:
             log.require(base, "the epoch")
         raise
 

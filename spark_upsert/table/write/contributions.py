@@ -21,23 +21,7 @@ def contributions(
     diffs: npt.NDArray[np.int8],
     own_order: Mapping[str, pa.Array],
 ) -> list[pa.Array]:
-    """Return the columns that a run of a folding table has beyond the others.
-
-    Parameters
-    ----------
-    columns : mapping of str to pyarrow.Array
-        The table's columns.
-    order : sequence of pyarrow.Array
-        The order key.
-    diffs : numpy.ndarray of int8
-    own_order : mapping of str to pyarrow.Array
-        The order key of each column that has its own.
-
-    Raises
-    ------
-    DataError
-        The engine takes no deletes, or a value has no order key.
-    """
+    """Return the columns that a run of a folding table has beyond the others."""
     deletes = diffs == TOMBSTONE
     if not schema.engine.takes_deletes and bool(deletes.any()):
         raise DataError(
@@ -45,21 +29,21 @@ def contributions(
             f"{schema.engine.kind.value} cannot apply.",
             hint="filter them out before the write, or use mergeEngine=deduplicate.",
         )
-    found = []
+    contributed = []
     for name in schema.last_columns:
-        own = own_order.get(name)
-        keys = list(order) if own is None else [own]
+        column_order = own_order.get(name)
+        keys = list(order) if column_order is None else [column_order]
         no_value = pc.or_(columns[name].is_null(), pa.array(deletes))
-        if own is not None:
-            _require_own_order(name, schema.engine, own, no_value)
-        found.append(_keys(keys, no_value, schema))
+        if column_order is not None:
+            _require_own_order(name, schema.engine, column_order, no_value)
+        contributed.append(_keys(keys, no_value, schema))
     for name in schema.engine.column_order:
         no_value = pc.or_(columns[name].is_null(), pa.array(deletes))
-        found.append(_keys(order, no_value, schema))
-        found.append(pa.nulls(len(deletes), schema.older_type(name)))
+        contributed.append(_keys(order, no_value, schema))
+        contributed.append(pa.nulls(len(deletes), schema.older_type(name)))
     if schema.engine.kind is Engine.PARTIAL_UPDATE:
-        found.append(_keys(order, pa.array(~deletes), schema) if order else pa.array(deletes))
-    return found
+        contributed.append(_keys(order, pa.array(~deletes), schema) if order else pa.array(deletes))
+    return contributed
 
 
 def _keys(order: Sequence[pa.Array], absent: pa.Array, schema: TableSchema) -> pa.Array:

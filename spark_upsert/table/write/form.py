@@ -62,14 +62,7 @@ class Form(Protocol):
         ...
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> Envelope:
-        """Return the envelope for a table.
-
-        Parameters
-        ----------
-        schema : TableSchema
-        columns : pyarrow.Schema
-            Those of ``columns`` and ``others`` that are to be stored.
-        """
+        """Return the envelope for a table."""
         ...
 
 
@@ -97,13 +90,7 @@ class UpsertForm:
         nulls_as_deletes: bool,
         reader: RowReader | None = None,
     ) -> UpsertForm:
-        """Return the form of rows of some columns.
-
-        Raises
-        ------
-        SchemaError
-            The column of deletes is not there, or of another type (`find_delete_mark`).
-        """
+        """Return the form of rows of some columns."""
         if deletes is not None:
             deletes = find_delete_mark(deletes, rows, may_be_text=reader is not None)
         return cls(others=rows, deletes=deletes, nulls_as_deletes=nulls_as_deletes, reader=reader)
@@ -132,8 +119,8 @@ class UpsertForm:
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> UpsertEnvelope:
         """Return the envelope for a table."""
-        own = find_columns(columns.names, schema.columns.names, role="column")
-        sources = dict(zip(own, columns.names, strict=True))
+        own_names = find_columns(columns.names, schema.columns.names, role="column")
+        sources = dict(zip(own_names, columns.names, strict=True))
         return UpsertEnvelope(
             schema=schema,
             sources=sources,
@@ -146,13 +133,7 @@ class UpsertForm:
 
 
 def find_delete_mark(name: str, columns: pa.Schema, *, may_be_text: bool) -> str:
-    """Return the spelling of the column that marks deletes (``applyAsDeletes``).
-
-    Raises
-    ------
-    SchemaError
-        The column does not exist, or is neither boolean nor a text that something reads.
-    """
+    """Return the spelling of the column that marks deletes (``applyAsDeletes``)."""
     role = "applyAsDeletes column"
     name = find_column(name, columns.names, role=role)
     type_ = columns.field(name).type
@@ -177,13 +158,7 @@ def order_names(schema: TableSchema, orders: pa.Schema) -> tuple[str, ...]:
 def own_order_names(
     schema: TableSchema, orders: pa.Schema, stored: Container[str]
 ) -> dict[str, str]:
-    """Return the names in the rows of the order columns that stored columns have of their own.
-
-    Raises
-    ------
-    SchemaError
-        The rows have a value, and not the column that orders it.
-    """
+    """Return the names in the rows of the order columns that stored columns have of their own."""
     return {
         column: find_in_schema(source, orders, role=f"sequenceBy.{column} column")
         for column, source in schema.engine.column_order.items()

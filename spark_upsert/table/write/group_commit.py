@@ -141,13 +141,13 @@ def joins(members: Sequence[Append], other: Append) -> bool:
     with the next one.
     Deletes by keys alone share with their like: their orders make no ties.
     """
-    writers = {each.transaction.writer for each in members if each.transaction is not None}
+    writers = {member.transaction.writer for member in members if member.transaction is not None}
     return (
         len(members) < MEMBERS_MAX
         and (other.transaction is None or other.transaction.writer not in writers)
         and other.late_rows is members[0].late_rows
         and other.stash.is_by_keys is members[0].stash.is_by_keys
-        and sum(each.commands.nbytes for each in members) + other.commands.nbytes <= BYTES_MAX
+        and sum(member.commands.nbytes for member in members) + other.commands.nbytes <= BYTES_MAX
     )
 
 
@@ -160,39 +160,24 @@ def append_together(
     admission: Admission,
     threads: int = 1,
 ) -> list[AppendResult]:
-    """Commit appends as one version; return the result of each, in their order.
-
-    Parameters
-    ----------
-    log : Log
-    snapshot : Snapshot
-        The newest version.
-    members : sequence of Append
-        The appends that `joins` brings together.
-    commit : callable
-        Commits a write set (`Table.commit`).
-    admission : Admission
-        Judges whether there is room, without a wait: an append that must wait does so by itself.
-    threads : int
-        How many pieces of the keys of a lone append are looked up at once.
-    """
-    told: dict[int, AppendResult] = {}
+    """Commit appends as one version; return the result of each, in their order."""
+    results: dict[int, AppendResult] = {}
     due: dict[int, Append] = {}
-    for index, each in enumerate(members):
+    for index, member in enumerate(members):
         try:
-            if each.schema != snapshot.manifest.schema:
-                told[index] = APART
-            elif is_due(log, _write_set(snapshot, (), [each]), snapshot.manifest):
-                due[index] = each
+            if member.schema != snapshot.manifest.schema:
+                results[index] = APART
+            elif is_due(log, _write_set(snapshot, (), [member]), snapshot.manifest):
+                due[index] = member
             else:
-                told[index] = None
+                results[index] = None
         except UpsertFlowError as error:
-            told[index] = error
+            results[index] = error
     if due and admission.refusal(snapshot.manifest) is not None:
-        told |= dict.fromkeys(due, APART)
+        results |= dict.fromkeys(due, APART)
     elif due:
-        told |= _commit_due(log, snapshot, due, partial(commit, admission=admission), threads)
-    return [told[index] for index in range(len(members))]
+        results |= _commit_due(log, snapshot, due, partial(commit, admission=admission), threads)
+    return [results[index] for index in range(len(members))]
 
 
 def _write_set(
@@ -201,7 +186,7 @@ def _write_set(
     return WriteSet(
         base=snapshot,
         staged=staged,
-        transactions=tuple(t for each in members for t in each.transactions),
+        transactions=tuple(t for member in members for t in member.transactions),
         late_rows=members[0].late_rows,
     )
 
@@ -215,37 +200,37 @@ def _commit_due(
 ) -> dict[int, AppendResult]:
     """Commit the appends that the table does not have yet."""
     try:
-        together = stage_together(snapshot, list(due.values()), threads=threads)
+        batch = stage_together(snapshot, list(due.values()), threads=threads)
     except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
         return _each_told(due, error)
-    told: dict[int, AppendResult] = {}
+    results: dict[int, AppendResult] = {}
     counted: dict[int, Counters] = {}
-    for index, verdict in zip(due, together.verdicts, strict=True):
+    for index, verdict in zip(due, batch.verdicts, strict=True):
         if isinstance(verdict, Counters):
             counted[index] = verdict
         else:
-            told[index] = verdict
-    if together.staged is None:
-        return told
+            results[index] = verdict
+    if batch.staged is None:
+        return results
     taken = {index: due[index] for index in counted}
     try:
-        done = commit(_write_set(snapshot, (together.staged,), list(taken.values())))
+        done = commit(_write_set(snapshot, (batch.staged,), list(taken.values())))
     except (TableFullError, BatchTooLargeError):  # It was not tried.
-        remove_runs(snapshot.store, together.staged.files)
-        return told | dict.fromkeys(taken, APART)
+        remove_runs(snapshot.store, batch.staged.files)
+        return results | dict.fromkeys(taken, APART)
     except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
         if len(taken) > 1 and _is_for_some(log, taken.values(), error):
-            return told | dict.fromkeys(taken, APART)
-        return told | _each_told(taken, error)
+            return results | dict.fromkeys(taken, APART)
+        return results | _each_told(taken, error)
     if len(taken) == 1:
-        return told | dict.fromkeys(taken, done)
+        return results | dict.fromkeys(taken, done)
     if done is None:  # Others were faster with the same transactions. Each finds out by itself.
-        return told | dict.fromkeys(taken, APART)
+        return results | dict.fromkeys(taken, APART)
     if done.version > snapshot.manifest.version + 1:
         counted = _recounted(log, snapshot.store, done, taken, counted)
-    return told | {
-        index: replace(done, counters=counted[index].to_json(), transactions=each.transactions)
-        for index, each in taken.items()
+    return results | {
+        index: replace(done, counters=counted[index].to_json(), transactions=member.transactions)
+        for index, member in taken.items()
     }
 
 
@@ -265,10 +250,10 @@ def _is_for_some(log: Log, members: Iterable[Append], error: Exception) -> bool:
         return True
     if not isinstance(error, ContentionError):
         return False
-    asked = [each.transaction for each in members if each.transaction is not None]
+    transactions = [member.transaction for member in members if member.transaction is not None]
     head = log.seen
-    known = sum(head is not None and head.has(each) for each in asked)
-    return 0 < known < len(asked)
+    known_count = sum(head is not None and head.has(transaction) for transaction in transactions)
+    return 0 < known_count < len(transactions)
 
 
 def _recounted(
@@ -307,22 +292,16 @@ class GroupedAppends(NamedTuple):
 def stage_together(
     snapshot: Snapshot, members: Sequence[Append], *, threads: int = 1
 ) -> GroupedAppends:
-    """Write what is left of some appends durably, and count what each does.
-
-    Raises
-    ------
-    StorageError
-        Nothing is known of any of them.
-    """
+    """Write what is left of some appends durably, and count what each does."""
     if len(members) == 1:
         return _staged_alone(snapshot, members[0], threads)
     judged = _judged(snapshot, members)
     if not any(isinstance(verdict, Counters) for verdict in judged.verdicts):
         return GroupedAppends(None, judged.verdicts)
     files = []
-    ahead = prepare(snapshot.store, snapshot.manifest)
+    prepared = prepare(snapshot.store, snapshot.manifest)
     if judged.commands.num_rows:
-        with Scratch(snapshot.store, ahead) as scratch:
+        with Scratch(snapshot.store, prepared) as scratch:
             files.append(scratch.write(judged.commands))
     staged = StagedRuns(
         base=snapshot.manifest.place,
@@ -330,8 +309,8 @@ def stage_together(
         counters=judged.counters,
         examples=judged.examples,
         is_by_keys=members[0].stash.is_by_keys,
-        logs=frozenset().union(*(each.stash.logs for each in members)),
-        ahead=None if ahead is None else ahead.made(),
+        logs=frozenset().union(*(member.stash.logs for member in members)),
+        ahead=None if prepared is None else prepared.made(),
     )
     return GroupedAppends(staged, judged.verdicts)
 
@@ -389,14 +368,14 @@ class _Judge:
 
     def admits_all(self) -> bool:
         """Judge all that is not contested at once; return whether all may come."""
-        rows = Rows(self._schema, [BatchPart(each.commands) for each in self._members])
+        rows = Rows(self._schema, [BatchPart(member.commands) for member in self._members])
         contested = shared_hashes(rows.hashes, ())
         counted = self._admit_at_once(rows, np.flatnonzero(~contested))
         if counted is None:
             return False
         for member, alone, start in zip(self._members, counted, rows.starts, strict=False):
-            own = contested[start : start + member.commands.num_rows]
-            verdict = self._admit(member, member.commands.filter(pa.array(own)))
+            is_contested = contested[start : start + member.commands.num_rows]
+            verdict = self._admit(member, member.commands.filter(pa.array(is_contested)))
             if not isinstance(verdict, Counters):
                 return False
             self._verdicts.append(verdict + alone)
@@ -467,11 +446,11 @@ class _Judge:
             state = []
         before = (BatchPart(self._contested), manifest.upper)
         keys = rows.take(self._schema.identity, everything)
-        found = find(self._schema, [*state, before], rows.hashes, keys)
+        stored_rows = find(self._schema, [*state, before], rows.hashes, keys)
         return classify(
             rows,
             everything,
-            found,
+            stored_rows,
             low_water=manifest.low_water,
             late_rows=self._late_rows,
             is_by_keys=self._is_by_keys,
@@ -505,10 +484,10 @@ class _Judge:
 
     def _all_apart(self) -> _AppendResults:
         """Let each append commit alone: together they would mean something else than in turn."""
-        apart: list[AppendVerdict] = [
-            APART if isinstance(each, Counters) else each for each in self._verdicts
+        verdicts: list[AppendVerdict] = [
+            APART if isinstance(verdict, Counters) else verdict for verdict in self._verdicts
         ]
-        return _AppendResults(apart, self._alone, EMPTY, {})
+        return _AppendResults(verdicts, self._alone, EMPTY, {})
 
 
 def _of(outcomes: Outcomes, mask: Mask) -> Outcomes:
@@ -579,17 +558,17 @@ class Appends:
         heeds_pressure: bool,
         may_lack: bool,
     ) -> Commit | None:
-        """Apply rows as one epoch (`Table.append`)."""
-        told: AppendResult = APART
+        """Apply rows as one epoch (`Table.upsert`)."""
+        result: AppendResult = APART
         commands_at = partial(
             commands_of, rows=rows, deletes=deletes, envelope=envelope, may_lack=may_lack
         )
         if not overwrite and late_rows is not LateRows.APPLY and rows.nbytes <= BYTES_MAX:
-            told = self._shared(commands_at, transaction, late_rows)
-        if isinstance(told, Exception):
-            raise told
-        if told is not APART:
-            return told
+            result = self._shared(commands_at, transaction, late_rows)
+        if isinstance(result, Exception):
+            raise result
+        if result is not APART:
+            return result
         table = self._table
         head = table.log.head()
         admission = table.admission(full_wait_ms, heeds_pressure=heeds_pressure)

@@ -57,7 +57,7 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
     url = write_set.base.store.url
     if not is_new(write_set, head):
         return False
-    for base in {each.base for each in write_set.staged}:
+    for base in {staged_task.base for staged_task in write_set.staged}:
         log.require_descent(head, base, "the epoch")
     if write_set.base.manifest.schema.on_error is not head.schema.on_error:
         raise ContentionError(
@@ -79,16 +79,8 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
 
 
 def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
-    """Refuse writes by others than the query that keeps the rows of a view (`views.materialized`).
-
-    Raises
-    ------
-    DataError
-        The writer is no query.
-    OtherTableError
-        The writer is another query.
-    """
-    writers = {each.writer for each in write_set.transactions}
+    """Refuse writes to a materialized view by any query other than its own."""
+    writers = {transaction.writer for transaction in write_set.transactions}
     if not writers or not all(writer.startswith(QUERY) for writer in writers):
         raise DataError(
             f"the table at '{url}' keeps the rows of a view, which the query of that view writes "
@@ -109,7 +101,7 @@ def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
 
 def _require_historian(write_set: WriteSet, url: str) -> None:
     """Refuse writes into a kept history by others than `table.keep_history`."""
-    writers = [each.writer for each in write_set.transactions]
+    writers = [transaction.writer for transaction in write_set.transactions]
     if not writers or not all(writer.startswith(HISTORY) for writer in writers):
         raise DataError(
             f"the table at '{url}' keeps the history of another one, and takes no other rows. "
@@ -134,13 +126,6 @@ def is_next_move(write_set: WriteSet, head: Manifest) -> bool:
     """Return whether a table of contributions has yet to take a step (`moves`).
 
     Its own marker says more than the numbers of writers do, which steps that are skipped leave out.
-
-    Raises
-    ------
-    DataError
-        What is written is no step.
-    OtherTableError
-        It neither follows what the table has nor is in it.
     """
     url = write_set.base.store.url
     if write_set.overwrite:
@@ -149,7 +134,7 @@ def is_next_move(write_set: WriteSet, head: Manifest) -> bool:
             "replaced. Nothing was committed.",
             hint="keep the view in another path, or restore an older version of the table.",
         )
-    move = require_move((each.move for each in write_set.staged), url)
+    move = require_move((staged_task.move for staged_task in write_set.staged), url)
     recorded = NOTHING
     if not head.is_unborn:
         recorded = recorded_position(Snapshot(write_set.base.store, head))
@@ -162,15 +147,18 @@ def is_next_move(write_set: WriteSet, head: Manifest) -> bool:
 def is_new(write_set: WriteSet, head: Manifest) -> bool:
     """Return whether no transaction of a write set is in the table; raise if only some are."""
     count = len(write_set.transactions)
-    known = [each for each in write_set.transactions if head.has(each)]
-    if known and len(known) < count:
+    known_transactions = [
+        transaction for transaction in write_set.transactions if head.has(transaction)
+    ]
+    if known_transactions and len(known_transactions) < count:
         raise ContentionError(
             f"of {count} transactions that were to be one version of '{write_set.base.store.url}', "
-            f"{len(known)} are in the table already (for example number {known[0].number} of "
-            f"'{known[0].writer}'). Nothing was committed.",
+            f"{len(known_transactions)} are in the table already (for example number "
+            f"{known_transactions[0].number} of '{known_transactions[0].writer}'). Nothing was "
+            "committed.",
             hint="stage the others again without the rows of those.",
         )
-    return not known
+    return not known_transactions
 
 
 def require_placed(write_set: WriteSet) -> None:
@@ -190,10 +178,10 @@ def require_no_gap(transaction: Transaction, head: Manifest, url: str) -> None:
     if not head.lacks(transaction):
         return
     last = head.transactions.get(transaction.writer)
-    found = "none of them" if last is None else f"those up to {last}"
+    known_range = "none of them" if last is None else f"those up to {last}"
     raise OtherTableError(
         f"'{transaction.writer}' writes its batch {transaction.number}, so that the table at "
-        f"'{url}' must hold all batches before it; found {found}. Nothing was committed.",
+        f"'{url}' must hold all batches before it; found {known_range}. Nothing was committed.",
         hint="was the table removed, made anew or restored from an older copy, or is this the "
         "checkpoint of a query that wrote elsewhere? Put the table back, or give the query a "
         "new checkpointLocation, so that it begins anew. To go on without what is missing, "
@@ -218,7 +206,7 @@ def _require_remembered(transaction: Transaction, head: Manifest, url: str) -> N
 
 def _require_unfenced(write_set: WriteSet, head: Manifest, url: str) -> None:
     """Refuse an epoch if a vacuum may have taken its staged files for left behind."""
-    versions = [each.base_version for each in write_set.staged if each.files]
+    versions = [staged_task.base_version for staged_task in write_set.staged if staged_task.files]
     if versions and not head.accepts(min(versions)):
         raise ContentionError(
             f"the epoch was planned on version {min(versions)} of '{url}', and what was planned "
@@ -282,24 +270,7 @@ class Admission:
         self._guard = guard
 
     def require(self, head: Manifest, draft: Draft | None = None) -> Manifest:
-        """Return the version behind which there is room for an epoch, once there is.
-
-        Parameters
-        ----------
-        head : Manifest
-            The newest version; after a wait it is looked for anew.
-        draft : Draft, optional
-            Without one, nothing is staged yet, and the epoch has one byte at least.
-
-        Raises
-        ------
-        BatchTooLargeError
-            There never will be room.
-        TableFullError
-            There was no room in time. Nothing was committed.
-        ThrottledError
-            A consumer was overloaded to the end of the wait. Only where nothing is staged yet.
-        """
+        """Return the version behind which there is room for an epoch, once there is."""
         while True:
             refusal = self.refusal(head, draft)
             if refusal is None:
@@ -331,14 +302,14 @@ class Admission:
     def _pressed(self, head: Manifest) -> ThrottledError | None:
         if self._gauge is None or not heeds_pressure(head.properties):
             return None
-        said = self._gauge.refusing(self._store, self._log.now_ms())
-        if said is None:
+        report = self._gauge.refusing(self._store, self._log.now_ms())
+        if report is None:
             return None
         return ThrottledError.of(
             self._store.url,
-            consumer=said.consumer,
-            pressure=said.pressure,
-            retry_after_ms=said.retry_after_ms,
+            consumer=report.consumer,
+            pressure=report.pressure,
+            retry_after_ms=report.retry_after_ms,
         )
 
     def _full(self, head: Manifest, draft: Draft | None) -> UpsertFlowError | None:
@@ -352,18 +323,18 @@ class Admission:
         bytes_added = 1 if draft is None else sum(file.bytes for file in draft.added)
         if caps.bytes is not None and bytes_added > caps.bytes:
             return BatchTooLargeError.of(url, bytes=bytes_added, bytes_max=caps.bytes)
-        found = self._counter.behind(lease, self._log, head, caps)
-        if caps.admits(epochs=found.epochs + 1, bytes=found.bytes + bytes_added):
+        backlog = self._counter.behind(lease, self._log, head, caps)
+        if caps.admits(epochs=backlog.epochs + 1, bytes=backlog.bytes + bytes_added):
             return None
         return TableFullError.of(
             url,
-            epochs=found.epochs,
-            bytes=found.bytes,
+            epochs=backlog.epochs,
+            bytes=backlog.bytes,
             epochs_max=caps.epochs,
             bytes_max=caps.bytes,
             upper=head.upper,
-            consumer=found.consumer,
-            version=found.version,
+            consumer=backlog.consumer,
+            version=backlog.version,
         )
 
     def _pause(self) -> None:

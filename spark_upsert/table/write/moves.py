@@ -59,13 +59,7 @@ class Move:
 
 
 def is_reached(position: str, recorded: str) -> bool:
-    """Return whether a table at one position has all that is up to another.
-
-    Raises
-    ------
-    DataError
-        A text is no position.
-    """
+    """Return whether a table at one position has all that is up to another."""
     if position in (recorded, NOTHING):
         return True
     if recorded == NOTHING:
@@ -84,9 +78,9 @@ def recorded_position(snapshot: Snapshot) -> str:
     # Each epoch brings a marker and the newest one holds: mostly one run is asked, however many.
     for slice_ in _newest_first(manifest.slices):
         alone = replace(manifest, slices=(slice_,))
-        found = Snapshot(snapshot.store, alone).find(hashes, keys)
-        if found.present[0]:
-            [to] = found.rows.take([TO], found.at)
+        stored_rows = Snapshot(snapshot.store, alone).find(hashes, keys)
+        if stored_rows.present[0]:
+            [to] = stored_rows.rows.take([TO], stored_rows.at)
             return str(to[0].as_py())
     return NOTHING
 
@@ -97,21 +91,21 @@ def _newest_first(slices: Iterable[Slice]) -> list[Slice]:
 
 def moves_in(entries: pa.RecordBatch) -> list[Move]:
     """Return the step that the marker among some entries tells; there is one entry of a key."""
-    places = np.flatnonzero(np.asarray(entries.column(PART)) == MARKER_PART)
-    markers = entries.select([FROM, TO]).take(pa.array(places)).to_pylist()
+    indices = np.flatnonzero(np.asarray(entries.column(PART)) == MARKER_PART)
+    markers = entries.select([FROM, TO]).take(pa.array(indices)).to_pylist()
     return [Move(lower=marker[FROM], upper=marker[TO]) for marker in markers]
 
 
 def require_move(moves: Iterable[Move | None], url: str) -> Move:
     """Return the step of a write, of which each task tells what it saw."""
-    found = {move for move in moves if move is not None}
-    if len(found) != 1:
+    distinct_moves = {move for move in moves if move is not None}
+    if len(distinct_moves) != 1:
         raise DataError(
             f"the table at '{url}' is of contributions: a write into it is one step of its view "
-            f"and brings one marker; found {len(found)}. Nothing was committed.",
+            f"and brings one marker; found {len(distinct_moves)}. Nothing was committed.",
             hint="let the query of the view write it ('keep'), and no other writer.",
         )
-    return next(iter(found))
+    return next(iter(distinct_moves))
 
 
 def refused(move: Move, recorded: str, url: str) -> OtherTableError:

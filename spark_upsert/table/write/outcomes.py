@@ -92,24 +92,7 @@ def classify(
     is_overwrite: bool = False,
     is_by_keys: bool = False,
 ) -> Outcomes:
-    """Return the outcome of each command, one per key.
-
-    Parameters
-    ----------
-    commands : Rows
-    chosen : numpy.ndarray of int64, shape (n,)
-        Row numbers of the commands, one per key.
-    found : Found, shape (n,)
-        The table's entries of the same keys.
-    low_water : str, optional
-        The table's low-water mark.
-    late_rows : LateRows
-        What becomes of rows below it.
-    is_overwrite : bool
-        Whether the commands replace the contents: then they meet nothing that they lose to.
-    is_by_keys : bool
-        Whether they are deletes by keys alone, each with the order of its row: no ties.
-    """
+    """Return the outcome of each command, one per key."""
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
     mechanism = REPLACING if is_overwrite else mechanism_of(commands.schema)
@@ -134,9 +117,9 @@ def classify(
         unknown = ~found.present
         # An error without an order says nothing of deletes: any of them may be newer.
         unknown[hit] = ~are_ordered(found.rows, found.at[hit])
-        asked = np.flatnonzero(unknown & are_ordered(commands, chosen))
-        order_keys = commands.take(commands.schema.order_columns, chosen[asked])
-        are_late[asked[is_at_or_below(order_keys, low_water, commands.schema)]] = True
+        rows_to_check = np.flatnonzero(unknown & are_ordered(commands, chosen))
+        order_keys = commands.take(commands.schema.order_columns, chosen[rows_to_check])
+        are_late[rows_to_check[is_at_or_below(order_keys, low_water, commands.schema)]] = True
         if late_rows is not LateRows.APPLY:
             kinds[are_late] = Outcome.REJECTED
     return Outcomes(kinds, are_tied, are_late)
@@ -197,20 +180,20 @@ def outcomes_of(
     rows = Rows(without_sums(rows.schema), rows.parts)
     # The table may have gained columns since.
     manifest = replace(snapshot.manifest, schema=rows.schema)
-    found = Snapshot(snapshot.store, manifest).find(
+    stored_rows = Snapshot(snapshot.store, manifest).find(
         rows.hashes[chosen], rows.take(rows.schema.identity, chosen)
     )
     outcomes = classify(
         rows,
         chosen,
-        found,
+        stored_rows,
         low_water=snapshot.manifest.low_water,
         late_rows=late_rows,
         is_overwrite=overwrite,
         is_by_keys=is_by_keys,
     )
     if ahead is not None:
-        ahead.judged(rows, chosen, found, outcomes.kinds)
+        ahead.judged(rows, chosen, stored_rows, outcomes.kinds)
     return outcomes
 
 

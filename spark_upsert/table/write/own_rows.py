@@ -29,24 +29,6 @@ def envelope_of_rows(
 
     Values are cast to the table's types; a value that does not fit is an error when it comes.
     Columns that order the rows or mark deletes and that the table lacks are not stored.
-
-    Parameters
-    ----------
-    schema : TableSchema
-        The schema of the table.
-    incoming : pyarrow.Schema
-        The columns of the rows.
-    deletes : str, optional
-        The boolean column that marks deletes.
-    nulls_as_deletes : bool
-        Whether a row of null values is a delete.
-    may_lack : bool
-        Whether rows may lack value columns, which are null then. Deletes by keys alone always do.
-
-    Raises
-    ------
-    SchemaError
-        A column is missing, unknown, given twice or cannot mark deletes.
     """
     refuse_repeated(incoming.names)
     types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}
@@ -66,11 +48,11 @@ def envelope_of_rows(
 
 def _stored(schema: TableSchema, form: UpsertForm) -> pa.Schema:
     """Return the columns that are stored: all but those that only order or mark deletes."""
-    own = {name.lower() for name in schema.columns.names}
-    apart = {name.lower() for name in schema.engine.column_order.values()}
-    apart |= {field.name.lower() for field in schema.order}
+    column_names = {name.lower() for name in schema.columns.names}
+    special_names = {name.lower() for name in schema.engine.column_order.values()}
+    special_names |= {field.name.lower() for field in schema.order}
     if form.deletes is not None:
-        apart.add(form.deletes.lower())
-    apart -= own
-    stored = [field for field in form.others if field.name.lower() not in apart]
+        special_names.add(form.deletes.lower())
+    special_names -= column_names
+    stored = [field for field in form.others if field.name.lower() not in special_names]
     return pa.schema(stored) if stored else form.columns

@@ -40,26 +40,7 @@ def stage(
     late_rows: LateRows = LateRows.REJECT,
     threads: int = 1,
 ) -> StagedRuns:
-    """Write the commands of one task durably and count their effects.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-        The table when the epoch was planned.
-    commands : iterable of pyarrow.RecordBatch
-        Columns as `TableSchema.run`, any order.
-    overwrite : bool
-        Whether the epoch replaces the contents: then order keys of the past do not count.
-    late_rows : LateRows
-        What becomes of rows so old that their deletes may be forgotten.
-    threads : int
-        How many pieces of the keys are looked up at once.
-
-    Raises
-    ------
-    DataError
-        Rows are tied, or late, and the policy for them is that the write fails.
-    """
+    """Write the commands of one task durably and count their effects."""
     with Stash(snapshot.manifest.schema) as stash:
         for batch in commands:
             stash.add(batch)
@@ -92,8 +73,8 @@ def stage_sealed(
         is_overwrite=overwrite,
     )
     reaches_back = Precedence.of(schema).order_reaches_back and not overwrite
-    ahead = prepare(snapshot.store, snapshot.manifest)
-    with Scratch(snapshot.store, ahead) as scratch:
+    prepared = prepare(snapshot.store, snapshot.manifest)
+    with Scratch(snapshot.store, prepared) as scratch:
         for sealed in stash.seal():
             batch = in_table(sealed, snapshot, schema) if reaches_back else sealed
             if schema.engine.multiplicity is not None:
@@ -107,7 +88,7 @@ def stage_sealed(
                 late_rows=late_rows,
                 is_by_keys=stash.is_by_keys,
                 threads=threads,
-                ahead=None if overwrite else ahead,
+                ahead=None if overwrite else prepared,
             )
             # The storage makes them durable while it is found out what they do.
             early = 0 if may_lose else len(rows)
@@ -120,8 +101,8 @@ def stage_sealed(
                     files.append(written())
                 elif stored.num_rows:
                     files.append(scratch.write(stored))
-                if ahead is not None:
-                    ahead.stored(files[-1] if stored is batch and not overwrite else None)
+                if prepared is not None:
+                    prepared.stored(files[-1] if stored is batch and not overwrite else None)
     return StagedRuns(
         base=snapshot.manifest.place,
         files=tuple(files),
@@ -131,7 +112,7 @@ def stage_sealed(
         is_by_keys=stash.is_by_keys,
         logs=stash.logs,
         move=moves[0] if moves else None,
-        ahead=None if ahead is None else ahead.made(),
+        ahead=None if prepared is None else prepared.made(),
     )
 
 

@@ -82,11 +82,6 @@ def count_losers(rows: Rows, reduced: ReducedEntries) -> tuple[Counters, Example
     """Count beaten commands: equal to their winner, tied with it, or plainly superseded.
 
     Those that were folded into others are superseded, too.
-
-    Raises
-    ------
-    DataError
-        Two are tied, and the table has `Ties.FAIL`.
     """
     losers, winners = reduced.losers, reduced.beaten_by
     precedence = Precedence.of(rows.schema)
@@ -105,13 +100,7 @@ def count_losers(rows: Rows, reduced: ReducedEntries) -> tuple[Counters, Example
 
 
 def examples_of(rows: Rows, chosen: Positions, outcomes: Outcomes, late_rows: LateRows) -> Examples:
-    """Return keys of tied and late commands, one per kind.
-
-    Raises
-    ------
-    DataError
-        There is one, and a policy is that the write fails then.
-    """
+    """Return keys of tied and late commands, one per kind."""
     examples = dict(_tied_examples(rows, chosen[outcomes.are_tied]))
     late = chosen[outcomes.are_late]
     if len(late):
@@ -165,15 +154,7 @@ def mark_text(schema: TableSchema, mark: str) -> str:
 
 
 def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
-    """Log what a person should know about an epoch, once per kind.
-
-    Parameters
-    ----------
-    commit : Commit
-    head : Manifest
-        The table before it.
-    examples : mapping of str to str
-    """
+    """Log what a person should know about an epoch, once per kind."""
     schema = head.schema
     counters = Counters.from_json(commit.counters)
     _warn_of_stale(commit, head, counters)
@@ -235,11 +216,6 @@ def require_order(rows: Rows, reduced: ReducedEntries) -> None:
     """Refuse two different commands of one key when nothing orders their tasks.
 
     Two deletes of one key are no choice, nor are two error entries: either says what is wrong.
-
-    Raises
-    ------
-    DataError
-        There is such a key.
     """
     if Precedence.of(rows.schema).has_order or not len(reduced.losers):
         return
@@ -282,15 +258,6 @@ def in_task(
 ) -> pa.RecordBatch:
     """Return commands of which some have adopted the order of what came before them.
 
-    Parameters
-    ----------
-    commands : pyarrow.RecordBatch
-        Columns as `TableSchema.run`, in the order in which the task saw them.
-    schema : TableSchema
-    before : sequence of Part
-        What is left of the commands that came earlier: one of each key in each part, sorted by
-        hash.
-
     Notes
     -----
     O(n log n) of the rows that share a key with an unplaced one; the others are not touched.
@@ -300,8 +267,8 @@ def in_task(
         return commands
     hashes = np.asarray(commands.column(HASH))
     chosen = np.flatnonzero(np.isin(hashes, hashes[unplaced]))
-    own = commands.take(pa.array(chosen))
-    rows = Rows(schema, [BatchPart(_held(own, schema, before)), BatchPart(own)])
+    ties = commands.take(pa.array(chosen))
+    rows = Rows(schema, [BatchPart(_held(ties, schema, before)), BatchPart(ties)])
     adopted = _adopted(rows)
     takes = np.flatnonzero(adopted != _NONE)
     takes = takes[takes >= rows.starts[1]]
@@ -310,30 +277,21 @@ def in_task(
 
 
 def in_table(commands: pa.RecordBatch, snapshot: Snapshot, schema: TableSchema) -> pa.RecordBatch:
-    """Return commands of which some have adopted the order of what the table holds.
-
-    Parameters
-    ----------
-    commands : pyarrow.RecordBatch
-        One of each key, sorted by hash.
-    snapshot : Snapshot
-        The table when the epoch was planned.
-    schema : TableSchema
-        That of the commands, which may have more columns.
-    """
+    """Return commands of which some have adopted the order of what the table holds."""
     unplaced = np.flatnonzero(are_unplaced(commands, schema))
     if not len(unplaced):
         return commands
-    own = commands.take(pa.array(unplaced))
+    unplaced_rows = commands.take(pa.array(unplaced))
     manifest = replace(snapshot.manifest, schema=schema)
-    found = Snapshot(snapshot.store, manifest).find(
-        np.asarray(own.column(HASH)), [own.column(name) for name in schema.identity]
+    stored_rows = Snapshot(snapshot.store, manifest).find(
+        np.asarray(unplaced_rows.column(HASH)),
+        [unplaced_rows.column(name) for name in schema.identity],
     )
-    hit = np.flatnonzero(found.present)
-    is_error = np.asarray(own.column(DIFF))[hit] == ERROR
-    stands = np.asarray(found.rows.take([DIFF], found.at[hit])[0]) == ERROR
+    hit = np.flatnonzero(stored_rows.present)
+    is_error = np.asarray(unplaced_rows.column(DIFF))[hit] == ERROR
+    stands = np.asarray(stored_rows.rows.take([DIFF], stored_rows.at[hit])[0]) == ERROR
     hit = hit[is_error | stands]
-    order = found.rows.take(schema.order_columns, found.at[hit])
+    order = stored_rows.rows.take(schema.order_columns, stored_rows.at[hit])
     return _with_order(commands, schema, unplaced[hit], order)
 
 
@@ -343,8 +301,8 @@ def _held(own: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]) -> p
     order, begins = arrange(rows, None, lambda _: ())
     firsts = order[begins]
     keys = rows.take(schema.identity, firsts)
-    found = find(schema, [(part, 0) for part in before], rows.hashes[firsts], keys)
-    columns = found.rows.take(schema.run.names, found.at[found.present])
+    stored_rows = find(schema, [(part, 0) for part in before], rows.hashes[firsts], keys)
+    columns = stored_rows.rows.take(schema.run.names, stored_rows.at[stored_rows.present])
     return pa.RecordBatch.from_arrays(columns, schema=schema.run)
 
 
@@ -357,17 +315,17 @@ def _adopted(rows: Rows) -> Positions:
     order, begins = arrange(rows, None, lambda _: ())
     [diffs] = rows.take([DIFF], order)
     [is_known] = rows.take([ORDER_KNOWN], order)
-    known, kinds = _mask(is_known), np.asarray(diffs)
+    has_order, kinds = _mask(is_known), np.asarray(diffs)
     group = np.cumsum(begins, dtype=np.int64)
-    ranks = np.where(known, 1 + _ranks(rows, order), 0)
+    ranks = np.where(has_order, 1 + _ranks(rows, order), 0)
     keys = group * (int(ranks.max(initial=0)) + 1) + ranks
-    leads = known & (keys == np.maximum.accumulate(keys))
-    stands = leads | (~known & (kinds == ERROR))
+    leads = has_order & (keys == np.maximum.accumulate(keys))
+    stands = leads | (~has_order & (kinds == ERROR))
     leader = _last(leads, group)
     # What stood before a row, for a tombstone takes nothing but an error away.
-    stood = _last(stands, group, before=True)
-    behind_error = (stood != _NONE) & (kinds[np.maximum(stood, 0)] == ERROR)
-    adopts = ~known & (leader != _NONE) & ((kinds != TOMBSTONE) | behind_error)
+    standing = _last(stands, group, before=True)
+    behind_error = (standing != _NONE) & (kinds[np.maximum(standing, 0)] == ERROR)
+    adopts = ~has_order & (leader != _NONE) & ((kinds != TOMBSTONE) | behind_error)
     adopted = np.full(len(rows), _NONE, dtype=np.int64)
     adopted[order[adopts]] = order[leader[adopts]]
     return adopted
@@ -380,18 +338,18 @@ def _ranks(rows: Rows, order: Positions) -> npt.NDArray[np.int64]:
         for column in rows.take(rows.schema.order_columns, order)
         for word in ordered_words(column)
     ]
-    places = np.lexsort(words[::-1])
-    differs = np.logical_or.reduce([np.diff(word[places], prepend=0) != 0 for word in words])
+    sorted_rows = np.lexsort(words[::-1])
+    differs = np.logical_or.reduce([np.diff(word[sorted_rows], prepend=0) != 0 for word in words])
     differs[:1] = False
-    ranks = np.empty(len(places), dtype=np.int64)
-    ranks[places] = np.cumsum(differs)
+    ranks = np.empty(len(sorted_rows), dtype=np.int64)
+    ranks[sorted_rows] = np.cumsum(differs)
     return ranks
 
 
 def _last(where: Mask, group: npt.NDArray[np.int64], *, before: bool = False) -> Positions:
     """Return for each place the last one of its group up to there, or before it, or `_NONE`."""
-    places = np.where(where, np.arange(len(where)), _NONE)
-    last = np.maximum.accumulate(places)
+    row_indices = np.where(where, np.arange(len(where)), _NONE)
+    last = np.maximum.accumulate(row_indices)
     if before:
         last = np.concatenate([[_NONE], last[:-1]])
     return np.where((last != _NONE) & (group[np.maximum(last, 0)] == group), last, _NONE)
@@ -403,11 +361,11 @@ def _with_order(
     """Return commands, some of them with another order."""
     if not len(at):
         return commands
-    places = np.arange(commands.num_rows)
-    places[at] = commands.num_rows + np.arange(len(at))
+    row_indices = np.arange(commands.num_rows)
+    row_indices[at] = commands.num_rows + np.arange(len(at))
     for name, column in zip(schema.order_columns, order, strict=True):
         index = commands.schema.get_field_index(name)
-        mixed = pa.concat_arrays([commands.column(index), column]).take(pa.array(places))
+        mixed = pa.concat_arrays([commands.column(index), column]).take(pa.array(row_indices))
         commands = commands.set_column(index, commands.schema.field(index), mixed)
     return commands
 

@@ -71,19 +71,14 @@ _FIELD = b"upsertflow.truncated"
 def with_truncates(
     commands: pa.RecordBatch, order: Sequence[pa.Array], schema: TableSchema
 ) -> pa.RecordBatch:
-    """Return commands that carry truncates.
-
-    Parameters
-    ----------
-    commands : pyarrow.RecordBatch
-    order : sequence of pyarrow.Array, each of length n > 0
-        The order keys of the truncates, without nulls, one array per `TableSchema.order` field.
-    """
-    columns = [convert(c, own.type) for c, own in zip(order, schema.order, strict=True)]
+    """Return commands that carry truncates."""
+    columns = [
+        convert(c, order_field.type) for c, order_field in zip(order, schema.order, strict=True)
+    ]
     words = [word for column in columns for word in ordered_words(column)]
     youngest = pa.array(np.lexsort(words[::-1])[-1:])
-    known = [pa.array([True])] * (len(schema.order_fields) - len(schema.order))
-    mark = encode_mark([*known, *(column.take(youngest) for column in columns)], schema)
+    known_columns = [pa.array([True])] * (len(schema.order_fields) - len(schema.order))
+    mark = encode_mark([*known_columns, *(column.take(youngest) for column in columns)], schema)
     return with_truncate(commands, mark)
 
 
@@ -98,8 +93,8 @@ def with_truncate(commands: pa.RecordBatch, mark: str | None) -> pa.RecordBatch:
 
 def truncated_at(commands: pa.RecordBatch) -> str | None:
     """Return the mark of the youngest truncate among some commands, if there is one."""
-    found = (commands.schema.metadata or {}).get(_FIELD)
-    return None if found is None else found.decode()
+    recorded = (commands.schema.metadata or {}).get(_FIELD)
+    return None if recorded is None else recorded.decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +120,8 @@ class TruncatedVersion:
         """
         if not self.is_needed:
             return rows
-        own = Counters.from_json(rows.counters)
-        met = own.result_count
+        counters = Counters.from_json(rows.counters)
+        met = counters.result_count
         contents = Counters(
             retracted=self.before.live_rows - met, restored=self.after.live_rows - met
         )
@@ -135,7 +130,7 @@ class TruncatedVersion:
             kind=Kind.OVERWRITE,
             compacted=self.after.slices,
             low_water=self.after.low_water,
-            counters=(own + contents).to_json(),
+            counters=(counters + contents).to_json(),
         )
 
 
@@ -169,7 +164,7 @@ class _Piece(NamedTuple):
 
 def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -> _Piece:
     schema = snapshot.manifest.schema
-    slices = [each for each in snapshot.manifest.slices if each.overlaps(hashes)]
+    slices = [slice_ for slice_ in snapshot.manifest.slices if slice_.overlaps(hashes)]
     parts = snapshot.parts(hashes)
     rows = Rows(schema, [part for part, _ in parts])
     if not len(rows):
@@ -177,20 +172,20 @@ def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -
     epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
     reduced = mechanism_of(schema).reduce(rows, epochs=epochs)
     rows, winners = reduced.rows, reduced.at
-    kept = winners[~is_at_or_below(rows.take(schema.order_columns, winners), mark, schema)]
-    live_rows = int(is_live(rows.take([DIFF], kept)[0]).sum())
-    if len(kept) == len(winners):
-        untouched = (replace(each, live=each.live.intersect(hashes)) for each in slices)
+    remaining = winners[~is_at_or_below(rows.take(schema.order_columns, winners), mark, schema)]
+    live_rows = int(is_live(rows.take([DIFF], remaining)[0]).sum())
+    if len(remaining) == len(winners):
+        untouched = (replace(slice_, live=slice_.live.intersect(hashes)) for slice_ in slices)
         return _Piece(tuple(untouched), live_rows, is_cut=False)
-    if not len(kept):
+    if not len(remaining):
         return _Piece((), 0, is_cut=True)
-    batch = pa.RecordBatch.from_arrays(rows.take(schema.run.names, kept), schema=schema.run)
+    batch = pa.RecordBatch.from_arrays(rows.take(schema.run.names, remaining), schema=schema.run)
     if schema.has_quarantine:
         came = np.array([epoch for _, epoch in parts], dtype=np.uint64)
-        batch = with_epochs(batch, came[rows.part_of(kept)])
+        batch = with_epochs(batch, came[rows.part_of(remaining)])
     covered = Interval(
-        lower=min(each.epochs.lower for each in slices),
-        upper=max(each.epochs.upper for each in slices),
+        lower=min(slice_.epochs.lower for slice_ in slices),
+        upper=max(slice_.epochs.upper for slice_ in slices),
     )
     return _Piece((Slice(file=scratch.write(batch), epochs=covered),), live_rows, is_cut=True)
 
@@ -199,11 +194,6 @@ def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
     """Return the draft that makes the contents of ``head`` those of ``old``; pure.
 
     None if they are the same.
-
-    Raises
-    ------
-    DataError
-        The table keeps the rows of a view, or a history.
     """
     if (head.slices, head.low_water) == (old.slices, old.low_water):
         return None

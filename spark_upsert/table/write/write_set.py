@@ -94,19 +94,19 @@ class WriteSet:
     def truncated(self) -> str | None:
         """The mark of the youngest truncate that came in the epoch."""
         schema, youngest = self.base.manifest.schema, None
-        for each in self.staged:
-            youngest = higher_mark(youngest, each.truncated, schema)
+        for staged_task in self.staged:
+            youngest = higher_mark(youngest, staged_task.truncated, schema)
         return youngest
 
     @property
     def files(self) -> tuple[RunFile, ...]:
         """The files that the tasks wrote, in the order of the tasks."""
-        return tuple(file for each in self.staged for file in each.files)
+        return tuple(file for staged_task in self.staged for file in staged_task.files)
 
     @property
     def logs(self) -> frozenset[str]:
         """The binlogs that order the commands."""
-        return frozenset().union(*(each.logs for each in self.staged))
+        return frozenset().union(*(staged_task.logs for staged_task in self.staged))
 
     def is_judged_for(self, head: Manifest) -> bool:
         """Return whether lateness was already decided for every command when the tasks staged them.
@@ -121,31 +121,20 @@ class WriteSet:
         Rare. Runs that hold late commands are written again without them; the others stay.
         """
         newest = Snapshot(self.base.store, head)
-        staged = tuple(self._without_late(newest, each, scratch) for each in self.staged)
+        staged = tuple(
+            self._without_late(newest, staged_task, scratch) for staged_task in self.staged
+        )
         return replace(self, staged=staged)
 
     def seal(self, head: Manifest, between: Iterable[Commit]) -> SealedDraft:
-        """Return the draft that makes the epoch visible right behind ``head``.
-
-        Parameters
-        ----------
-        head : Manifest
-        between : iterable of Commit
-            The versions behind the base up to ``head``. Read only if something was staged.
-
-        Raises
-        ------
-        DataError
-            Without order keys, two tasks hold different values of one key. Or rows are tied,
-            or late, and the policy for them is that the write fails.
-        """
+        """Return the draft that makes the epoch visible right behind ``head``."""
         newest = Snapshot(self.base.store, head)
-        counters = sum((each.counters for each in self.staged), EMPTY)
-        examples = {k: v for each in self.staged for k, v in each.examples.items()}
+        counters = sum((staged_task.counters for staged_task in self.staged), EMPTY)
+        examples = {k: v for staged_task in self.staged for k, v in staged_task.examples.items()}
         for rows, counted_by, chosen in self._contested(head, between):
-            correction, found = self._recount(newest, rows, counted_by, chosen)
+            correction, recounted = self._recount(newest, rows, counted_by, chosen)
             counters += correction
-            examples |= found
+            examples |= recounted
         if self.overwrite:
             counters += Counters(retracted=head.live_rows - counters.result_count)
         assert counters.is_balanced, counters
@@ -167,7 +156,7 @@ class WriteSet:
         Each range comes as all of its commands, the task that counted each part of them, and the
         positions of the commands to be counted anew.
         """
-        writing = [each for each in self.staged if each.files]
+        writing = [staged_task for staged_task in self.staged if staged_task.files]
         if not writing:
             return
         epochs = [commit for commit in between if commit.is_epoch]
@@ -198,7 +187,7 @@ class WriteSet:
 
     def _pieces(self, head: Manifest, staged: Sequence[StagedRuns]) -> list[HashRange]:
         """Cut the hashes so that about `SEAL_ROWS` of what is staged are in each piece."""
-        files = [file for each in staged for file in each.files]
+        files = [file for staged_task in staged for file in staged_task.files]
         count = 1 + sum(file.rows for file in files) // SEAL_ROWS
         if not head.schema.hash_prefix:
             return ALL_HASHES.cut(count)
@@ -212,15 +201,15 @@ class WriteSet:
 
         And the task of each part.
         """
-        found = [
-            (each, file)
-            for each in staged
-            for file in each.files
+        pairs = [
+            (staged_task, file)
+            for staged_task in staged
+            for file in staged_task.files
             if file.hash_range.overlaps(hash_range)
         ]
-        runs = RUNS.open_all(self.base.store, [file for _, file in found])
+        runs = RUNS.open_all(self.base.store, [file for _, file in pairs])
         rows = Rows(head.schema, [RunPart(Span.within(run, hash_range)) for run in runs])
-        return rows, [each for each, _ in found]
+        return rows, [staged_task for staged_task, _ in pairs]
 
     def _base_of(self, staged: StagedRuns) -> Snapshot:
         """Return the version that a task has counted upon."""
@@ -233,8 +222,8 @@ class WriteSet:
         counted = EMPTY
         owners = rows.part_of(chosen)
         for owner in np.unique(owners):
-            own = self._base_of(counted_by[owner])
-            counted += count(self._outcomes_of(own, rows, chosen[owners == owner]))
+            base = self._base_of(counted_by[owner])
+            counted += count(self._outcomes_of(base, rows, chosen[owners == owner]))
         reduced = mechanism_of(rows.schema).reduce(rows, chosen=chosen)
         if not self.allow_unordered:
             require_order(rows, reduced)
@@ -250,7 +239,7 @@ class WriteSet:
             chosen,
             overwrite=self.overwrite,
             late_rows=self.late_rows,
-            is_by_keys=any(each.is_by_keys for each in self.staged),
+            is_by_keys=any(staged_task.is_by_keys for staged_task in self.staged),
         )
 
     def _without_late(self, newest: Snapshot, staged: StagedRuns, scratch: Scratch) -> StagedRuns:
@@ -271,9 +260,9 @@ class WriteSet:
             counters += Counters(rejected=len(late)) - was
             batch = rows.gathered(schema.run.names).parts[0]
             assert isinstance(batch, BatchPart)
-            kept = accepted(batch.batch.cast(schema.run), outcomes)
-            if kept.num_rows:
-                files.append(scratch.write(kept))
+            accepted_rows = accepted(batch.batch.cast(schema.run), outcomes)
+            if accepted_rows.num_rows:
+                files.append(scratch.write(accepted_rows))
         return replace(staged, files=tuple(files), counters=counters, examples=examples)
 
 
@@ -293,7 +282,7 @@ def shared_hashes(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.u
     shared = np.zeros(len(own), dtype=np.bool_)
     shared[order[1:][same]] = True
     shared[order[:-1][same]] = True
-    for other in others:
-        places = np.minimum(np.searchsorted(other, own), len(other) - 1)
-        shared |= other[places] == own
+    for other_hashes in others:
+        indices = np.minimum(np.searchsorted(other_hashes, own), len(other_hashes) - 1)
+        shared |= other_hashes[indices] == own
     return shared
