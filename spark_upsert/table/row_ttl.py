@@ -40,7 +40,7 @@ from spark_upsert.table.log.properties import (
 )
 from spark_upsert.table.log.storage import require_clock
 from spark_upsert.table.log.view_position import KEPT_PROPERTIES
-from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import GONE
 from spark_upsert.table.write.group_commit import WritableTable, commands_of

@@ -87,9 +87,9 @@ from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, 
 from spark_upsert.table.row_ttl import ExpiredRows
 from spark_upsert.table.scan import RowFilter, ScanPiece, lazy_frame
 from spark_upsert.table.state.check import Report
-from spark_upsert.table.state.found import ABSENT
 from spark_upsert.table.state.prepared import PreparedFiles
 from spark_upsert.table.state.quarantine import read_quarantine
+from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.versions import manifest_at, require_bound, require_ordered
 from spark_upsert.table.watch import Watcher, Watchers
