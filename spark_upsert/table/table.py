@@ -3,8 +3,8 @@
 >>> import pyarrow as pa, tempfile
 >>> path = tempfile.mkdtemp() + "/users"
 >>> table = Table.create(path, pa.schema({"id": pa.int64(), "name": pa.string()}), keys=["id"])
->>> _ = table.append(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}))
->>> _ = table.append(pa.table({"id": [2], "name": ["Eve"]}))
+>>> _ = table.upsert(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}))
+>>> _ = table.upsert(pa.table({"id": [2], "name": ["Eve"]}))
 >>> table.snapshot().sort_by("id").to_pydict()
 {'id': [1, 2], 'name': ['Ada', 'Eve']}
 >>> table.changes(2).select(["name", "_change_type"]).to_pylist()  # doctest: +NORMALIZE_WHITESPACE
@@ -129,6 +129,9 @@ class Table:
 
     Notes
     -----
+    All reads that take them agree on two arguments: `columns` is in the order in which the columns
+    are to come, by default all; `version` is by default the newest.
+
     Safe for threads: it holds nothing of its own but what the log has seen. Appends of several
     threads on one object share versions (`append`).
     """
@@ -890,8 +893,6 @@ class Table:
             SQL that is true for the rows that are wanted, of any columns of the table: ``"id IN
             (1, 2)"``. Where it pins the key, the prefix of the hash or an indexed column to some
             values, only what can have them is read (`table.scan`).
-        version : int, optional
-            By default the newest.
 
         Raises
         ------
@@ -977,10 +978,6 @@ class Table:
             One key or many: ``7``, ``[7, 8]``, ``("eu", 7)``, ``[("eu", 7), ("us", 8)]``, a mapping
             or a frame with the key columns, or an array (`given_keys.as_keys`). A key that is
             given twice has its row twice.
-        columns : sequence of str, optional
-            In the order in which they are to come; by default all.
-        version : int, optional
-            By default the newest.
 
         Raises
         ------
@@ -1024,10 +1021,6 @@ class Table:
         ----------
         values : pyarrow.Table, frame or mapping
             Columns of the leading key columns, a row for each prefix.
-        columns : sequence of str, optional
-            By default all.
-        version : int, optional
-            By default the newest.
 
         Raises
         ------
@@ -1074,10 +1067,6 @@ class Table:
         values : object
             One value, or several: a sequence, a set, an array or a column. A null finds nothing,
             NaN finds NaN.
-        columns : sequence of str, optional
-            By default all.
-        version : int, optional
-            By default the newest.
 
         Raises
         ------
