@@ -126,11 +126,11 @@ def _publish(folder: Path) -> set[str]:
 
 
 TRIPS = (
-    Trip("append", 56, _append),
+    Trip("append", 54, _append),
     Trip("latestOffset", 23, _latest_offset),
-    Trip("split", 39, _split),
-    Trip("view step", 84, _view_step),
-    Trip("publish", 41, _publish),
+    Trip("split", 37, _split),
+    Trip("view step", 82, _view_step),
+    Trip("publish", 40, _publish),
 )
 
 

@@ -50,8 +50,7 @@ from spark_upsert.streams.reads.columns import shown_grouping
 from spark_upsert.streams.reads.explain import tell_merge
 from spark_upsert.streams.reads.splits import RowsSplit
 from spark_upsert.streams.reads.work import splits_of
-from spark_upsert.table.run.file import RUNS
-from spark_upsert.table.run.frugal import frugally
+from spark_upsert.table.run.file import RUNS, frugally
 from spark_upsert_sink.deferred import with_split
 from spark_upsert_sink.types import arrow_of, spark_of, spark_type_of
 from spark_upsert_sink.worker import give_back, settle_in

@@ -30,7 +30,7 @@ from pyspark import TaskContext
 
 from spark_upsert.errors import OptionError
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.run.frugal import frugal
+from spark_upsert.table.run.file import frugal
 
 _IS_USED_AGAIN = "SPARK_REUSE_WORKER"
 """Set by Spark where it keeps processes for the next task: what `pyspark.daemon` goes by."""

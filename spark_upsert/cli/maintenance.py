@@ -40,7 +40,7 @@ from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
 from spark_upsert.table.keep_history import keep_history as keep
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.properties import INDEX_BY
-from spark_upsert.table.published import PublicationResult
+from spark_upsert.table.observers import PublicationResult
 from spark_upsert.table.retention.expiry import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
 from spark_upsert.views.settled import check_settled

@@ -36,10 +36,10 @@ from spark_upsert.table.log.properties import (
     parse_interval,
     parse_retention,
 )
-from spark_upsert.table.published import DEFAULT_FOLDER, PublicationResult, is_published
+from spark_upsert.table.observers import ObservedTable, PublicationResult
+from spark_upsert.table.published import DEFAULT_FOLDER, is_published
 from spark_upsert.table.retention.expiry import VacuumResult
 from spark_upsert.table.state.prepared import PreparedFiles
-from spark_upsert.table.table import Table
 from spark_upsert.views.settled import (
     SETTLED_FOLDER,
     keeps_groups,
@@ -74,7 +74,7 @@ class KeptMirrors:
         with self._lock:
             self._mirrors.clear()
 
-    def of(self, table: Table, target: Store) -> Mirror:
+    def of(self, table: ObservedTable, target: Store) -> Mirror:
         """Return the mirror of a table at a place, as this process knows it."""
         cache_keys = (table.store.cache_key, target.cache_key)
         if None in cache_keys:
@@ -87,7 +87,7 @@ class KeptMirrors:
             mirror.reach_by(table.log, table.store, target)
             return mirror
 
-    def note(self, table: Table, error: Exception) -> None:
+    def note(self, table: ObservedTable, error: Exception) -> None:
         """Count an error that is not to stop the commit that it came behind, and tell of it."""
         self.failures += 1
         reason = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
@@ -100,7 +100,7 @@ MIRRORS = KeptMirrors()
 
 
 def publish(
-    table: Table,
+    table: ObservedTable,
     to: str | None = None,
     *,
     rebuild: bool = False,
@@ -129,7 +129,7 @@ def publish(
     return MIRRORS.of(source, target).publish(settings, rebuild=rebuild)
 
 
-def follow(table: Table, version: int | None, prepared: Iterable[PreparedFiles]) -> None:
+def follow(table: ObservedTable, version: int | None, prepared: Iterable[PreparedFiles]) -> None:
     """Bring the mirror of a table up to date, as far as is cheap and due; raises no error."""
     mirror: Mirror | None = None
     try:
@@ -144,7 +144,7 @@ def follow(table: Table, version: int | None, prepared: Iterable[PreparedFiles])
             mirror.give_up_ahead()
 
 
-def require_place(table: Table, given: Mapping[str, str]) -> None:
+def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
     """Raise if properties that are to be set ask for a mirror where it cannot be begun, or gone on.
 
     A place that is the table's already is not looked at.
@@ -160,7 +160,7 @@ def require_place(table: Table, given: Mapping[str, str]) -> None:
         mirror.require_place(None if head is None else head.table_id)
 
 
-def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
+def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
     """Remove what is of no use to the mirrors of a table, and yield what it was, by their places.
 
     They are the one below the table, if there is one, and that of its properties. An error is
@@ -171,9 +171,11 @@ def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
         target.url: target
         for target in (default_target, target_of(table.store, table.log.head().properties))
     }
-    source = settled_below(table) if keeps_groups(table.log.head()) else table
-    if source is not table and source.log.try_head() is not None:
-        yield SETTLED_FOLDER, source.vacuum(dry_run=dry_run)
+    source = table
+    if keeps_groups(table.log.head()):
+        source = settled = settled_below(table)
+        if settled.log.try_head() is not None:
+            yield SETTLED_FOLDER, settled.vacuum(dry_run=dry_run)
     for url, target in targets.items():
         try:
             done = MIRRORS.of(source, target).vacuum(dry_run=dry_run)
@@ -194,7 +196,7 @@ def vacuum(table: Table, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
         )
 
 
-def _follow(table: Table, mirror: Mirror, head: Manifest) -> None:
+def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
     interval_ms = parse_interval(head.properties.get(PUBLISH_INTERVAL, "0 seconds"))
     # A clock that went back does not make the interval longer.
     if 0 <= table.log.now_ms() - (mirror.published_ms or 0) < interval_ms:
@@ -257,14 +259,14 @@ class MirrorFacts:
     """What somebody else did to it, if it is no copy any more."""
 
 
-def default_mirror(table: Table) -> Mirror:
+def default_mirror(table: ObservedTable) -> Mirror:
     """Return the mirror of a table where its properties say, whether or not it is there."""
     head = table.log.head()
     shown = settled_below(table) if keeps_groups(head) else table
     return Mirror(shown.log, shown.store, target_of(table.store, head.properties))
 
 
-def facts_below(table: Table) -> MirrorFacts | None:
+def facts_below(table: ObservedTable) -> MirrorFacts | None:
     """Return what there is to say of the mirror of a table, or of its groups; None without one."""
     head = table.log.head()
     if not keeps_groups(head):
@@ -307,7 +309,7 @@ def facts_of(mirror: Mirror) -> MirrorFacts | None:
     )
 
 
-def lag_below(table: Table) -> tuple[int, int] | None:
+def lag_below(table: ObservedTable) -> tuple[int, int] | None:
     """Return how many versions the mirror of a table, or of its groups, is behind, and for how many
     ms the first that changed rows has waited; None without a mirror.
     """
@@ -323,7 +325,7 @@ def lag_below(table: Table) -> tuple[int, int] | None:
 
 
 def _with_unsettled(
-    found: tuple[int, int], table: Table, head: Manifest, at: int
+    found: tuple[int, int], table: ObservedTable, head: Manifest, at: int
 ) -> tuple[int, int]:
     """Add what a kept table has and its settled one has not to the lag of their mirror."""
     if at >= head.version:

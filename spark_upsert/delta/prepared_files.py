@@ -40,8 +40,8 @@ from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.published import is_published
 from spark_upsert.table.run.file import RunFile
 from spark_upsert.table.run.rows import Rows, RunPart
-from spark_upsert.table.state.found import EntryMatches
 from spark_upsert.table.state.prepared import Deaths, PreparedFiles, Twin
+from spark_upsert.table.state.reduce import EntryMatches
 from spark_upsert.table.write.outcomes import Outcome
 
 _LOGGER = logging.getLogger(__name__)

@@ -74,10 +74,10 @@ from spark_upsert.errors import (
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow, is_remote
 from spark_upsert.store.protocol import PROBE
-from spark_upsert.table.free_folder import format_above
+from spark_upsert.table.creation import format_above
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest
-from spark_upsert.table.published import PublicationResult
+from spark_upsert.table.observers import PublicationResult
 from spark_upsert.table.retention.expiry import LEASE_MS
 from spark_upsert.table.retention.leases import Lease, keep_held
 from spark_upsert.table.run.file import RunFile

@@ -41,7 +41,7 @@ from spark_upsert.options.write import (
 )
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER
 from spark_upsert.table.arguments import as_keys, columns_of_deletes, deletes_of
-from spark_upsert.table.free_folder import require_free
+from spark_upsert.table.creation import require_free
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.log.view_position import keeps_rows

@@ -27,7 +27,7 @@ from spark_upsert.routed.router import Router
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow, open_store
 from spark_upsert.store.protocol import new_token
-from spark_upsert.table.free_folder import require_free
+from spark_upsert.table.creation import require_free
 from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table

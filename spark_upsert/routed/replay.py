@@ -40,7 +40,7 @@ from spark_upsert.routed.park_staged import TABLE
 from spark_upsert.routed.plan import plan_rows_of
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow
-from spark_upsert.table.free_folder import require_free
+from spark_upsert.table.creation import require_free
 from spark_upsert.table.log.manifest import Manifest, TableVersion
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.run.rows import BatchPart, Rows

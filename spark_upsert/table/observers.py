@@ -8,14 +8,46 @@ observer of runs is `table.state.observer`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from spark_upsert.core.schema import TableSchema
-    from spark_upsert.table.published import PublicationResult
+    from spark_upsert.store import Store
+    from spark_upsert.table.log.log import Log
     from spark_upsert.table.retention.expiry import VacuumResult
     from spark_upsert.table.state.prepared import PreparedFiles
-    from spark_upsert.table.table import Table
+
+
+class ObservedTable(Protocol):
+    """The part of a table that an observer reads (`Table`)."""
+
+    log: Log
+    store: Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationResult:
+    """The result of a publication."""
+
+    place: str
+    shown_before: int | None
+    """The version that the mirror showed before; None if there was no mirror."""
+    shown: int
+    """The version that it shows now: the newest, or an older one with the same rows."""
+    newest: int
+    """The newest version of the table when the step began."""
+    delta_version: int
+    """The version of the Delta table."""
+    retention_ms: int
+    """How long that version can be read, at least, once another one follows."""
+    has_feed: bool
+    """Whether the Delta table has a change feed; it can be read as long as its versions."""
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether there was anything to do."""
+        return self.shown != self.shown_before
 
 
 class CommitObserver(Protocol):
@@ -25,13 +57,13 @@ class CommitObserver(Protocol):
         """Raise if no table with this schema and these properties can be published."""
         ...
 
-    def require_place(self, table: Table, given: Mapping[str, str]) -> None:
+    def require_place(self, table: ObservedTable, given: Mapping[str, str]) -> None:
         """Raise if properties that are to be set name a place where nothing can be published."""
         ...
 
     def publish(
         self,
-        table: Table,
+        table: ObservedTable,
         to: str | None = None,
         *,
         rebuild: bool = False,
@@ -43,14 +75,16 @@ class CommitObserver(Protocol):
         """Publish the newest version of a table."""
         ...
 
-    def follow(self, table: Table, version: int | None, prepared: Iterable[PreparedFiles]) -> None:
+    def follow(
+        self, table: ObservedTable, version: int | None, prepared: Iterable[PreparedFiles]
+    ) -> None:
         """Follow a commit, as far as that is cheap; called after each one, and raises no error.
 
         ``version`` is None if there may have been several; ``prepared`` is from the tasks.
         """
         ...
 
-    def vacuum(self, table: Table, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
+    def vacuum(self, table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
         """Remove unused files of what was published, and yield what was removed at each place."""
         ...
 

@@ -27,13 +27,13 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, UpsertFlowError
 from spark_upsert.store import Store
 from spark_upsert.store.records import MALFORMED, checked_record, read_record, whole
-from spark_upsert.table.drop import with_dropped_names
 from spark_upsert.table.log.codec import commit_from_json, entries, manifest_from_json
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
 from spark_upsert.table.log.properties import INTERNAL
 from spark_upsert.table.retention.leases import FOLDER as LEASES
 from spark_upsert.table.retention.leases import lease_in
+from spark_upsert.table.schema_changes import with_dropped_names
 
 JsonRecord = dict[str, Any]
 

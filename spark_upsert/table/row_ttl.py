@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,16 +40,13 @@ from spark_upsert.table.log.properties import (
 )
 from spark_upsert.table.log.storage import require_clock
 from spark_upsert.table.log.view_position import KEPT_PROPERTIES
-from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import GONE
-from spark_upsert.table.write.group_commit import commands_of
+from spark_upsert.table.write.group_commit import WritableTable, commands_of
 from spark_upsert.table.write.guards import UnchangedRowsGuard
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-
-if TYPE_CHECKING:
-    from spark_upsert.table.table import Table
 
 KEYS_MAX = 1 << 20
 """Rows that one epoch deletes at most: their keys are in memory together."""
@@ -146,7 +142,7 @@ def last_cutoff_ms(head: Manifest) -> int:
     return max(numbers, default=0)
 
 
-def expire_rows(table: Table) -> ExpiredRows | None:
+def expire_rows(table: WritableTable) -> ExpiredRows | None:
     """Delete the rows that are too old by now (`Table.expire_rows`)."""
     head = table.log.head()
     ttl = RowTtl.of(head.schema, head.properties)
@@ -174,7 +170,7 @@ def _transaction(cutoff_ms: int) -> Transaction:
 
 
 def _keys(
-    table: Table, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
+    table: WritableTable, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the keys of the rows that are too old, `KEYS_MAX` or a few more at a time."""
     held: list[pa.RecordBatch] = []
@@ -191,7 +187,7 @@ def _keys(
 
 
 def _expired(
-    table: Table, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
+    table: WritableTable, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the keys of all rows that are too old at a version."""
     manifest = snapshot.manifest
@@ -210,7 +206,7 @@ def _expired(
 
 
 def _not_written(
-    table: Table,
+    table: WritableTable,
     keys: pa.RecordBatch,
     lower: int,
     head: Manifest,
@@ -236,7 +232,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _still(
-    table: Table,
+    table: WritableTable,
     snapshot: Snapshot,
     ttl: RowTtl,
     keys: pa.RecordBatch,
@@ -252,7 +248,7 @@ def _still(
 
 
 def _delete(
-    table: Table,
+    table: WritableTable,
     ttl: RowTtl,
     keys: pa.RecordBatch,
     seen: int,

@@ -3,8 +3,8 @@
 >>> import pyarrow as pa, tempfile
 >>> path = tempfile.mkdtemp() + "/users"
 >>> table = Table.create(path, pa.schema({"id": pa.int64(), "name": pa.string()}), keys=["id"])
->>> _ = table.append(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}))
->>> _ = table.append(pa.table({"id": [2], "name": ["Eve"]}))
+>>> _ = table.upsert(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}))
+>>> _ = table.upsert(pa.table({"id": [2], "name": ["Eve"]}))
 >>> table.snapshot().sort_by("id").to_pydict()
 {'id': [1, 2], 'name': ['Ada', 'Eve']}
 >>> table.changes(2).select(["name", "_change_type"]).to_pylist()  # doctest: +NORMALIZE_WHITESPACE
@@ -14,13 +14,12 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -35,7 +34,6 @@ from spark_upsert.core.python_values import (
     whole_argument,
 )
 from spark_upsert.core.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, TableSchema, Ties
-from spark_upsert.core.source_positions import BINLOG_NAMES, require_extended
 from spark_upsert.errors import (
     CorruptionError,
     OptionError,
@@ -44,8 +42,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.store import Store
 from spark_upsert.store.open import open_store
-from spark_upsert.store.protocol import new_token
-from spark_upsert.table import drop, free_folder, maintenance, row_ttl
+from spark_upsert.table import creation, maintenance, row_ttl, schema_changes
 from spark_upsert.table.arguments import GivenRows, as_keys, as_table, as_values, deletes_of, merged
 from spark_upsert.table.changelog import history
 from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
@@ -61,25 +58,22 @@ from spark_upsert.table.index import lookup as index_rows
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.log import Log, remove_unused
-from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
+from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.log.properties import (
-    DROPPED,
     FULL_WAIT_MS,
-    ROW_TTL,
     LateRows,
     checked,
-    indexed_columns,
 )
 from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.log.storage import Clock
-from spark_upsert.table.observers import commit_observer
+from spark_upsert.table.observers import PublicationResult, commit_observer
 from spark_upsert.table.published import (
-    PublicationResult,
     is_published,
-    require_mirrored,
     require_place,
+    vacuum_mirrors,
 )
-from spark_upsert.table.repair import Repairs
+from spark_upsert.table.repair import Repairs, repair
+from spark_upsert.table.retention import expiry
 from spark_upsert.table.retention.expiry import (
     GRACE_MS,
     LEASE_MS,
@@ -93,9 +87,9 @@ from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, 
 from spark_upsert.table.row_ttl import ExpiredRows
 from spark_upsert.table.scan import RowFilter, ScanPiece
 from spark_upsert.table.state.check import Report
-from spark_upsert.table.state.found import ABSENT
 from spark_upsert.table.state.prepared import PreparedFiles
 from spark_upsert.table.state.quarantine import read_quarantine
+from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.versions import manifest_at, require_bound, require_ordered
 from spark_upsert.table.watch import Watcher, Watchers
@@ -111,18 +105,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 T = TypeVar("T")
-
-Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[CompactionResult]]
-"""Does compactions upon a version, wherever it likes."""
-
-
-def _require_consistent(schema: TableSchema, properties: Mapping[str, str]) -> None:
-    """Refuse properties that a table of this schema cannot have."""
-    indexed_columns(schema, properties)
-    require_mirrored(schema, properties)
-    if ROW_TTL in properties:
-        row_ttl.RowTtl.of(schema, properties)
-
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
 
@@ -147,6 +129,9 @@ class Table:
 
     Notes
     -----
+    All reads that take them agree on two arguments: `columns` is in the order in which the columns
+    are to come, by default all; `version` is by default the newest.
+
     Safe for threads: it holds nothing of its own but what the log has seen. Appends of several
     threads on one object share versions (`append`).
     """
@@ -305,12 +290,11 @@ class Table:
     ) -> bool:
         """Make the table, without an epoch; False if there is one."""
         if not allow_non_empty_path and self.log.try_head() is None:
-            free_folder.require_free(self.store)
+            creation.require_free(self.store)
         unborn = self.unborn(schema, properties)
         unborn = replace(unborn, properties={**unborn.properties, **(internal or {})})
         require_place(self, unborn.properties)
-        draft = Draft(kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties)
-        return self.log.create(draft, table_id=unborn.table_id) is not None
+        return creation.create(self.log, unborn)
 
     @staticmethod
     def unborn(
@@ -324,11 +308,7 @@ class Table:
         It draws its own identity and hash seed, unless an identity is given, of 16 digits of a
         hexadecimal number at least: then all that are made of it are one table.
         """
-        seed = secrets.randbits(64) if table_id is None else int(table_id[:16], 16)
-        seeded = replace(schema, hash_seed=seed)
-        checked_properties = checked(properties)
-        _require_consistent(seeded, checked_properties)
-        return Manifest.unborn(seeded, checked_properties, table_id=table_id or new_token())
+        return creation.unborn_manifest(schema, properties, table_id)
 
     def alter(
         self,
@@ -356,40 +336,9 @@ class Table:
         MirroredTypeError, NotMirroredError, OtherTableError
             The table is published, or to be, and would have no mirror, or not at that place.
         """
-        checked_properties = checked(properties, self.log.head().properties)
-        require_place(self, checked_properties)
-
-        def propose(head: Manifest) -> Draft | None:
-            changed = {**head.properties, **checked_properties}
-            require_extended(
-                head.properties.get(BINLOG_NAMES), checked_properties.get(BINLOG_NAMES)
-            )
-            changes = schema if upon is None else schema.rebased(upon, head.schema)
-            if DROPPED in changed:
-                drop.require_not_dropped(head, changes.columns)
-            accepted = head.schema.accept(changes.columns, merge=True, orders=changes.order)
-            on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
-            new_changes = replace(
-                changes,
-                columns=accepted.columns,
-                order=accepted.order,
-                has_wide_order=accepted.has_wide_order,
-                on_error=on_error,
-                hash_seed=head.schema.hash_seed,
-                hash_prefix=head.schema.hash_prefix,
-            )
-            _require_consistent(new_changes, changed)
-            if head.schema == new_changes and changed == head.properties:
-                return None
-            return Draft(
-                kind=Kind.ALTER,
-                schema=new_changes,
-                properties=changed,
-                live_rows=head.live_rows,
-            )
-
-        self.log.append(propose)
-        return self.log.head()
+        given = checked(properties, self.log.head().properties)
+        require_place(self, given)
+        return schema_changes.alter(self.log, schema, given, upon)
 
     def drop_columns(self, *names: str) -> Manifest:
         """Give up value columns; nothing is rewritten, and their names never come back.
@@ -397,9 +346,9 @@ class Table:
         Raises
         ------
         SchemaError
-            There is no such column, or the table needs it (`table.drop`).
+            There is no such column, or the table needs it (`table.schema_changes`).
         """
-        return drop.drop_columns(self, names, _require_consistent)
+        return schema_changes.drop_columns(self.log, names)
 
     # -- writing ---------------------------------------------------------------------
 
@@ -682,7 +631,7 @@ class Table:
 
     # -- upkeep ----------------------------------------------------------------------
 
-    def compact(self, *, full: bool = False, run: Runner | None = None) -> int:
+    def compact(self, *, full: bool = False, run: maintenance.Runner | None = None) -> int:
         """Compact runs until nothing is due; returns the number of compactions.
 
         Parameters
@@ -698,7 +647,9 @@ class Table:
         It is never on the path of correctness: what another compaction took meanwhile is
         dropped, and what a killed one leaves behind goes with the next vacuum.
         """
-        return maintenance.compact(self, full=full, run=run)
+        return maintenance.compact(
+            self.log, self.store, full=full, run=run, commit=self.commit_compactions
+        )
 
     def compaction_jobs(self, *, full: bool = False, look: Look | None = None) -> list[Job]:
         """Return the compactions that are due, the smallest first; by a look, or by a new one."""
@@ -734,13 +685,22 @@ class Table:
         Then delete the rows that are too old (`expire_rows`), if the table has a ``rowTtl``. No
         file is removed yet: `vacuum` does that.
         """
-        return maintenance.expire(
-            self,
+        safety_ms = duration_argument("safety_ms", safety_ms)
+        result = expiry.expire(
+            self.store,
+            self.log,
             retain_versions=optional(whole_argument, "retain_versions", retain_versions),
             retain_ms=optional(duration_argument, "retain_ms", retain_ms),
-            safety_ms=duration_argument("safety_ms", safety_ms),
+            safety_ms=safety_ms,
             writers_ms=duration_argument("writers_ms", writers_ms),
         )
+        for _ in self.below(
+            # The past of an index is never read.
+            lambda index: index.expire(retain_versions=0, safety_ms=safety_ms)
+        ):
+            continue
+        rows = self.expire_rows()
+        return result if rows is None else replace(result, rows_deleted=rows.deletes)
 
     def expire_rows(self) -> ExpiredRows | None:
         """Delete the rows that are older than the property ``rowTtl`` says; None without it.
@@ -759,13 +719,17 @@ class Table:
         It gives up the columns that no release can read, and nothing else; see `table.repair`. Call
         it on ``Table(open_store(path))``, because `Table.open` needs a readable log.
         """
-        return maintenance.repair(self)
+        return repair(self.store, self.log)
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> VacuumResult:
         """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
-        return maintenance.vacuum(
-            self, grace_ms=duration_argument("grace_ms", grace_ms), dry_run=dry_run
-        )
+        grace_ms = duration_argument("grace_ms", grace_ms)
+        result = expiry.vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
+        for folder, other in self.below(
+            lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
+        ):
+            result = result.with_those_below(other, folder)
+        return vacuum_mirrors(self, result)
 
     def consumers(self) -> list[Lease]:
         """Return the leases of all consumers, the lapsed ones too."""
@@ -811,7 +775,9 @@ class Table:
         ContentionError
             Expiries were faster, again and again.
         """
-        return maintenance.hold_all(self, consumer, ttl_ms)
+        return expiry.despite_expiry(
+            lambda: self.hold(consumer, self.log.head().since, ttl_ms=ttl_ms), self.store.url
+        )
 
     def release(self, consumer: str) -> bool:
         """Drop the lease of a consumer; return whether it had one."""
@@ -822,7 +788,7 @@ class Table:
 
         `told` is told before each file: how many were looked at, and how many there are.
         """
-        return maintenance.check(self, told)
+        return maintenance.check(self.log, self.store, self.indexes(), told)
 
     # -- indexes ---------------------------------------------------------------------
 
@@ -850,8 +816,11 @@ class Table:
         rebuild : bool
             Whether to build all anew.
         """
-        done = self._indexes.bring_up(self.log.head(), rebuild=rebuild)
-        return maintenance.compacted(self, (index for index, _ in done))
+        indexes = []
+        for index, _ in self._indexes.bring_up(self.log.head(), rebuild=rebuild):
+            self.of_index(index).compact()
+            indexes.append(index)
+        return indexes
 
     def below(self, action: Callable[[Table], T]) -> Iterator[tuple[str, T]]:
         """Do something to each index that is there, as the table that it is; yield its folder.
@@ -867,7 +836,8 @@ class Table:
                 self._indexes.note(index.column, error)
 
     def _compact_once(self, store: Store) -> None:
-        maintenance.compact_once(Table(store, clock=self._clock))
+        index = Table(store, clock=self._clock)
+        maintenance.compact_once(index.log, store, index.commit_compactions)
 
     def of_index(self, index: Index) -> Table:
         """Return the table that an index is."""
@@ -923,8 +893,6 @@ class Table:
             SQL that is true for the rows that are wanted, of any columns of the table: ``"id IN
             (1, 2)"``. Where it pins the key, the prefix of the hash or an indexed column to some
             values, only what can have them is read (`table.scan`).
-        version : int, optional
-            By default the newest.
 
         Raises
         ------
@@ -1012,10 +980,6 @@ class Table:
             One key or many: ``7``, ``[7, 8]``, ``("eu", 7)``, ``[("eu", 7), ("us", 8)]``, a mapping
             or a frame with the key columns, or an array (`given_keys.as_keys`). A key that is
             given twice has its row twice.
-        columns : sequence of str, optional
-            In the order in which they are to come; by default all.
-        version : int, optional
-            By default the newest.
 
         Raises
         ------
@@ -1059,10 +1023,6 @@ class Table:
         ----------
         values : pyarrow.Table, frame or mapping
             Columns of the leading key columns, a row for each prefix.
-        columns : sequence of str, optional
-            By default all.
-        version : int, optional
-            By default the newest.
 
         Raises
         ------
@@ -1109,10 +1069,6 @@ class Table:
         values : object
             One value, or several: a sequence, a set, an array or a column. A null finds nothing,
             NaN finds NaN.
-        columns : sequence of str, optional
-            By default all.
-        version : int, optional
-            By default the newest.
 
         Raises
         ------

@@ -26,7 +26,7 @@ from spark_upsert.core.names import has_column, names_of
 from spark_upsert.errors import PlanError, about
 from spark_upsert.plan.join_keys import NOWHERE, KeyIndex
 from spark_upsert.plan.nodes import IndexLookupJoin, JoinType
-from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.task.join_output import (
     JoinOutput,

@@ -35,8 +35,10 @@ from spark_upsert.plan.join_keys import no_rows
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
 from spark_upsert.table.index.index import Index
+from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.view_position import VIEW_PLAN
+from spark_upsert.table.observers import ObservedTable
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.moves import recorded_position
@@ -72,13 +74,7 @@ class MaterializedView:
     @classmethod
     def opened(cls, table: Table) -> MaterializedView:
         """Return a table that keeps a view, as its properties say."""
-        grouping = grouping_of(table.log.head().properties)
-        if grouping is None:
-            raise PlanError(
-                f"the table at '{table.store.url}' keeps no view.",
-                hint="read it as any table, or keep a view in another path.",
-            )
-        return cls(table, grouping)
+        return cls(table, grouping_kept(table))
 
     # -- steps -----------------------------------------------------------------------
 
@@ -112,13 +108,30 @@ class MaterializedView:
 
     def changes(self, lower: int, upper: int) -> Iterator[tuple[int, Pairs]]:
         """Yield what the epochs ``lower <= e < upper`` changed in the result, one by one."""
-        log = self.table.log
-        for stretch in cut_into_stretches(log, lower, upper, log.head().schema):
-            yield from self._shown.changes(stretch)
+        yield from group_changes(self.table.log, self._shown, lower, upper)
 
     @property
     def _shown(self) -> ShownGroups:
         return ShownGroups(self.grouping, self.table.store)
+
+
+def grouping_kept(table: ObservedTable) -> Grouping:
+    """Return the grouping of a table that keeps a view; raise if it keeps none."""
+    grouping = grouping_of(table.log.head().properties)
+    if grouping is None:
+        raise PlanError(
+            f"the table at '{table.store.url}' keeps no view.",
+            hint="read it as any table, or keep a view in another path.",
+        )
+    return grouping
+
+
+def group_changes(
+    log: Log, groups: ShownGroups, lower: int, upper: int
+) -> Iterator[tuple[int, Pairs]]:
+    """Yield what the epochs ``lower <= e < upper`` changed in the groups of a table, one by one."""
+    for stretch in cut_into_stretches(log, lower, upper, log.head().schema):
+        yield from groups.changes(stretch)
 
 
 class KeptBase:

@@ -33,7 +33,7 @@ from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
 from spark_upsert.table.changelog.read import changes_by_piece
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.view_position import keeps_rows
-from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.views.intervals import Spans

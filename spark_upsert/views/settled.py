@@ -23,8 +23,10 @@ from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import CorruptionError, DataLossError
 from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.compaction.worker import compact_runs
+from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.view_position import VIEW_RESULT
+from spark_upsert.table.observers import ObservedTable
 from spark_upsert.table.state.check import Finding
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
@@ -33,7 +35,7 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views.group_rows import ShownGroups, grouping_of
 from spark_upsert.views.grouping import Grouping
-from spark_upsert.views.materialized import MaterializedView
+from spark_upsert.views.materialized import group_changes, grouping_kept
 from spark_upsert.views.pairs import Pairs
 
 SETTLED_FOLDER = "_mirror/rows"
@@ -53,22 +55,22 @@ def keeps_groups(manifest: Manifest) -> bool:
     return VIEW_RESULT in manifest.properties
 
 
-def settled_below(table: Table) -> Table:
+def settled_below(table: ObservedTable) -> Table:
     """Return the settled table of a kept one, whether or not it is there."""
     return Table(StoreBelow(table.store, SETTLED_FOLDER), clock=lambda: table.log.now_ms() / 1000)
 
 
-def settled_at(table: Table, head: Manifest) -> int | None:
+def settled_at(table: ObservedTable, head: Manifest) -> int | None:
     """Return the version of a kept table that its settled table shows; None if there is none."""
     own_head = settled_below(table).log.try_head()
     return None if own_head is None else own_head.transactions.get(head.table_id)
 
 
-def settle(table: Table) -> Table:
+def settle(table: ObservedTable) -> Table:
     """Return the settled table of a kept one, brought to its newest version."""
     head, result_table = table.log.head(), settled_below(table)
-    view_table = MaterializedView.opened(table)
-    result_table.ensure(_schema(view_table.grouping), allow_non_empty_path=True)
+    groups = ShownGroups(grouping_kept(table), table.store)
+    result_table.ensure(_schema(groups.grouping), allow_non_empty_path=True)
     at = result_table.log.head().transactions.get(head.table_id)
     if at is not None and at > head.version:
         raise CorruptionError.in_file(
@@ -76,13 +78,13 @@ def settle(table: Table) -> Table:
             f"the groups at a version up to {head.version}",
             f"those of version {at}",
         )
-    if at is None or not _by_change(view_table, result_table, at, head):
-        _whole(view_table, result_table, head)
+    if at is None or not _by_change(table.log, groups, result_table, at, head):
+        _whole(groups, result_table, head)
     _keep_up(result_table)
     return result_table
 
 
-def check_settled(table: Table) -> Iterator[Finding]:
+def check_settled(table: ObservedTable) -> Iterator[Finding]:
     """Yield where the settled table of a kept one differs from its groups."""
     head, result_table = table.log.head(), settled_below(table)
     grouping, at = grouping_of(head.properties), settled_at(table, head)
@@ -114,11 +116,11 @@ def _schema(grouping: Grouping) -> TableSchema:
     return TableSchema.of(grouping.result, keys=grouping.keys, scope=Scope.ARRIVAL, hash_seed=0)
 
 
-def _by_change(kept: MaterializedView, own: Table, at: int, head: Manifest) -> bool:
+def _by_change(log: Log, groups: ShownGroups, own: Table, at: int, head: Manifest) -> bool:
     """Settle the versions behind one, each by itself; False if they are expired."""
     envelope = _Rows(schema=own.log.head().schema)
     try:
-        for version, pairs in kept.changes(at + 1, head.upper):
+        for version, pairs in group_changes(log, groups, at + 1, head.upper):
             if len(pairs):
                 own.upsert(
                     _rows(pairs),
@@ -140,13 +142,13 @@ def _rows(pairs: Pairs) -> pa.Table:
     return pa.Table.from_batches(parts)
 
 
-def _whole(kept: MaterializedView, own: Table, head: Manifest) -> None:
+def _whole(groups: ShownGroups, own: Table, head: Manifest) -> None:
     """Settle all groups, range by range."""
     base = own.at()
     envelope = _Rows(schema=base.manifest.schema)
-    rows = ShownGroups(kept.grouping, kept.table.store).rows(head)
     commands = (
-        envelope.commands(row.append_column(_GONE, pa.repeat(False, row.num_rows))) for row in rows
+        envelope.commands(row.append_column(_GONE, pa.repeat(False, row.num_rows)))
+        for row in groups.rows(head)
     )
     staged = stage(Snapshot(own.store, base.manifest), commands, overwrite=True)
     own.commit(

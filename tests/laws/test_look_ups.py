@@ -16,7 +16,7 @@ import pytest
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import ErrorPolicy, TableSchema
-from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 from tests.support.tables import hashes_of_few_values

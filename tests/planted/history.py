@@ -16,7 +16,7 @@ from spark_upsert.core.schema import Scope
 from spark_upsert.table import keep_history
 from spark_upsert.table.changelog import history
 from spark_upsert.table.changelog.changes import Changes
-from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.reduce import ABSENT
 from tests.laws import test_history as laws
 from tests.laws import test_kept_history as kept_laws
 from tests.planted.bug import Patch, bug, wrapped

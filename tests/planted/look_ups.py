@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_upsert.table.run import search
 from spark_upsert.table.state import snapshot
-from spark_upsert.table.state.found import RowsByKey
+from spark_upsert.table.state.reduce import RowsByKey
 from spark_upsert.table.state.snapshot import Snapshot
 from tests.laws import test_look_ups as laws
 from tests.planted.bug import Patch, bug, wrapped

@@ -17,7 +17,7 @@ from spark_upsert.core.keys import equal_rows
 from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, SchemaError
-from spark_upsert.table import drop, keep_history
+from spark_upsert.table import keep_history, schema_changes
 from spark_upsert.table import table as table_module
 from spark_upsert.table.changelog import render
 from spark_upsert.table.log import properties
@@ -55,7 +55,7 @@ def _() -> Patch:
     def none(_: Mapping[str, str]) -> frozenset[str]:
         return frozenset()
 
-    return patch.object(drop, "dropped_names", none)
+    return patch.object(schema_changes, "dropped_names", none)
 
 
 def test_p2_an_older_version_is_read_in_its_own_columns() -> None:

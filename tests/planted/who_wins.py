@@ -19,7 +19,7 @@ from spark_upsert.table.compaction import worker
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.state import lookup, reduce, resolve
 from spark_upsert.table.state.counters import Counters
-from spark_upsert.table.state.found import ABSENT, EntryMatches
+from spark_upsert.table.state.reduce import ABSENT, EntryMatches
 from spark_upsert.table.write import outcomes, stash, write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
 from tests.promises import test_promises as promises

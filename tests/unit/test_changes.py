@@ -21,8 +21,8 @@ from spark_upsert.table.changelog.changes import (
 )
 from spark_upsert.table.changelog.render import ChangeOptions, Deduplication, render
 from spark_upsert.table.run.rows import BatchPart
-from spark_upsert.table.state.found import ABSENT, EntryMatches
 from spark_upsert.table.state.lookup import find
+from spark_upsert.table.state.reduce import ABSENT, EntryMatches
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of
 

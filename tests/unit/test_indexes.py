@@ -35,7 +35,7 @@ from spark_upsert.table.index.index import Index
 from spark_upsert.table.index.lookup import keys_between
 from spark_upsert.table.log.properties import index_folder
 from spark_upsert.table.state import snapshot as snapshots
-from spark_upsert.table.state.found import RowsByKey
+from spark_upsert.table.state.reduce import RowsByKey
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.own_rows import envelope_of_rows

@@ -23,7 +23,7 @@ from spark_upsert.delta.publish import Mirror
 from spark_upsert.delta.refusals import MirrorChangedError, MirroredTypeError, NotMirroredError
 from spark_upsert.errors import CorruptionError, OptionError, OtherTableError
 from spark_upsert.store import LocalStore, Store
-from spark_upsert.table.published import PublicationResult
+from spark_upsert.table.observers import PublicationResult
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable
 from tests.support.stores import MemoryStore, forget_runs_and_logs

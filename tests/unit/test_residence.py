@@ -16,8 +16,7 @@ from spark_upsert.core.threads import in_order
 from spark_upsert.store import resident_bytes
 from spark_upsert.store.open import open_store
 from spark_upsert.table.run import file as run
-from spark_upsert.table.run.file import RUNS
-from spark_upsert.table.run.frugal import frugal, frugally, is_frugal
+from spark_upsert.table.run.file import RUNS, frugal, frugally, is_frugal
 from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
 

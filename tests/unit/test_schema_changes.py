@@ -23,7 +23,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta.place import place_of
 from spark_upsert.errors import DataError, DataLossError, SchemaError, UpsertFlowError
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.drop import dropped_names
+from spark_upsert.table.schema_changes import dropped_names
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
 from spark_upsert_sink.writers import plan_sink

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pyspark_upsertflow.readers import batch_reader, read_schema
-from spark_upsert.table.run.frugal import is_frugal
+from spark_upsert.table.run.file import is_frugal
 from spark_upsert.table.table import Table
 from spark_upsert_sink.types import arrow_of
 from spark_upsert_sink.worker import give_back, settle_in, task

@@ -21,8 +21,7 @@ import numpy.typing as npt
 from spark_upsert.core.keys import Mask, Positions, Words
 from spark_upsert.core.schema import DIFF, TableSchema, is_live
 from spark_upsert.table.run.rows import Part, Rows
-from spark_upsert.table.state.found import ABSENT, LookUp
-from spark_upsert.table.state.reduce import ReducedEntries, mechanism_of
+from spark_upsert.table.state.reduce import ABSENT, LookUp, ReducedEntries, mechanism_of
 from spark_upsert.table.state.resolve import arrange, epochs_by_part
 
 Entries = Sequence[tuple[Part, int]]

@@ -45,7 +45,7 @@ from spark_upsert.table.changelog.epoch_ranges import (
 from spark_upsert.table.changelog.read import changes_by_piece
 from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions, ValidBy
 from spark_upsert.table.log.snapshot import Versions
-from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 
 FROM_VERSION = "from_version"

@@ -33,7 +33,7 @@ from spark_upsert.errors import OptionError, setting
 from spark_upsert.table.changelog.changes import Changes
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.run.rows import Rows
-from spark_upsert.table.state.found import ABSENT
+from spark_upsert.table.state.reduce import ABSENT
 
 
 class Deduplication(Enum):

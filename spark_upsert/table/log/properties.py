@@ -391,7 +391,7 @@ def ages_ms(properties: Mapping[str, str]) -> int | None:
 
 
 DROPPED = "droppedColumns"
-"""Columns that the table has given up, as JSON (`table.drop`); set by no user."""
+"""Columns that the table has given up, as JSON (`table.schema_changes`); set by no user."""
 
 
 def parse_ttl(name: str, text: str) -> int | None:

@@ -13,6 +13,12 @@ both sides of it are, because a run is sorted.
 
 Rejected: one checksum per file (a lookup would have to read the whole file), and a file of
 checksums beside it (two objects to write, lose and clean up).
+
+Processes that share a machine work *frugally*: they give mapped memory back between steps. A task
+of Spark sets this for its own work alone: within `frugal`, or while it advances an iterator that it
+passed through `frugally`. Plain Python has the process to itself and keeps what it has mapped. The
+reasons and costs are in ``docs/adr/0012``. Rejected: a switch of the process; the first task would
+turn it for all later work.
 """
 
 from __future__ import annotations
@@ -22,9 +28,11 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +61,9 @@ from spark_upsert.table.run.format import (
     block_count,
     parse,
 )
-from spark_upsert.table.run.frugal import is_frugal
 from spark_upsert.table.run.search import HashSearch
+
+T = TypeVar("T")
 
 _OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
 _LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
@@ -476,6 +485,35 @@ class Run:
             self._on_damage()
 
 
+_IS_FRUGAL: ContextVar[bool] = ContextVar("is_frugal", default=False)
+
+
+def is_frugal() -> bool:
+    """Return whether the work at hand is to give mapped memory back."""
+    return _IS_FRUGAL.get()
+
+
+@contextmanager
+def frugal() -> Iterator[None]:
+    """Work frugally within; what a generator does outside of it is its caller's."""
+    token = _IS_FRUGAL.set(True)
+    try:
+        yield
+    finally:
+        _IS_FRUGAL.reset(token)
+
+
+def frugally(items: Iterator[T]) -> Iterator[T]:
+    """Yield the items of an iterator, each of which is made frugally."""
+    while True:
+        with frugal():
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
+
+
 _RESIDENT_BYTES = 128 << 20
 """Resident bytes of mapped files in a worker at rest, some 60 MiB of libraries among them."""
 
@@ -584,7 +622,7 @@ class RunCache:
     def settle(self, rows: int) -> None:
         """Give mapped memory back if it is more than some rows call for; between steps of work.
 
-        It does so only for frugal work (`table.run.frugal`). So the memory of a worker follows its
+        It does so only for frugal work (`frugal`). So the memory of a worker follows its
         batches and not its table. Memory that was given back costs some microseconds per 64 KiB
         when it is touched again.
         """

@@ -30,8 +30,7 @@ from spark_upsert.plan.join_keys import is_among
 from spark_upsert.table.run.file import RUNS, Run
 from spark_upsert.table.run.format import BLOCK_BYTES
 from spark_upsert.table.run.rows import Part, Rows
-from spark_upsert.table.state.found import EntryMatches
-from spark_upsert.table.state.reduce import Hits, mechanism_of
+from spark_upsert.table.state.reduce import EntryMatches, Hits, mechanism_of
 
 HASHES_PER_BLOCK = BLOCK_BYTES // 8
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_upsert.core.keys import Positions
 from spark_upsert.table.run.file import RunFile
 from spark_upsert.table.run.rows import Rows
-from spark_upsert.table.state.found import EntryMatches
+from spark_upsert.table.state.reduce import EntryMatches
 
 Deaths: TypeAlias = Mapping[str, npt.NDArray[np.uint32]]
 """Positions of dead entries, by the paths of their runs."""

@@ -8,11 +8,13 @@ How several entries of a key become one: the engine chooses one of them, or fold
 `mechanism_of` is the one place that asks which; everything above sees entries. Choosing works
 on row numbers and moves no value (`table.state.resolve`, by `core.precedence`). Folding makes
 new entries in memory (`table.state.fold`).
+
+The results of a look-up are here too: the entries of some keys, and the rows of some keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -23,12 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_upsert.core.keys import Mask, Positions, compare, compare_words, ordered_words
-from spark_upsert.core.precedence import NEW_CONTENTS, EpochOf, Precedence, Standing
+from spark_upsert.core.precedence import NEW_CONTENTS, NONE, EpochOf, Precedence, Standing
 from spark_upsert.core.schema import DIFF, HASH, TableSchema
 from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.content import content_words, equal_contents, have_reasons
 from spark_upsert.table.state.fold import fold, fold_arranged
-from spark_upsert.table.state.found import ABSENT, EntryMatches, LookUp
 from spark_upsert.table.state.resolve import (
     arrange,
     best_of_groups,
@@ -36,6 +37,36 @@ from spark_upsert.table.state.resolve import (
     resolve,
     unbeaten,
 )
+
+ABSENT = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class EntryMatches:
+    """The place of the table's entry of each probed key."""
+
+    rows: Rows
+    """The rows of the searched state."""
+    at: Positions
+    """For each key, the row number in ``rows``, or `ABSENT`."""
+
+    @property
+    def present(self) -> Mask:
+        """Whether the table has an entry: a row, a tombstone or an error."""
+        return self.at != ABSENT
+
+
+class RowsByKey(NamedTuple):
+    """The rows of some keys."""
+
+    rows: pa.RecordBatch
+    """Each row that was found, once, in the order of the hashes of their keys."""
+    at: Positions
+    """For each key, the place of its row, or `ABSENT`."""
+
+
+LookUp = Callable[[npt.NDArray[np.uint64], Sequence[pa.Array]], EntryMatches]
+"""Finds the entries of keys, given their hashes, ascending (`table.state.lookup`)."""
 
 
 class History(NamedTuple):

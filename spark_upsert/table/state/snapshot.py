@@ -24,10 +24,9 @@ from spark_upsert.table.log.manifest import Manifest, Slice
 from spark_upsert.table.run.file import RUNS, Run, Span
 from spark_upsert.table.run.remote import FAR, part_of
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
-from spark_upsert.table.state.found import ABSENT, EntryMatches, RowsByKey
 from spark_upsert.table.state.lookup import Prefixes, as_stored, find, neighbours_within
 from spark_upsert.table.state.partition import cut_evenly
-from spark_upsert.table.state.reduce import mechanism_of
+from spark_upsert.table.state.reduce import ABSENT, EntryMatches, RowsByKey, mechanism_of
 
 CHUNK_ROWS = 1 << 17
 """Entries that a read holds at once; large enough that the cost per chunk is noise."""

@@ -60,7 +60,7 @@ from spark_upsert.table.state.reduce import mechanism_of
 from spark_upsert.table.state.resolve import epochs_by_part
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import Envelope
-from spark_upsert.table.write.guards import Admission, is_due
+from spark_upsert.table.write.guards import Admission, Guard, is_due
 from spark_upsert.table.write.outcomes import Outcomes, classify, count, outcomes_of
 from spark_upsert.table.write.own_rows import envelope_of_rows
 from spark_upsert.table.write.scratch import Scratch, remove_runs
@@ -500,15 +500,19 @@ def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.take(names, chosen), schema=rows.schema.run)
 
 
-class Appendable(Protocol):
-    """The part of a table that appends need (`Table`)."""
+class WritableTable(Protocol):
+    """The part of a table that its writers need (`Table`)."""
 
     log: Log
     store: Store
     threads: int
 
     def admission(
-        self, full_wait_ms: int = FULL_WAIT_MS, *, heeds_pressure: bool = True
+        self,
+        full_wait_ms: int = FULL_WAIT_MS,
+        *,
+        heeds_pressure: bool = True,
+        guard: Guard | None = None,
     ) -> Admission:
         """Return what judges whether there is room."""
         ...
@@ -527,12 +531,12 @@ class Appends:
 
     Parameters
     ----------
-    table : Appendable
+    table : WritableTable
     pressure : callable
         Returns from 0 to 1 how much there is to do (`commit_window_ms`).
     """
 
-    def __init__(self, table: Appendable, pressure: Callable[[], float]) -> None:
+    def __init__(self, table: WritableTable, pressure: Callable[[], float]) -> None:
         self._table = table
         self._pressure = pressure
         self.calls = SharedCalls(self._round, joins=joins, window_s=self.window_s)

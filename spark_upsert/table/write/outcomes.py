@@ -44,8 +44,7 @@ from spark_upsert.table.log.properties import LateRows, is_at_or_below
 from spark_upsert.table.run.rows import Rows
 from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.state.fold import without_sums
-from spark_upsert.table.state.found import EntryMatches
-from spark_upsert.table.state.reduce import REPLACING, mechanism_of
+from spark_upsert.table.state.reduce import REPLACING, EntryMatches, mechanism_of
 from spark_upsert.table.state.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""Columns that a table gives up, without a rewrite: runs keep their values until they are merged.
+"""Changes of the schema of a table: new and wider columns, other properties, dropped columns.
+
+No change rewrites a file: runs keep the values of a dropped column until they are merged.
 
 A run names its columns, and is asked for those of the table by their names. So a column that the
 table does not have any more is not read, a compaction leaves it out, and versions from before still
@@ -9,28 +11,64 @@ the dropped column held. Such names stand in the property `DROPPED`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_upsert.core.names import find_columns
 from spark_upsert.core.schema import TableSchema
+from spark_upsert.core.source_positions import BINLOG_NAMES, require_extended
 from spark_upsert.errors import SchemaError
+from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
-from spark_upsert.table.log.properties import DROPPED
+from spark_upsert.table.log.properties import DROPPED, ROW_TTL, indexed_columns
 from spark_upsert.table.log.view_position import KEPT_PROPERTIES
-
-if TYPE_CHECKING:
-    from spark_upsert.table.table import Table
-
-Consistent = Callable[[TableSchema, Mapping[str, str]], None]
-"""Refuses properties that a table of a schema cannot have."""
+from spark_upsert.table.published import require_mirrored
+from spark_upsert.table.row_ttl import RowTtl
 
 
-def drop_columns(table: Table, names: Sequence[str], require_consistent: Consistent) -> Manifest:
-    """Give up columns of a table (`Table.drop_columns`)."""
+def require_consistent(schema: TableSchema, properties: Mapping[str, str]) -> None:
+    """Raise for properties that a table with this schema cannot have."""
+    indexed_columns(schema, properties)
+    require_mirrored(schema, properties)
+    if ROW_TTL in properties:
+        RowTtl.of(schema, properties)
+
+
+def alter(
+    log: Log, schema: TableSchema, properties: Mapping[str, str], upon: TableSchema | None
+) -> Manifest:
+    """Change the schema and some checked properties of a table (`Table.alter`)."""
+
+    def propose(head: Manifest) -> Draft | None:
+        changed = {**head.properties, **properties}
+        require_extended(head.properties.get(BINLOG_NAMES), properties.get(BINLOG_NAMES))
+        changes = schema if upon is None else schema.rebased(upon, head.schema)
+        if DROPPED in changed:
+            require_not_dropped(head, changes.columns)
+        accepted = head.schema.accept(changes.columns, merge=True, orders=changes.order)
+        on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
+        result = replace(
+            changes,
+            columns=accepted.columns,
+            order=accepted.order,
+            has_wide_order=accepted.has_wide_order,
+            on_error=on_error,
+            hash_seed=head.schema.hash_seed,
+            hash_prefix=head.schema.hash_prefix,
+        )
+        require_consistent(result, changed)
+        if head.schema == result and changed == head.properties:
+            return None
+        return Draft(kind=Kind.ALTER, schema=result, properties=changed, live_rows=head.live_rows)
+
+    log.append(propose)
+    return log.head()
+
+
+def drop_columns(log: Log, names: Sequence[str]) -> Manifest:
+    """Drop columns of a table (`Table.drop_columns`)."""
 
     def propose(head: Manifest) -> Draft:
         schema = head.schema
@@ -48,8 +86,8 @@ def drop_columns(table: Table, names: Sequence[str], require_consistent: Consist
         )
 
     if names:
-        table.log.append(propose)
-    return table.log.head()
+        log.append(propose)
+    return log.head()
 
 
 def dropped_names(properties: Mapping[str, str]) -> frozenset[str]:

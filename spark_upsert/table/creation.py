@@ -1,4 +1,4 @@
-"""The check that the folder of a new table has no files of others.
+"""The creation of a table: its first manifest, and the check that its folder has no other files.
 
 A tool that removes unknown files in its folder, such as a vacuum of Delta, removes the files of a
 table that is made there. And a person who names a folder of files mostly means another folder.
@@ -6,13 +6,21 @@ table that is made there. And a person who names a folder of files mostly means 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError, UpsertFlowError, setting
 from spark_upsert.store import Store
+from spark_upsert.store.protocol import new_token
+from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.manifest import Draft, Kind, Manifest
+from spark_upsert.table.log.properties import checked
 from spark_upsert.table.run.file import is_run_path
+from spark_upsert.table.schema_changes import require_consistent
 
 _DATA = "data"
 
@@ -28,6 +36,23 @@ class _HasFoldersAbove(Protocol):
     """A store that can open the folders above its own, the nearest first."""
 
     def iter_above(self) -> Iterator[Store]: ...
+
+
+def unborn_manifest(
+    schema: TableSchema, properties: Mapping[str, str] | None, table_id: str | None
+) -> Manifest:
+    """Return the manifest of a table that is not there yet (`Table.unborn`)."""
+    seed = secrets.randbits(64) if table_id is None else int(table_id[:16], 16)
+    seeded = replace(schema, hash_seed=seed)
+    checked_properties = checked(properties)
+    require_consistent(seeded, checked_properties)
+    return Manifest.unborn(seeded, checked_properties, table_id=table_id or new_token())
+
+
+def create(log: Log, unborn: Manifest) -> bool:
+    """Make a table without an epoch; False if there is one."""
+    draft = Draft(kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties)
+    return log.create(draft, table_id=unborn.table_id) is not None
 
 
 def require_free(store: Store, *, is_root: bool = False) -> None:
