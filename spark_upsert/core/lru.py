@@ -4,12 +4,13 @@ An entry counts as used when it is put and when it is got. Each `put` hands back
 for it, so that the owner closes them, if they are to be closed, and does so outside of its lock.
 
 The map has no lock: most maps belong to one thread, and the others have an owner whose lock holds
-together more than one call. Rejected: to clear the whole map when it is full, by which what is used
+together more than one call (`SharedLruMap` has a lock for each call). Rejected: to clear the whole map when it is full, by which what is used
 all the time goes with the rest.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -160,3 +161,38 @@ class LruMap(Generic[K, V]):
             self._bytes -= self._weigh(key, value)
         if self.rest_s is not None:
             del self._used_s[key]
+
+
+class SharedLruMap(LruMap[K, V]):
+    """An `LruMap` for several threads: each call holds its lock; `of` makes values outside it."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, *, bytes_max: int, weigh: Callable[[K, V], int]) -> None:
+        super().__init__(bytes_max=bytes_max, weigh=weigh)
+        self._lock = threading.RLock()
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, which counts as its use; None if there is none."""
+        with self._lock:
+            return super().get(key)
+
+    def put(self, key: K, value: V) -> list[V]:
+        """Store a value as the most recently used one, and return the values that it displaces."""
+        with self._lock:
+            return super().put(key, value)
+
+    def pop(self, key: K) -> V | None:
+        """Remove an entry, and return its value; None if there is none."""
+        with self._lock:
+            return super().pop(key)
+
+    def values(self) -> list[V]:
+        """Return all values, the least recently used first."""
+        with self._lock:
+            return super().values()
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        with self._lock:
+            super().clear()

@@ -47,10 +47,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.lru import SharedLruMap
 from spark_upsert.errors import SchemaError, setting
 from spark_upsert.payloads.avro import AvroDecoder, parse_avro, read_avro
 from spark_upsert.payloads.decoder import (
     DEPTH_MAX,
+    SCHEMA_CACHE_BYTES_MAX,
     Parts,
     Payloads,
     Piece,
@@ -78,7 +80,6 @@ from spark_upsert.payloads.logical_types import (
     parameter_number,
     wire_of,
 )
-from spark_upsert.payloads.recent import Recent
 from spark_upsert.payloads.wrapped import (
     PAYLOAD,
     SCHEMA,
@@ -87,8 +88,8 @@ from spark_upsert.payloads.wrapped import (
     has_wrapped,
 )
 
-_READY: Recent[tuple[pa.DataType, bool], JsonDecoder] = Recent(
-    lambda key, _: bytes_kept(0, parts_of(key[0]))
+_READY: SharedLruMap[tuple[pa.DataType, bool], JsonDecoder] = SharedLruMap(
+    bytes_max=SCHEMA_CACHE_BYTES_MAX, weigh=lambda key, _: bytes_kept(0, parts_of(key[0]))
 )
 """Decoders that a process keeps, with the patterns that they have made of names and types."""
 

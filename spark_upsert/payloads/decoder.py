@@ -207,6 +207,10 @@ A registry keeps schemas in a topic, where messages have at most a MiB unless it
 otherwise.
 """
 
+SCHEMA_CACHE_BYTES_MAX = 64 << 20
+"""Most bytes of one cache of schemas in a process: some thousand schemas of usual tables, or six of
+the largest ones that are allowed."""
+
 PARTS_MAX = 10_000
 """Types in a schema, each counted as often as it is named. The widest tables that Debezium reads
 have some 4 000 columns (MySQL's bound), each of which is a union of two types."""

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.core.casts import convert
 from spark_upsert.core.keys import Positions
+from spark_upsert.core.lru import SharedLruMap
 from spark_upsert.core.schema import refuse_reserved, require_storable, storage_type, stored, widens
 from spark_upsert.errors import SchemaError, UpsertFlowError, setting
 from spark_upsert.payloads.avro import read_avro
@@ -34,6 +35,7 @@ from spark_upsert.payloads.connect import (
 )
 from spark_upsert.payloads.decoder import (
     PARTS_MAX,
+    SCHEMA_CACHE_BYTES_MAX,
     Decoder,
     Payloads,
     Piece,
@@ -56,7 +58,6 @@ from spark_upsert.payloads.logical_types import (
     object_wire,
     wire_of,
 )
-from spark_upsert.payloads.recent import Recent
 from spark_upsert.payloads.schema_registry import (
     HEADER_BYTES,
     MISSING_MAX,
@@ -85,8 +86,11 @@ class OwnSchema:
 _Text = tuple[str, str | bytes, str]
 """The format of a schema, its text, and the name of a value that is no object."""
 
-_READY: Recent[_Text, OwnSchema] = Recent(
-    lambda key, own: bytes_kept(len(key[1]), sum(parts_of(type_) for type_ in own.fields.types))
+_READY: SharedLruMap[_Text, OwnSchema] = SharedLruMap(
+    bytes_max=SCHEMA_CACHE_BYTES_MAX,
+    weigh=lambda key, own: bytes_kept(
+        len(key[1]), sum(parts_of(type_) for type_ in own.fields.types)
+    ),
 )
 """Schemas that a process keeps ready to decode with."""
 

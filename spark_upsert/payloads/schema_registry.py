@@ -61,10 +61,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.lru import LruMap, SharedLruMap
 from spark_upsert.errors import OptionError, StorageError, UpsertFlowError, setting
 from spark_upsert.payloads.connect import REFERENCED
 from spark_upsert.payloads.decoder import (
     SCHEMA_BYTES_MAX,
+    SCHEMA_CACHE_BYTES_MAX,
     Decoder,
     Payloads,
     RefusedField,
@@ -75,7 +77,6 @@ from spark_upsert.payloads.decoder import (
     require,
     unforeseen,
 )
-from spark_upsert.payloads.recent import Recent
 
 ANSWER_BYTES_MAX = 8 << 20
 """A schema of a MiB, each letter of which JSON escapes."""
@@ -203,8 +204,8 @@ class NegativeCache(Generic[K]):
     def __init__(self, clock: Callable[[], float], missing: tuple[type[Exception], ...]) -> None:
         self._clock = clock
         self._missing = missing
-        self._known: OrderedDict[K, OrderedDict[str, tuple[float, Exception | None]]]
-        self._known = OrderedDict()
+        self._known: LruMap[K, OrderedDict[str, tuple[float, Exception | None]]]
+        self._known = LruMap(_OWNERS_MAX)
         self._lock = threading.Lock()
 
     def of(self, owner: K, name: str, ask: Callable[[], V]) -> V:
@@ -230,10 +231,7 @@ class NegativeCache(Generic[K]):
         """Take a place before asking: those that ask at once are bounded, too."""
         now_s = self._clock()
         with self._lock:
-            entries = self._known.setdefault(owner, OrderedDict())
-            self._known.move_to_end(owner)
-            while len(self._known) > _OWNERS_MAX:
-                self._known.popitem(last=False)
+            entries = self._known.of(owner, OrderedDict)
             while entries and next(iter(entries.values()))[0] <= now_s:
                 entries.popitem(last=False)
             _, error = entries.get(name, (0.0, None))
@@ -246,7 +244,7 @@ class NegativeCache(Generic[K]):
     def _note(self, owner: K, name: str, error: Exception | None) -> None:
         until_s = self._clock() + MISSING_S
         with self._lock:
-            entries = self._known.setdefault(owner, OrderedDict())
+            entries = self._known.of(owner, OrderedDict)
             entries.pop(name, None)
             if error is not None:
                 entries[name] = until_s, error
@@ -317,8 +315,8 @@ def latest_schema(settings: RegistrySettings, subject: str) -> RegisteredSchema:
         ) from error
 
 
-_memory: Recent[tuple[RegistrySettings, str], RegisteredSchema] = Recent(
-    lambda _, found: bytes_kept(len(found.text), 1)
+_memory: SharedLruMap[tuple[RegistrySettings, str], RegisteredSchema] = SharedLruMap(
+    bytes_max=SCHEMA_CACHE_BYTES_MAX, weigh=lambda _, found: bytes_kept(len(found.text), 1)
 )
 
 

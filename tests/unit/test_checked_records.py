@@ -52,7 +52,7 @@ NO_STORE_PUTS = frozenset(
         "metrics:self._queries.put",
         "delta.follow:self._mirrors.put",
         "core.lru:self.put",
-        "payloads.recent:self._known.put",
+        "core.lru:super().put",
         "pyspark_upsertflow.python_source:self._idle.put",
         "pyspark_upsertflow.metrics:self._queries.put",
         "pyspark_upsertflow.metrics:self._reports.put",

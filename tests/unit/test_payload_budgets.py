@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from spark_upsert.core.lru import SharedLruMap
 from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
 from spark_upsert.payloads import avro, wrapped
 from spark_upsert.payloads import decoder as budgets
@@ -33,7 +34,6 @@ from spark_upsert.payloads.decoder import (
 from spark_upsert.payloads.embedded_schema import Inline, OwnDecoder, fields_in
 from spark_upsert.payloads.json import JsonDecoder
 from spark_upsert.payloads.logical_types import ConnectSchema
-from spark_upsert.payloads.recent import Recent
 from spark_upsert.routed.plan import table_below
 from tests.support.envelopes import reasons, records, rows_of, write, write_found
 from tests.support.own_schemas import INLINE, inline, member, record, struct
@@ -195,7 +195,9 @@ def test_fields_of_all_schemas_have_one_budget() -> None:
 
 
 def test_what_is_kept_of_schemas_is_bounded_in_bytes() -> None:
-    recent: Recent[int, bytes] = Recent(lambda _, value: len(value), bytes_max=100)
+    recent: SharedLruMap[int, bytes] = SharedLruMap(
+        bytes_max=100, weigh=lambda _, value: len(value)
+    )
     made: list[int] = []
 
     def make(number: int, length: int) -> Callable[[], bytes]:

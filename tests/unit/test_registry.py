@@ -101,7 +101,7 @@ def test_the_memory_of_schemas_is_bounded(
 ) -> None:
     numbers = [registry.register("many", record(f"R{n}", id="long")) for n in range(3)]
     weight = bytes_kept(len(json.dumps(record("R0", id="long"))), 1)
-    monkeypatch.setattr(client._memory._known, "bytes_max", 2 * weight)
+    monkeypatch.setattr(client._memory, "bytes_max", 2 * weight)
     for number in (*numbers, numbers[2], numbers[0]):
         schema_of_id(settings(registry), number)
     assert len(registry.asked) == 4
